@@ -1,0 +1,652 @@
+//! `ivy`: fixed manager, single writer or many readers (Li and Hudak 1989, §3; libivy, §2).
+//!
+//! Every page has a manager, which knows its owner (the last writer) and its copyset (the readers)
+//! and carries out one transaction per page at a time; conflicting requests queue there in the
+//! order of their arrival. What differs from the paper's improved centralised manager, and why:
+//!
+//! * A manager that holds a copy answers by itself: two messages instead of four, and no
+//!   confirmation, because whatever the manager sends next about that page carries enough for the
+//!   receiver to wait until the grant has arrived (`after`, [`Ivy::invalidate`]).
+//! * A writer that holds a current copy gets the right alone, never the bytes.
+//! * A request names a run of pages around the one that a thread waits for; the others are given
+//!   if, and only if, that costs no further message. That is what makes streams fast.
+//! * A page that nobody ever wrote travels as one bit.
+//! * libivy retries a conflicting request after one second and dies at five workers; here it waits
+//!   in a queue, and a page that was granted stays until the faulting thread ran on.
+//!
+//! Per page the node keeps 26 bytes plus one copyset, all zero at the start: pages that were never
+//! touched cost address space and no memory.
+
+use super::{Coherence, Content, Effect, Geometry, Input, Message};
+use crate::Nanoseconds;
+use crate::homes::HomeOf;
+use crate::page::{Access, CHUNK_PAGES, NodeId, NodeSets, PageIndex, PageRange};
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// One shard of the protocol at one node. See the module's documentation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Ivy {
+    geometry: Geometry,
+    // What this node may do with a page.
+    access: Vec<Access>,
+    flags: Vec<u8>,
+    granted_sequence: Vec<u32>,
+    outstanding: Vec<Outstanding>,
+    deferred: Vec<(NodeId, Message)>,
+    // What this node knows of the pages that it manages.
+    owner_or_manager: Vec<u16>,
+    owner_sequence: Vec<u32>,
+    transaction: Vec<u32>,
+    copyset: NodeSets,
+    transactions: Vec<Option<Transaction>>,
+    queue: Vec<Request>,
+    last_sequence: u32,
+}
+
+/// A request of this node for the page is under way.
+const PENDING: u8 = 1;
+/// A thread of this node was granted the page and has not run on yet.
+const HELD: u8 = 2;
+/// The page may have been written by somebody (known at its manager).
+const WRITTEN: u8 = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Outstanding {
+    demand: PageIndex,
+    range: PageRange,
+    /// A thread waits: the page is held for it when it comes.
+    awaited: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Request {
+    from: NodeId,
+    demand: PageIndex,
+    range: PageRange,
+    write: bool,
+}
+
+/// What the manager does about a run until it may go on with the next request for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Transaction {
+    request: Request,
+    /// The pages that are given if the owner can; `request.range` is what was wished for.
+    range: PageRange,
+    plan: Plan,
+    /// Readers that have not given up their copies yet.
+    awaited: u32,
+    /// The number of the grant, once it was ordered from the owner.
+    sequence: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Plan {
+    /// The requester holds a current copy: the right to write is all it needs.
+    GrantRight,
+    /// The manager holds a current copy.
+    GrantCopy,
+    /// The owner must send its copy.
+    Forward(NodeId),
+}
+
+impl Coherence for Ivy {
+    fn step(&mut self, _now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
+        match input {
+            Input::Fault { page, write, wish } => self.fault(page, write, wish, effects),
+            Input::Prefetch { wish, write } => self.prefetch(wish, write, effects),
+            Input::Message { from, message } => self.message(from, message, effects),
+            Input::Resumed { page } => self.resumed(page, effects),
+        }
+    }
+
+    fn access(&self, page: PageIndex) -> Access {
+        self.access[self.slot(page)]
+    }
+
+    fn is_pending(&self, page: PageIndex) -> bool {
+        self.has(page, PENDING)
+    }
+}
+
+// The requester's side.
+impl Ivy {
+    /// One shard for one node; every page belongs to its manager and is zero.
+    pub fn new(geometry: Geometry) -> Ivy {
+        assert!(geometry.me.0 < geometry.nodes && geometry.shard < geometry.shards);
+        let chunks = geometry.pages.div_ceil(CHUNK_PAGES);
+        let pages = (chunks.div_ceil(geometry.shards) * CHUNK_PAGES).min(geometry.pages) as usize;
+        Ivy {
+            geometry,
+            access: vec![Access::None; pages],
+            flags: vec![0; pages],
+            granted_sequence: vec![0; pages],
+            outstanding: Vec::with_capacity(64),
+            deferred: Vec::with_capacity(64),
+            owner_or_manager: vec![0; pages],
+            owner_sequence: vec![0; pages],
+            transaction: vec![0; pages],
+            copyset: NodeSets::new(pages, geometry.nodes),
+            transactions: Vec::with_capacity(64),
+            queue: Vec::with_capacity(64),
+            last_sequence: 0,
+        }
+    }
+
+    fn fault(&mut self, page: PageIndex, write: bool, wish: PageRange, effects: &mut Vec<Effect>) {
+        let needed = if write { Access::Write } else { Access::Read };
+        if self.access(page) >= needed {
+            // Another thread's request was faster.
+            effects.push(Effect::Wake(PageRange::one(page)));
+        } else if !self.has(page, PENDING) {
+            self.ask(page, wish, write, true, effects);
+        } else if let Some(mine) = self.outstanding.iter_mut().find(|o| o.range.contains(page)) {
+            // It was wished for already; from now on somebody waits.
+            mine.awaited |= mine.demand == page;
+        }
+    }
+
+    fn prefetch(&mut self, wish: PageRange, write: bool, effects: &mut Vec<Effect>) {
+        let needed = if write { Access::Write } else { Access::Read };
+        let mut next = wish.first().0;
+        while let Some(page) = (next..wish.end())
+            .map(PageIndex)
+            .find(|&page| self.access(page) < needed && !self.has(page, PENDING))
+        {
+            let rest = PageRange::around(page, page.0, wish.end());
+            next = self.ask(page, rest, write, false, effects).end();
+        }
+    }
+
+    /// Asks the manager for `demand` and for those neighbours in `wish` that are in the same state
+    /// here; returns the run asked for.
+    fn ask(
+        &mut self,
+        demand: PageIndex,
+        wish: PageRange,
+        write: bool,
+        awaited: bool,
+        effects: &mut Vec<Effect>,
+    ) -> PageRange {
+        let access = self.access(demand);
+        let range = wish.grow(demand, |page| {
+            self.access(page) == access && !self.has(page, PENDING | HELD)
+        });
+        for page in range.pages() {
+            self.set(page, PENDING);
+        }
+        self.outstanding.push(Outstanding { demand, range, awaited });
+        let manager = self.manager(demand);
+        if manager == self.geometry.me {
+            self.request(Request { from: manager, demand, range, write }, effects);
+        } else {
+            let message = Message::Request { demand, range, write };
+            effects.push(Effect::Send { to: manager, message });
+        }
+        range
+    }
+
+    fn granted(
+        &mut self,
+        from: NodeId,
+        demand: PageIndex,
+        range: PageRange,
+        write: bool,
+        content: Content,
+        sequence: u32,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(index) = self.outstanding.iter().position(|o| o.demand == demand) else {
+            return violation(from, "a grant that nobody asked for", effects);
+        };
+        let asked = self.outstanding[index];
+        let kept = content == Content::Kept;
+        let expected = if kept { Access::Read } else { Access::None };
+        if !asked.range.covers(range) || range.pages().any(|page| self.access(page) != expected) {
+            return violation(from, "a grant that does not fit the request", effects);
+        }
+        self.outstanding.swap_remove(index);
+        self.take(asked, range, write, content, sequence, effects);
+        let manager = self.manager(demand);
+        if manager == self.geometry.me {
+            self.confirmed(manager, demand, range, effects);
+        } else if from != manager {
+            let message = Message::Confirm { demand, range };
+            effects.push(Effect::Send { to: manager, message });
+        }
+        for page in range.pages() {
+            self.retry_deferred(page, effects);
+        }
+    }
+
+    /// Puts a grant into force at this node and wakes those who wait for any page asked for.
+    fn take(
+        &mut self,
+        asked: Outstanding,
+        range: PageRange,
+        write: bool,
+        content: Content,
+        sequence: u32,
+        effects: &mut Vec<Effect>,
+    ) {
+        let access = if write { Access::Write } else { Access::Read };
+        for page in range.pages() {
+            let slot = self.slot(page);
+            self.access[slot] = access;
+            if write {
+                self.granted_sequence[slot] = sequence;
+            }
+        }
+        for page in asked.range.pages() {
+            self.clear(page, PENDING);
+        }
+        effects.push(match content {
+            Content::Kept => Effect::Upgrade(range),
+            _ => Effect::Install { range, access, zero: content == Content::Zero },
+        });
+        if asked.awaited {
+            self.set(asked.demand, HELD);
+        }
+        effects.push(Effect::Wake(asked.range));
+    }
+
+    fn resumed(&mut self, page: PageIndex, effects: &mut Vec<Effect>) {
+        if !self.has(page, HELD) {
+            return;
+        }
+        self.clear(page, HELD);
+        self.retry_deferred(page, effects);
+        self.serve_queue(PageRange::one(page), effects);
+    }
+}
+
+// The side of a node that holds a copy.
+impl Ivy {
+    /// A command from the manager to give up a read copy. Without a copy the grant that this
+    /// command speaks of is still on its way: the command waits for it.
+    fn invalidate(&mut self, from: NodeId, page: PageIndex, effects: &mut Vec<Effect>) {
+        match self.access(page) {
+            Access::Read if self.has(page, HELD) => {
+                effects.push(Effect::Hold(page));
+                self.deferred.push((from, Message::Invalidate { page }));
+            }
+            Access::Read => {
+                self.revoke(PageRange::one(page), effects);
+                let message = Message::Invalidated { page };
+                effects.push(Effect::Send { to: from, message });
+            }
+            Access::None if self.has(page, PENDING) => {
+                self.deferred.push((from, Message::Invalidate { page }));
+            }
+            _ => violation(from, "an invalidation of a page that is no read copy", effects),
+        }
+    }
+
+    fn forwarded(&mut self, from: NodeId, message: Message, effects: &mut Vec<Effect>) {
+        let Message::Forward { demand, range, write, requester, after, sequence } = message else {
+            unreachable!("only called with a forward");
+        };
+        if self.granted_sequence[self.slot(demand)] != after || self.has(demand, HELD) {
+            if self.has(demand, HELD) {
+                effects.push(Effect::Hold(demand));
+            }
+            return self.deferred.push((from, message));
+        }
+        if self.access(demand) == Access::None || requester == self.geometry.me {
+            return violation(from, "a forward to a node that holds no copy", effects);
+        }
+        let given = range.grow(demand, |page| {
+            self.access(page) != Access::None && !self.has(page, PENDING | HELD)
+        });
+        self.give_up(given, write, effects);
+        let content = Content::Bytes;
+        let message = Message::Grant { demand, range: given, write, content, sequence };
+        effects.push(Effect::Send { to: requester, message });
+    }
+
+    /// Leaves this node what a grant of `range` to somebody else allows.
+    fn give_up(&mut self, range: PageRange, write: bool, effects: &mut Vec<Effect>) {
+        if write {
+            self.revoke(range, effects);
+        } else if range.pages().any(|page| self.access(page) == Access::Write) {
+            for page in range.pages() {
+                let slot = self.slot(page);
+                self.access[slot] = Access::Read;
+            }
+            effects.push(Effect::Downgrade(range));
+        }
+    }
+
+    fn revoke(&mut self, range: PageRange, effects: &mut Vec<Effect>) {
+        for page in range.pages() {
+            let slot = self.slot(page);
+            self.access[slot] = Access::None;
+        }
+        effects.push(Effect::Revoke(range));
+    }
+
+    fn retry_deferred(&mut self, page: PageIndex, effects: &mut Vec<Effect>) {
+        // The manager carries out one transaction per page at a time: at most one command waits.
+        let waiting = self.deferred.iter().position(|(_, message)| message.page() == page);
+        if let Some(index) = waiting {
+            let (from, message) = self.deferred.swap_remove(index);
+            self.message(from, message, effects);
+        }
+    }
+}
+
+// The manager's side.
+impl Ivy {
+    fn request(&mut self, request: Request, effects: &mut Vec<Effect>) {
+        if self.is_busy(request.demand) {
+            if self.has(request.demand, HELD) {
+                effects.push(Effect::Hold(request.demand));
+            }
+            self.queue.push(request);
+        } else {
+            self.start(request, effects);
+        }
+    }
+
+    /// A page of which the manager itself was just granted counts as busy until its thread ran on.
+    fn is_busy(&self, page: PageIndex) -> bool {
+        self.transaction[self.slot(page)] != 0 || self.has(page, HELD)
+    }
+
+    fn start(&mut self, request: Request, effects: &mut Vec<Effect>) {
+        let Request { from, demand, write, .. } = request;
+        if self.holds(demand, from) && !write && !self.is_untouched_here(demand, from) {
+            return violation(from, "a read request for a page that the requester holds", effects);
+        }
+        let plan = self.plan(demand, from, write);
+        let range = if self.must_invalidate(demand, from, write, plan) {
+            PageRange::one(demand)
+        } else {
+            request.range.grow(demand, |page| {
+                !self.is_busy(page)
+                    && self.plan(page, from, write) == plan
+                    && !self.must_invalidate(page, from, write, plan)
+                    && (plan == Plan::GrantRight || self.is_like(page, demand, WRITTEN))
+                    && self.is_untouched_here(page, from) == self.is_untouched_here(demand, from)
+            })
+        };
+        let transaction = Transaction { request, range, plan, awaited: 0, sequence: 0 };
+        self.begin(transaction, effects);
+    }
+
+    /// Sends the invalidations, if any, and goes on at once if there are none.
+    fn begin(&mut self, mut transaction: Transaction, effects: &mut Vec<Effect>) {
+        let Transaction { request, range, plan, .. } = transaction;
+        let me = self.geometry.me;
+        if request.write {
+            let slot = self.slot(request.demand);
+            let owner = self.owner(request.demand);
+            let spared = [request.from, me, supplier(plan).unwrap_or(me)];
+            let owner_counts = !self.copyset.contains(slot, owner);
+            let readers = self.copyset.members(slot).chain(owner_counts.then_some(owner));
+            for reader in readers.filter(|reader| !spared.contains(reader)) {
+                transaction.awaited += 1;
+                let message = Message::Invalidate { page: request.demand };
+                effects.push(Effect::Send { to: reader, message });
+            }
+            debug_assert!(transaction.awaited == 0 || range.count() == 1);
+        }
+        if transaction.awaited == 0 {
+            self.carry_out(transaction, effects);
+        } else {
+            self.suspend(transaction);
+        }
+    }
+
+    fn carry_out(&mut self, mut transaction: Transaction, effects: &mut Vec<Effect>) {
+        let Transaction { request, range, plan, .. } = transaction;
+        let Request { from, demand, write, .. } = request;
+        let sequence = if write { self.next_sequence() } else { 0 };
+        match plan {
+            Plan::Forward(owner) => {
+                transaction.sequence = sequence;
+                let after = self.owner_sequence[self.slot(demand)];
+                let message =
+                    Message::Forward { demand, range, write, requester: from, after, sequence };
+                self.suspend(transaction);
+                effects.push(Effect::Send { to: owner, message });
+            }
+            Plan::GrantRight | Plan::GrantCopy if from == self.geometry.me => {
+                self.grant_to_myself(transaction, sequence, effects);
+            }
+            Plan::GrantRight | Plan::GrantCopy => {
+                let content = match plan {
+                    Plan::GrantRight => Content::Kept,
+                    _ if self.has(demand, WRITTEN) => Content::Bytes,
+                    _ => Content::Zero,
+                };
+                if plan == Plan::GrantCopy || range.pages().any(|p| self.access(p) != Access::None)
+                {
+                    self.give_up(range, write, effects);
+                }
+                self.record(range, from, write, sequence);
+                let message = Message::Grant { demand, range, write, content, sequence };
+                effects.push(Effect::Send { to: from, message });
+            }
+        }
+    }
+
+    /// The manager's own fault on a page that it holds: either nobody ever touched the page, or it
+    /// holds a read copy and may write now.
+    fn grant_to_myself(
+        &mut self,
+        transaction: Transaction,
+        sequence: u32,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Transaction { request, range, .. } = transaction;
+        let me = [self.geometry.me];
+        let alone = range.pages().all(|page| self.copyset.is_empty_but(self.slot(page), &me));
+        let fresh = self.access(request.demand) == Access::None;
+        // Nobody else holds it: the write that often follows a read need not fault again.
+        let write = request.write || alone;
+        self.record(range, self.geometry.me, write, sequence);
+        let content = if fresh { Content::Zero } else { Content::Kept };
+        let index = self.outstanding.iter().position(|o| o.demand == request.demand);
+        let asked = self.outstanding.swap_remove(index.expect("the manager asked itself"));
+        self.take(asked, range, write, content, sequence, effects);
+    }
+
+    fn invalidated(&mut self, from: NodeId, page: PageIndex, effects: &mut Vec<Effect>) {
+        let index = self.transaction[self.slot(page)] as usize;
+        let running = index.checked_sub(1).and_then(|index| self.transactions[index].as_mut());
+        match running {
+            Some(transaction) if transaction.awaited > 1 => transaction.awaited -= 1,
+            Some(transaction) if transaction.awaited == 1 => {
+                transaction.awaited = 0;
+                let transaction = *transaction;
+                self.conclude(transaction.range, index - 1);
+                self.carry_out(transaction, effects);
+                self.serve_queue(PageRange::one(page), effects);
+            }
+            _ => violation(from, "an acknowledgement that nobody waits for", effects),
+        }
+    }
+
+    fn confirmed(
+        &mut self,
+        from: NodeId,
+        demand: PageIndex,
+        given: PageRange,
+        effects: &mut Vec<Effect>,
+    ) {
+        let index = self.transaction[self.slot(demand)] as usize;
+        let running = index.checked_sub(1).and_then(|index| self.transactions[index]);
+        let Some(transaction) = running.filter(|transaction| {
+            matches!(transaction.plan, Plan::Forward(_))
+                && transaction.awaited == 0
+                && transaction.request.from == from
+                && transaction.request.demand == demand
+                && transaction.range.covers(given)
+        }) else {
+            return violation(from, "a confirmation that nobody waits for", effects);
+        };
+        self.conclude(transaction.range, index - 1);
+        self.record(given, from, transaction.request.write, transaction.sequence);
+        self.serve_queue(transaction.range, effects);
+    }
+
+    /// Notes that `range` was granted to `to`.
+    fn record(&mut self, range: PageRange, to: NodeId, write: bool, sequence: u32) {
+        for page in range.pages() {
+            let slot = self.slot(page);
+            if write {
+                self.owner_or_manager[slot] = to.0 + 1;
+                self.owner_sequence[slot] = sequence;
+                self.copyset.clear(slot);
+                self.flags[slot] |= WRITTEN;
+            } else {
+                self.copyset.insert(slot, to);
+            }
+        }
+    }
+
+    fn suspend(&mut self, transaction: Transaction) {
+        let free = self.transactions.iter().position(Option::is_none);
+        let index = free.unwrap_or_else(|| {
+            self.transactions.push(None);
+            self.transactions.len() - 1
+        });
+        self.transactions[index] = Some(transaction);
+        for page in transaction.range.pages() {
+            let slot = self.slot(page);
+            debug_assert_eq!(self.transaction[slot], 0);
+            self.transaction[slot] = index as u32 + 1;
+        }
+    }
+
+    fn conclude(&mut self, range: PageRange, index: usize) {
+        self.transactions[index] = None;
+        for page in range.pages() {
+            let slot = self.slot(page);
+            self.transaction[slot] = 0;
+        }
+    }
+
+    /// Starts, in the order of their arrival, the requests for pages that became free.
+    fn serve_queue(&mut self, range: PageRange, effects: &mut Vec<Effect>) {
+        let mut index = 0;
+        while index < self.queue.len() {
+            let request = self.queue[index];
+            if range.contains(request.demand) && !self.is_busy(request.demand) {
+                self.queue.remove(index);
+                self.start(request, effects);
+            } else {
+                if range.contains(request.demand) && self.has(request.demand, HELD) {
+                    effects.push(Effect::Hold(request.demand));
+                }
+                index += 1;
+            }
+        }
+    }
+
+    fn next_sequence(&mut self) -> u32 {
+        // Zero means `never`; numbers are compared for equality only, so they may wrap.
+        self.last_sequence = self.last_sequence.checked_add(1).unwrap_or(1);
+        self.last_sequence
+    }
+}
+
+// What the manager knows.
+impl Ivy {
+    fn plan(&self, page: PageIndex, from: NodeId, write: bool) -> Plan {
+        let owner = self.owner(page);
+        if self.holds(page, from) && (write || from == self.geometry.me) {
+            Plan::GrantRight
+        } else if self.holds(page, self.geometry.me) {
+            Plan::GrantCopy
+        } else {
+            Plan::Forward(owner)
+        }
+    }
+
+    fn must_invalidate(&self, page: PageIndex, from: NodeId, write: bool, plan: Plan) -> bool {
+        let me = self.geometry.me;
+        let spared = [from, me, supplier(plan).unwrap_or(me)];
+        write
+            && !(self.copyset.is_empty_but(self.slot(page), &spared)
+                && spared.contains(&self.owner(page)))
+    }
+
+    fn holds(&self, page: PageIndex, node: NodeId) -> bool {
+        self.owner(page) == node || self.copyset.contains(self.slot(page), node)
+    }
+
+    /// The manager's own fault on a page that it holds without a mapping.
+    fn is_untouched_here(&self, page: PageIndex, from: NodeId) -> bool {
+        from == self.geometry.me && self.access(page) == Access::None && !self.has(page, WRITTEN)
+    }
+
+    fn owner(&self, page: PageIndex) -> NodeId {
+        match self.owner_or_manager[self.slot(page)] {
+            0 => self.geometry.me,
+            owner => NodeId(owner - 1),
+        }
+    }
+}
+
+// Places.
+impl Ivy {
+    fn message(&mut self, from: NodeId, message: Message, effects: &mut Vec<Effect>) {
+        match message {
+            Message::Request { demand, range, write } => {
+                if self.manager(demand) != self.geometry.me {
+                    return violation(from, "a request to a node that is not the manager", effects);
+                }
+                self.request(Request { from, demand, range, write }, effects);
+            }
+            Message::Forward { .. } => self.forwarded(from, message, effects),
+            Message::Grant { demand, range, write, content, sequence } => {
+                self.granted(from, demand, range, write, content, sequence, effects);
+            }
+            Message::Confirm { demand, range } => self.confirmed(from, demand, range, effects),
+            Message::Invalidate { page } => self.invalidate(from, page, effects),
+            Message::Invalidated { page } => self.invalidated(from, page, effects),
+        }
+    }
+
+    fn manager(&self, page: PageIndex) -> NodeId {
+        self.geometry.home.manager_of(page, self.geometry.nodes)
+    }
+
+    fn slot(&self, page: PageIndex) -> usize {
+        let (chunk, offset) = (page.0 / CHUNK_PAGES, page.0 % CHUNK_PAGES);
+        debug_assert_eq!(chunk % self.geometry.shards, self.geometry.shard);
+        (chunk / self.geometry.shards * CHUNK_PAGES + offset) as usize
+    }
+
+    fn has(&self, page: PageIndex, flag: u8) -> bool {
+        self.flags[self.slot(page)] & flag != 0
+    }
+
+    fn is_like(&self, page: PageIndex, other: PageIndex, flag: u8) -> bool {
+        self.has(page, flag) == self.has(other, flag)
+    }
+
+    fn set(&mut self, page: PageIndex, flag: u8) {
+        let slot = self.slot(page);
+        self.flags[slot] |= flag;
+    }
+
+    fn clear(&mut self, page: PageIndex, flag: u8) {
+        let slot = self.slot(page);
+        self.flags[slot] &= !flag;
+    }
+}
+
+/// Who sends the bytes, if that is not the manager.
+fn supplier(plan: Plan) -> Option<NodeId> {
+    match plan {
+        Plan::Forward(owner) => Some(owner),
+        _ => None,
+    }
+}
+
+fn violation(from: NodeId, what: &'static str, effects: &mut Vec<Effect>) {
+    effects.push(Effect::Violation { from, what });
+}

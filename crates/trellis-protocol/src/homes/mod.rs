@@ -1,0 +1,84 @@
+//! Axis **home**: which node answers for a page.
+//!
+//! Contract: `manager_of` is a pure function of the page and the configuration, equal on every
+//! node, and constant inside a chunk (see [`CHUNK_PAGES`](crate::CHUNK_PAGES)), because a run of
+//! pages is asked for with one message. The manager of a page holds its bytes until somebody else
+//! writes them.
+//!
+//! To add a choice: one file here, one line in [`Home`], one line in `Home::ALL`; the conformance
+//! test below runs against all.
+
+mod interleaved;
+mod manager;
+
+pub use interleaved::Interleaved;
+pub use manager::Manager;
+
+use crate::page::{NodeId, PageIndex};
+
+/// What a choice of home must answer.
+pub trait HomeOf {
+    /// The node that manages `page` in a cluster of `nodes`.
+    fn manager_of(&self, page: PageIndex, nodes: u16) -> NodeId;
+}
+
+/// The choices.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Home {
+    /// One node manages every page (IVY's central manager, libivy's `manager_id`).
+    Manager(Manager),
+    /// Chunks are dealt out in turn (Li and Hudak's fixed distributed manager).
+    Interleaved(Interleaved),
+}
+
+impl Home {
+    /// Every choice, with `manager` as the central manager.
+    pub fn all(manager: NodeId) -> [Home; 2] {
+        [Home::Manager(Manager(manager)), Home::Interleaved(Interleaved)]
+    }
+
+    /// The word used in configuration, command line and reports.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Home::Manager(_) => "manager",
+            Home::Interleaved(_) => "interleaved",
+        }
+    }
+}
+
+impl HomeOf for Home {
+    fn manager_of(&self, page: PageIndex, nodes: u16) -> NodeId {
+        match self {
+            Home::Manager(home) => home.manager_of(page, nodes),
+            Home::Interleaved(home) => home.manager_of(page, nodes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::page::CHUNK_PAGES;
+
+    #[test]
+    fn every_home_names_a_member_and_never_splits_a_chunk() {
+        for nodes in [1, 2, 3, 16, 1024] {
+            for home in Home::all(NodeId(nodes - 1)) {
+                for chunk in 0..2000 {
+                    let first = home.manager_of(PageIndex(chunk * CHUNK_PAGES), nodes);
+                    let last = home.manager_of(PageIndex((chunk + 1) * CHUNK_PAGES - 1), nodes);
+                    assert!(first.0 < nodes, "{}: {first} of {nodes}", home.name());
+                    assert_eq!(first, last, "{}: chunk {chunk} is split", home.name());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn interleaved_uses_every_node() {
+        let managers = (0..4u32).map(|chunk| {
+            Interleaved.manager_of(PageIndex(chunk * CHUNK_PAGES), 4).0
+        });
+        assert!(managers.eq([0, 1, 2, 3]));
+    }
+}

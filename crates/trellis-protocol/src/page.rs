@@ -1,0 +1,212 @@
+//! The words that every protocol shares: nodes, pages, runs of pages, access, sets of nodes.
+
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// A run of pages never crosses a multiple of this many pages. Homes and locks are chosen per
+/// chunk, so one message, one manager and one lock suffice for a run.
+pub const CHUNK_PAGES: u32 = 512;
+
+/// A process that takes part, by its index in the configuration's list of nodes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct NodeId(pub u16);
+
+/// A page of the region, counted from its start in units of the region's page size.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PageIndex(pub u32);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}", self.0)
+    }
+}
+
+impl fmt::Display for PageIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "page {}", self.0)
+    }
+}
+
+/// What the application view of a page allows at a node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Access {
+    /// Every access faults.
+    #[default]
+    None,
+    /// Loads succeed, stores fault.
+    Read,
+    /// Nothing faults.
+    Write,
+}
+
+/// A run of neighbouring pages inside one chunk; never empty.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PageRange {
+    first: u32,
+    count: u32,
+}
+
+impl PageRange {
+    /// The run that consists of one page.
+    pub fn one(page: PageIndex) -> PageRange {
+        PageRange { first: page.0, count: 1 }
+    }
+
+    /// `count` pages from `first` on; `None` when empty or when it crosses a chunk.
+    pub fn new(first: PageIndex, count: u32) -> Option<PageRange> {
+        let last = first.0.checked_add(count.checked_sub(1)?)?;
+        (first.0 / CHUNK_PAGES == last / CHUNK_PAGES).then_some(PageRange { first: first.0, count })
+    }
+
+    /// From `page` as far as `first..end` and the page's chunk allow.
+    pub fn around(page: PageIndex, first: u32, end: u32) -> PageRange {
+        let chunk = page.0 / CHUNK_PAGES * CHUNK_PAGES;
+        let first = first.clamp(chunk, page.0);
+        let end = end.min(chunk.saturating_add(CHUNK_PAGES)).max(page.0 + 1);
+        PageRange { first, count: end - first }
+    }
+
+    /// The first page.
+    pub fn first(self) -> PageIndex {
+        PageIndex(self.first)
+    }
+
+    /// One past the last page, as a number.
+    pub fn end(self) -> u32 {
+        self.first + self.count
+    }
+
+    /// Number of pages, at least one.
+    pub fn count(self) -> u32 {
+        self.count
+    }
+
+    /// Whether `page` is one of them.
+    pub fn contains(self, page: PageIndex) -> bool {
+        page.0 >= self.first && page.0 < self.end()
+    }
+
+    /// Whether every page of `other` is one of these.
+    pub fn covers(self, other: PageRange) -> bool {
+        other.first >= self.first && other.end() <= self.end()
+    }
+
+    /// The pages in ascending order.
+    pub fn pages(self) -> impl Iterator<Item = PageIndex> {
+        (self.first..self.end()).map(PageIndex)
+    }
+
+    /// The longest run inside `self` that holds `page` and of which every page satisfies `fits`;
+    /// `page` itself is not asked.
+    pub fn grow(self, page: PageIndex, mut fits: impl FnMut(PageIndex) -> bool) -> PageRange {
+        debug_assert!(self.contains(page));
+        let (mut first, mut end) = (page.0, page.0 + 1);
+        while end < self.end() && fits(PageIndex(end)) {
+            end += 1;
+        }
+        while first > self.first && fits(PageIndex(first - 1)) {
+            first -= 1;
+        }
+        PageRange { first, count: end - first }
+    }
+}
+
+impl fmt::Display for PageRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.count == 1 {
+            write!(f, "page {}", self.first)
+        } else {
+            write!(f, "pages {}-{}", self.first, self.end() - 1)
+        }
+    }
+}
+
+/// One set of nodes per page, for any number of nodes: `nodes / 64` words a page, all zero at the
+/// start, so that pages which nobody shares cost address space and no memory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NodeSets {
+    words: Vec<u64>,
+    words_per_set: usize,
+}
+
+impl NodeSets {
+    /// `sets` empty sets over `nodes` nodes.
+    pub fn new(sets: usize, nodes: u16) -> NodeSets {
+        let words_per_set = usize::from(nodes).div_ceil(64).max(1);
+        NodeSets { words: vec![0; sets * words_per_set], words_per_set }
+    }
+
+    /// Whether `node` is in the set.
+    pub fn contains(&self, set: usize, node: NodeId) -> bool {
+        let (word, bit) = self.place(set, node);
+        self.words[word] & bit != 0
+    }
+
+    /// Puts `node` into the set.
+    pub fn insert(&mut self, set: usize, node: NodeId) {
+        let (word, bit) = self.place(set, node);
+        self.words[word] |= bit;
+    }
+
+    /// Empties the set.
+    pub fn clear(&mut self, set: usize) {
+        self.words[set * self.words_per_set..][..self.words_per_set].fill(0);
+    }
+
+    /// Whether the set holds nobody except perhaps those in `except`.
+    pub fn is_empty_but(&self, set: usize, except: &[NodeId]) -> bool {
+        self.members(set).all(|node| except.contains(&node))
+    }
+
+    /// The members in ascending order.
+    pub fn members(&self, set: usize) -> impl Iterator<Item = NodeId> + '_ {
+        let words = &self.words[set * self.words_per_set..][..self.words_per_set];
+        words.iter().enumerate().flat_map(|(index, &word)| {
+            (0..64u16)
+                .filter(move |bit| word >> bit & 1 != 0)
+                .map(move |bit| NodeId(index as u16 * 64 + bit))
+        })
+    }
+
+    fn place(&self, set: usize, node: NodeId) -> (usize, u64) {
+        let word = usize::from(node.0) / 64;
+        assert!(word < self.words_per_set, "{node} is no member of this cluster");
+        (set * self.words_per_set + word, 1 << (node.0 % 64))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_stays_inside_its_chunk() {
+        assert_eq!(PageRange::new(PageIndex(510), 2).map(PageRange::end), Some(512));
+        assert_eq!(PageRange::new(PageIndex(511), 2), None);
+        assert_eq!(PageRange::new(PageIndex(3), 0), None);
+        assert_eq!(PageRange::new(PageIndex(u32::MAX), 2), None);
+        let range = PageRange::around(PageIndex(513), 0, 9999);
+        assert_eq!((range.first().0, range.end()), (512, 1024));
+    }
+
+    #[test]
+    fn a_run_grows_both_ways_from_the_page_that_was_asked_for() {
+        let range = PageRange::new(PageIndex(10), 10).unwrap();
+        let grown = range.grow(PageIndex(14), |page| page.0 != 11 && page.0 < 18);
+        assert_eq!((grown.first().0, grown.end()), (12, 18));
+    }
+
+    #[test]
+    fn sets_hold_a_thousand_nodes() {
+        let mut sets = NodeSets::new(3, 1024);
+        for node in [0, 63, 64, 1023] {
+            sets.insert(1, NodeId(node));
+        }
+        let members: Vec<u16> = sets.members(1).map(|node| node.0).collect();
+        assert_eq!(members, [0, 63, 64, 1023]);
+        assert!(sets.is_empty_but(0, &[]) && sets.is_empty_but(2, &[]));
+        sets.clear(1);
+        assert!(sets.is_empty_but(1, &[]));
+    }
+}

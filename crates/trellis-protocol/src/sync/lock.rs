@@ -1,0 +1,165 @@
+//! Locks: a token that stays where it was used last, and a queue spread over those who wait.
+//!
+//! The home knows only who asked last; it tells that node whom to hand the token to (TreadMarks'
+//! lock manager; Keleher et al. 1994, §3.3). So an acquisition by the last holder costs no message,
+//! any other at most three, and the order is that of arrival at the home. A node whose threads
+//! still wait when it must hand the token on asks for it again at once: nobody starves.
+
+use super::{Effect, Message, OBJECTS_MAX, Place, Waiter};
+use crate::page::NodeId;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Locks {
+    place: Place,
+    locks: BTreeMap<u64, Lock>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Lock {
+    has_token: bool,
+    requested: bool,
+    held: bool,
+    successor: Option<NodeId>,
+    waiters: VecDeque<Waiter>,
+    /// Known at the home: who asked last.
+    tail: NodeId,
+}
+
+impl Locks {
+    pub(super) fn new(place: Place) -> Locks {
+        Locks { place, locks: BTreeMap::new() }
+    }
+
+    pub(super) fn acquire(&mut self, id: u64, waiter: Waiter, effects: &mut Vec<Effect>) {
+        let place = self.place;
+        let Some(lock) = self.lock(id) else {
+            return effects.push(Effect::Refused(waiter, "too many locks at this node"));
+        };
+        if lock.has_token && !lock.held {
+            debug_assert!(lock.waiters.is_empty() && lock.successor.is_none());
+            lock.held = true;
+            return effects.push(Effect::Wake(waiter, 0));
+        }
+        lock.waiters.push_back(waiter);
+        self.ask_for_token(id, place, effects);
+    }
+
+    pub(super) fn release(&mut self, id: u64, effects: &mut Vec<Effect>) {
+        let place = self.place;
+        let lock = self.locks.get_mut(&id).filter(|lock| lock.held);
+        let lock = lock.expect("only the holder releases a lock; the runtime checks it");
+        lock.held = false;
+        lock.settle(id, effects);
+        self.ask_for_token(id, place, effects);
+    }
+
+    pub(super) fn abandon(&mut self, id: u64, waiter: Waiter, effects: &mut Vec<Effect>) {
+        let Some(lock) = self.locks.get_mut(&id) else { return };
+        let before = lock.waiters.len();
+        lock.waiters.retain(|&other| other != waiter);
+        if lock.waiters.len() < before {
+            effects.push(Effect::Refused(waiter, "abandoned"));
+        }
+    }
+
+    /// At the home: whoever asked last gets `from` as its successor.
+    pub(super) fn requested(&mut self, from: NodeId, id: u64, effects: &mut Vec<Effect>) {
+        let place = self.place;
+        if !place.is_home_of(id) {
+            return effects.push(Effect::Violation(from, "a lock request to a wrong home"));
+        }
+        let Some(lock) = self.lock(id) else {
+            return effects.push(Effect::Violation(from, "too many locks at their home"));
+        };
+        let last = core::mem::replace(&mut lock.tail, from);
+        if last == place.me {
+            self.forwarded(place.me, id, from, effects);
+        } else if last != from {
+            effects.push(Effect::Send(last, Message::LockForward(id, from)));
+        } else {
+            effects.push(Effect::Violation(from, "a lock request by the last who asked"));
+        }
+    }
+
+    pub(super) fn forwarded(
+        &mut self,
+        from: NodeId,
+        id: u64,
+        next: NodeId,
+        effects: &mut Vec<Effect>,
+    ) {
+        let place = self.place;
+        let Some(lock) = self.lock(id).filter(|lock| lock.successor.is_none()) else {
+            return effects.push(Effect::Violation(from, "a second successor for a lock"));
+        };
+        lock.successor = Some(next);
+        if lock.has_token && !lock.held {
+            lock.settle(id, effects);
+            self.ask_for_token(id, place, effects);
+        }
+    }
+
+    pub(super) fn received(&mut self, from: NodeId, id: u64, effects: &mut Vec<Effect>) {
+        let Some(lock) = self.locks.get_mut(&id).filter(|lock| lock.requested) else {
+            return effects.push(Effect::Violation(from, "a lock that nobody asked for"));
+        };
+        lock.has_token = true;
+        lock.requested = false;
+        // The request was for a thread of this node: that thread goes before the successor.
+        if let Some(waiter) = lock.waiters.pop_front() {
+            lock.held = true;
+            effects.push(Effect::Wake(waiter, 0));
+        } else {
+            lock.settle(id, effects);
+        }
+    }
+
+    pub(super) fn is_held(&self, id: u64) -> bool {
+        self.locks.get(&id).is_some_and(|lock| lock.held)
+    }
+
+    /// Sends for the token if threads wait and it is neither here nor on its way.
+    fn ask_for_token(&mut self, id: u64, place: Place, effects: &mut Vec<Effect>) {
+        let lock = self.locks.get_mut(&id).expect("a lock in use");
+        if lock.has_token || lock.requested || lock.waiters.is_empty() {
+            return;
+        }
+        lock.requested = true;
+        if place.is_home_of(id) {
+            self.requested(place.me, id, effects);
+        } else {
+            effects.push(Effect::Send(place.home_of(id), Message::LockRequest(id)));
+        }
+    }
+
+    fn lock(&mut self, id: u64) -> Option<&mut Lock> {
+        let place = self.place;
+        if self.locks.len() >= OBJECTS_MAX && !self.locks.contains_key(&id) {
+            return None;
+        }
+        Some(self.locks.entry(id).or_insert_with(|| Lock {
+            has_token: place.is_home_of(id),
+            requested: false,
+            held: false,
+            successor: None,
+            waiters: VecDeque::new(),
+            tail: place.home_of(id),
+        }))
+    }
+}
+
+impl Lock {
+    /// The token is here and nobody holds the lock: it goes to the next.
+    fn settle(&mut self, id: u64, effects: &mut Vec<Effect>) {
+        debug_assert!(self.has_token && !self.held);
+        if let Some(next) = self.successor.take() {
+            self.has_token = false;
+            effects.push(Effect::Send(next, Message::LockToken(id)));
+        } else if let Some(waiter) = self.waiters.pop_front() {
+            self.held = true;
+            effects.push(Effect::Wake(waiter, 0));
+        }
+    }
+}

@@ -1,0 +1,419 @@
+//! The wire format: a fixed header of 32 bytes, little-endian, before every body.
+//!
+//! | offset | bytes | field | |
+//! |---|---|---|---|
+//! | 0 | 2 | magic | `0x5254` (`TR`) |
+//! | 2 | 1 | version | [`VERSION`] |
+//! | 3 | 1 | kind | see [`kind`] |
+//! | 4 | 4 | epoch | of the cluster; a frame of another epoch is dropped |
+//! | 8 | 8 | object | first page of the run (coherence), or number of the lock, barrier, word |
+//! | 16 | 4 | count | pages of the run; generation of the barrier; number of the waiting call |
+//! | 20 | 4 | detail | offset of the demanded page in the run; operation on a word |
+//! | 24 | 4 | sequence | number of a grant |
+//! | 28 | 2 | node | requester, next holder |
+//! | 30 | 1 | flags | bit 0 write, bits 1-2 content (0 kept, 1 zero, 2 bytes) |
+//! | 31 | 1 | reserved | zero |
+//!
+//! The body of a grant with bytes is the run's pages. A forward has a body of 4 bytes, the number
+//! `after`. A request on a word has 16 bytes, its two operands; the reply has 8, the value before.
+//! Nothing else has a body.
+//!
+//! Every number is checked against the cluster before it is used: [`decode`] is total and never
+//! panics, whatever the bytes. It must never allocate.
+
+use crate::coherence::{self, Content};
+use crate::membership;
+use crate::page::{NodeId, PageIndex, PageRange};
+use crate::sync::{self, Operation};
+
+/// Of this format. Nodes of different versions do not talk to each other.
+pub const VERSION: u8 = 1;
+/// Length of every header.
+pub const HEADER_BYTES: usize = 32;
+/// Longest body that is not page bytes.
+pub const SMALL_BODY_BYTES_MAX: usize = 16;
+
+const MAGIC: [u8; 2] = *b"TR";
+
+/// Values of the header's `kind`.
+#[allow(missing_docs)]
+pub mod kind {
+    pub const REQUEST: u8 = 1;
+    pub const FORWARD: u8 = 2;
+    pub const GRANT: u8 = 3;
+    pub const CONFIRM: u8 = 4;
+    pub const INVALIDATE: u8 = 5;
+    pub const INVALIDATED: u8 = 6;
+    pub const LOCK_REQUEST: u8 = 16;
+    pub const LOCK_FORWARD: u8 = 17;
+    pub const LOCK_TOKEN: u8 = 18;
+    pub const BARRIER_ARRIVE: u8 = 19;
+    pub const BARRIER_RELEASE: u8 = 20;
+    pub const ATOMIC_REQUEST: u8 = 21;
+    pub const ATOMIC_REPLY: u8 = 22;
+    pub const ALIVE: u8 = 32;
+    pub const LEAVE: u8 = 33;
+    pub const FAIL: u8 = 34;
+}
+
+/// Everything that nodes say to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Message {
+    /// About pages.
+    Coherence(coherence::Message),
+    /// About locks, barriers and words.
+    Sync(sync::Message),
+    /// About the nodes themselves.
+    Membership(membership::Message),
+}
+
+/// What a received number is checked against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Pages of the region.
+    pub pages: u32,
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// Nodes of the cluster.
+    pub nodes: u16,
+    /// Of the cluster.
+    pub epoch: u32,
+}
+
+/// Why a frame was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Malformed {
+    /// The first two bytes are not ours.
+    Magic,
+    /// Another version of this format.
+    Version(u8),
+    /// A kind that this version does not have.
+    Kind(u8),
+    /// A frame of another epoch.
+    Epoch(u32),
+    /// A page past the end of the region, or a run that is empty or crosses a chunk.
+    Pages,
+    /// A node past the end of the cluster.
+    Node(u16),
+    /// Flags, operation or reserved byte with a value that means nothing.
+    Field,
+    /// The small body is not as long as its kind says.
+    Body,
+}
+
+impl core::fmt::Display for Malformed {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Malformed::Magic => write!(f, "it does not begin with the mark of a Trellis frame"),
+            Malformed::Version(version) => {
+                write!(f, "it is of wire version {version}, this node speaks {VERSION}")
+            }
+            Malformed::Kind(kind) => write!(f, "its kind {kind} does not exist"),
+            Malformed::Epoch(epoch) => write!(f, "it is of epoch {epoch}"),
+            Malformed::Pages => write!(f, "its pages are not a run inside the region"),
+            Malformed::Node(node) => write!(f, "it names node {node}, which does not exist"),
+            Malformed::Field => write!(f, "a field has a value that means nothing"),
+            Malformed::Body => write!(f, "its body has a wrong length"),
+        }
+    }
+}
+
+impl core::error::Error for Malformed {}
+
+/// What follows a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyKind {
+    /// Nothing.
+    Nothing,
+    /// So many bytes that belong to the message; at most [`SMALL_BODY_BYTES_MAX`].
+    Small(usize),
+    /// The bytes of these pages.
+    Pages(PageRange),
+}
+
+/// A header and a small body, ready to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encoded {
+    /// The header.
+    pub header: [u8; HEADER_BYTES],
+    body: [u8; SMALL_BODY_BYTES_MAX],
+    body_bytes: u8,
+}
+
+impl Encoded {
+    /// The small body; page bytes are the sender's to add.
+    pub fn body(&self) -> &[u8] {
+        &self.body[..usize::from(self.body_bytes)]
+    }
+}
+
+/// Writes `message` down for a cluster of epoch `epoch`.
+pub fn encode(message: &Message, epoch: u32) -> Encoded {
+    let mut fields = Fields { epoch, ..Fields::default() };
+    match message {
+        Message::Coherence(message) => fields.put_coherence(message),
+        Message::Sync(message) => fields.put_sync(message),
+        Message::Membership(message) => {
+            fields.kind = match message {
+                membership::Message::Alive => kind::ALIVE,
+                membership::Message::Leave => kind::LEAVE,
+                membership::Message::Fail => kind::FAIL,
+            }
+        }
+    }
+    fields.encode()
+}
+
+/// Says what body follows `header`, and refuses a header that no correct peer sends.
+pub fn body_of(header: &[u8; HEADER_BYTES], limits: &Limits) -> Result<BodyKind, Malformed> {
+    let fields = Fields::decode(header, limits)?;
+    Ok(match fields.kind {
+        kind::GRANT if fields.content()? == Content::Bytes => BodyKind::Pages(fields.run(limits)?),
+        kind::FORWARD => BodyKind::Small(4),
+        kind::ATOMIC_REQUEST => BodyKind::Small(16),
+        kind::ATOMIC_REPLY => BodyKind::Small(8),
+        kind::REQUEST..=kind::INVALIDATED
+        | kind::LOCK_REQUEST..=kind::ATOMIC_REPLY
+        | kind::ALIVE..=kind::FAIL => BodyKind::Nothing,
+        other => return Err(Malformed::Kind(other)),
+    })
+}
+
+/// Reads a header and its small body (empty where page bytes follow).
+pub fn decode(
+    header: &[u8; HEADER_BYTES],
+    body: &[u8],
+    limits: &Limits,
+) -> Result<Message, Malformed> {
+    let fields = Fields::decode(header, limits)?;
+    match fields.kind {
+        kind::REQUEST..=kind::INVALIDATED => fields.coherence(body, limits).map(Message::Coherence),
+        kind::LOCK_REQUEST..=kind::ATOMIC_REPLY => fields.sync(body, limits).map(Message::Sync),
+        kind::ALIVE => Ok(Message::Membership(membership::Message::Alive)),
+        kind::LEAVE => Ok(Message::Membership(membership::Message::Leave)),
+        kind::FAIL => Ok(Message::Membership(membership::Message::Fail)),
+        other => Err(Malformed::Kind(other)),
+    }
+}
+
+#[derive(Clone, Copy, Default)]
+struct Fields {
+    kind: u8,
+    epoch: u32,
+    object: u64,
+    count: u32,
+    detail: u32,
+    sequence: u32,
+    node: u16,
+    flags: u8,
+    body: [u8; SMALL_BODY_BYTES_MAX],
+    body_bytes: u8,
+}
+
+impl Fields {
+    fn encode(&self) -> Encoded {
+        let mut header = [0; HEADER_BYTES];
+        header[0..2].copy_from_slice(&MAGIC);
+        header[2] = VERSION;
+        header[3] = self.kind;
+        header[4..8].copy_from_slice(&self.epoch.to_le_bytes());
+        header[8..16].copy_from_slice(&self.object.to_le_bytes());
+        header[16..20].copy_from_slice(&self.count.to_le_bytes());
+        header[20..24].copy_from_slice(&self.detail.to_le_bytes());
+        header[24..28].copy_from_slice(&self.sequence.to_le_bytes());
+        header[28..30].copy_from_slice(&self.node.to_le_bytes());
+        header[30] = self.flags;
+        Encoded { header, body: self.body, body_bytes: self.body_bytes }
+    }
+
+    fn decode(header: &[u8; HEADER_BYTES], limits: &Limits) -> Result<Fields, Malformed> {
+        let four = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| header[at + i]));
+        if header[0..2] != MAGIC {
+            return Err(Malformed::Magic);
+        }
+        if header[2] != VERSION {
+            return Err(Malformed::Version(header[2]));
+        }
+        let fields = Fields {
+            kind: header[3],
+            epoch: four(4),
+            object: u64::from(four(8)) | u64::from(four(12)) << 32,
+            count: four(16),
+            detail: four(20),
+            sequence: four(24),
+            node: u16::from_le_bytes([header[28], header[29]]),
+            flags: header[30],
+            ..Fields::default()
+        };
+        if fields.epoch != limits.epoch {
+            return Err(Malformed::Epoch(fields.epoch));
+        }
+        if header[31] != 0 || fields.flags & !0b111 != 0 {
+            return Err(Malformed::Field);
+        }
+        Ok(fields)
+    }
+
+    fn put_coherence(&mut self, message: &coherence::Message) {
+        use coherence::Message::{Confirm, Forward, Grant, Invalidate, Invalidated, Request};
+        self.put_run(message.page(), PageRange::one(message.page()));
+        match *message {
+            Request { demand, range, write } => {
+                self.kind = kind::REQUEST;
+                self.put_run(demand, range);
+                self.flags = u8::from(write);
+            }
+            Forward { demand, range, write, requester, after, sequence } => {
+                self.kind = kind::FORWARD;
+                self.put_run(demand, range);
+                self.flags = u8::from(write);
+                self.node = requester.0;
+                self.sequence = sequence;
+                self.put_body(&after.to_le_bytes());
+            }
+            Grant { demand, range, write, content, sequence } => {
+                self.kind = kind::GRANT;
+                self.put_run(demand, range);
+                self.flags = u8::from(write)
+                    | match content {
+                        Content::Kept => 0,
+                        Content::Zero => 1 << 1,
+                        Content::Bytes => 2 << 1,
+                    };
+                self.sequence = sequence;
+            }
+            Confirm { demand, range } => {
+                self.kind = kind::CONFIRM;
+                self.put_run(demand, range);
+            }
+            Invalidate { .. } => self.kind = kind::INVALIDATE,
+            Invalidated { .. } => self.kind = kind::INVALIDATED,
+        }
+    }
+
+    fn coherence(&self, body: &[u8], limits: &Limits) -> Result<coherence::Message, Malformed> {
+        use coherence::Message::{Confirm, Forward, Grant, Invalidate, Invalidated, Request};
+        let range = self.run(limits)?;
+        let demand = PageIndex(range.first().0.saturating_add(self.detail));
+        if !range.contains(demand) {
+            return Err(Malformed::Pages);
+        }
+        let write = self.flags & 1 != 0;
+        let sequence = self.sequence;
+        Ok(match self.kind {
+            kind::REQUEST => Request { demand, range, write },
+            kind::FORWARD => {
+                let after = body.try_into().map(u32::from_le_bytes).map_err(|_| Malformed::Body)?;
+                let requester = self.member(limits)?;
+                Forward { demand, range, write, requester, after, sequence }
+            }
+            kind::GRANT => {
+                let content = self.content()?;
+                Grant { demand, range, write, content, sequence }
+            }
+            kind::CONFIRM => Confirm { demand, range },
+            kind::INVALIDATE => Invalidate { page: demand },
+            _ => Invalidated { page: demand },
+        })
+    }
+
+    fn put_sync(&mut self, message: &sync::Message) {
+        use sync::Message::*;
+        match *message {
+            LockRequest(id) => self.put_object(kind::LOCK_REQUEST, id, 0),
+            LockForward(id, next) => {
+                self.put_object(kind::LOCK_FORWARD, id, 0);
+                self.node = next.0;
+            }
+            LockToken(id) => self.put_object(kind::LOCK_TOKEN, id, 0),
+            BarrierArrive(id, generation) => self.put_object(kind::BARRIER_ARRIVE, id, generation),
+            BarrierRelease(id, generation) => {
+                self.put_object(kind::BARRIER_RELEASE, id, generation);
+            }
+            AtomicRequest(id, operation, waiter) => {
+                self.put_object(kind::ATOMIC_REQUEST, id, waiter);
+                let (code, first, second) = match operation {
+                    Operation::Load => (0, 0, 0),
+                    Operation::Exchange(value) => (1, value, 0),
+                    Operation::FetchAdd(value) => (2, value, 0),
+                    Operation::CompareExchange(expected, value) => (3, expected, value),
+                };
+                self.detail = code;
+                let operands = u128::from(first) | u128::from(second) << 64;
+                self.put_body(&operands.to_le_bytes());
+            }
+            AtomicReply(id, waiter, before) => {
+                self.put_object(kind::ATOMIC_REPLY, id, waiter);
+                self.put_body(&before.to_le_bytes());
+            }
+        }
+    }
+
+    fn sync(&self, body: &[u8], limits: &Limits) -> Result<sync::Message, Malformed> {
+        use sync::Message::*;
+        let id = self.object;
+        Ok(match self.kind {
+            kind::LOCK_REQUEST => LockRequest(id),
+            kind::LOCK_FORWARD => LockForward(id, self.member(limits)?),
+            kind::LOCK_TOKEN => LockToken(id),
+            kind::BARRIER_ARRIVE => BarrierArrive(id, self.count),
+            kind::BARRIER_RELEASE => BarrierRelease(id, self.count),
+            kind::ATOMIC_REQUEST => {
+                let operands: [u8; 16] = body.try_into().map_err(|_| Malformed::Body)?;
+                let operands = u128::from_le_bytes(operands);
+                let (first, second) = (operands as u64, (operands >> 64) as u64);
+                let operation = match self.detail {
+                    0 => Operation::Load,
+                    1 => Operation::Exchange(first),
+                    2 => Operation::FetchAdd(first),
+                    3 => Operation::CompareExchange(first, second),
+                    _ => return Err(Malformed::Field),
+                };
+                AtomicRequest(id, operation, self.count)
+            }
+            _ => {
+                let before: [u8; 8] = body.try_into().map_err(|_| Malformed::Body)?;
+                AtomicReply(id, self.count, u64::from_le_bytes(before))
+            }
+        })
+    }
+
+    fn put_run(&mut self, demand: PageIndex, range: PageRange) {
+        self.object = u64::from(range.first().0);
+        self.count = range.count();
+        self.detail = demand.0 - range.first().0;
+    }
+
+    fn put_object(&mut self, kind: u8, id: u64, count: u32) {
+        self.kind = kind;
+        self.object = id;
+        self.count = count;
+    }
+
+    fn put_body(&mut self, bytes: &[u8]) {
+        self.body[..bytes.len()].copy_from_slice(bytes);
+        self.body_bytes = bytes.len() as u8;
+    }
+
+    fn run(&self, limits: &Limits) -> Result<PageRange, Malformed> {
+        let first = u32::try_from(self.object).map_err(|_| Malformed::Pages)?;
+        let range = PageRange::new(PageIndex(first), self.count).ok_or(Malformed::Pages)?;
+        if range.end() > limits.pages { Err(Malformed::Pages) } else { Ok(range) }
+    }
+
+    fn content(&self) -> Result<Content, Malformed> {
+        match self.flags >> 1 {
+            0 => Ok(Content::Kept),
+            1 => Ok(Content::Zero),
+            2 => Ok(Content::Bytes),
+            _ => Err(Malformed::Field),
+        }
+    }
+
+    fn member(&self, limits: &Limits) -> Result<NodeId, Malformed> {
+        if self.node < limits.nodes { Ok(NodeId(self.node)) } else { Err(Malformed::Node(self.node)) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

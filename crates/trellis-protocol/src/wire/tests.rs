@@ -1,0 +1,145 @@
+use super::*;
+use alloc::vec::Vec;
+
+const LIMITS: Limits = Limits { pages: 1000, page_bytes: 4096, nodes: 5, epoch: 7 };
+
+fn every_message() -> Vec<Message> {
+    let demand = PageIndex(12);
+    let range = PageRange::new(PageIndex(10), 9).unwrap();
+    let mut messages = Vec::new();
+    for write in [false, true] {
+        let requester = NodeId(4);
+        let (after, sequence) = (0xdead_beef, 0xfeed_f00d);
+        messages.extend(
+            [
+                coherence::Message::Request { demand, range, write },
+                coherence::Message::Forward { demand, range, write, requester, after, sequence },
+            ]
+            .map(Message::Coherence),
+        );
+        for content in [Content::Kept, Content::Zero, Content::Bytes] {
+            let grant = coherence::Message::Grant { demand, range, write, content, sequence };
+            messages.push(Message::Coherence(grant));
+        }
+    }
+    messages.extend(
+        [
+            coherence::Message::Confirm { demand, range },
+            coherence::Message::Invalidate { page: demand },
+            coherence::Message::Invalidated { page: demand },
+        ]
+        .map(Message::Coherence),
+    );
+    let id = 0x0123_4567_89ab_cdef;
+    messages.extend(
+        [
+            sync::Message::LockRequest(id),
+            sync::Message::LockForward(id, NodeId(3)),
+            sync::Message::LockToken(id),
+            sync::Message::BarrierArrive(id, 9),
+            sync::Message::BarrierRelease(id, u32::MAX),
+            sync::Message::AtomicRequest(id, Operation::Load, 1),
+            sync::Message::AtomicRequest(id, Operation::Exchange(u64::MAX), 2),
+            sync::Message::AtomicRequest(id, Operation::FetchAdd(5), 3),
+            sync::Message::AtomicRequest(id, Operation::CompareExchange(6, u64::MAX - 1), 4),
+            sync::Message::AtomicReply(id, 4, 77),
+        ]
+        .map(Message::Sync),
+    );
+    messages.extend(
+        [membership::Message::Alive, membership::Message::Leave, membership::Message::Fail]
+            .map(Message::Membership),
+    );
+    messages
+}
+
+#[test]
+fn every_message_survives_the_wire() {
+    for message in every_message() {
+        let encoded = encode(&message, LIMITS.epoch);
+        assert_eq!(decode(&encoded.header, encoded.body(), &LIMITS), Ok(message));
+        let expected = match message {
+            Message::Coherence(message) if message.bytes().is_some() => {
+                BodyKind::Pages(message.bytes().unwrap())
+            }
+            _ if encoded.body().is_empty() => BodyKind::Nothing,
+            _ => BodyKind::Small(encoded.body().len()),
+        };
+        assert_eq!(body_of(&encoded.header, &LIMITS), Ok(expected), "{message:?}");
+    }
+}
+
+#[test]
+fn a_header_is_what_the_table_says() {
+    let range = PageRange::new(PageIndex(0x0102), 3).unwrap();
+    let message = coherence::Message::Grant {
+        demand: PageIndex(0x0104),
+        range,
+        write: true,
+        content: Content::Bytes,
+        sequence: 0x0a0b_0c0d,
+    };
+    let header = encode(&Message::Coherence(message), 7).header;
+    #[rustfmt::skip]
+    let expected = [
+        0x54, 0x52, 1, 3, 7, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0,
+        3, 0, 0, 0, 2, 0, 0, 0, 0x0d, 0x0c, 0x0b, 0x0a, 0, 0, 5, 0,
+    ];
+    assert_eq!(header, expected);
+}
+
+#[test]
+fn numbers_past_the_cluster_are_refused() {
+    let change = |message: Message, at: usize, value: u8| {
+        let mut encoded = encode(&message, LIMITS.epoch);
+        encoded.header[at] = value;
+        decode(&encoded.header, encoded.body(), &LIMITS)
+    };
+    let range = PageRange::new(PageIndex(10), 9).unwrap();
+    let request =
+        Message::Coherence(coherence::Message::Request { demand: PageIndex(12), range, write: true });
+    let forward = Message::Sync(sync::Message::LockForward(1, NodeId(0)));
+    assert_eq!(change(request, 0, 0), Err(Malformed::Magic));
+    assert_eq!(change(request, 2, 9), Err(Malformed::Version(9)));
+    assert_eq!(change(request, 3, 99), Err(Malformed::Kind(99)));
+    assert_eq!(change(request, 4, 8), Err(Malformed::Epoch(8)));
+    assert_eq!(change(request, 9, 4), Err(Malformed::Pages), "page 1034 of 1000");
+    assert_eq!(change(request, 12, 1), Err(Malformed::Pages), "page number over 32 bits");
+    assert_eq!(change(request, 16, 0), Err(Malformed::Pages), "an empty run");
+    assert_eq!(change(request, 19, 255), Err(Malformed::Pages), "a run past every chunk");
+    assert_eq!(change(request, 20, 9), Err(Malformed::Pages), "demand outside the run");
+    assert_eq!(change(request, 30, 8), Err(Malformed::Field));
+    assert_eq!(change(request, 31, 1), Err(Malformed::Field));
+    assert_eq!(change(forward, 28, 5), Err(Malformed::Node(5)));
+    let operation = Message::Sync(sync::Message::AtomicRequest(1, Operation::Load, 1));
+    assert_eq!(change(operation, 20, 4), Err(Malformed::Field));
+}
+
+#[test]
+fn any_bytes_are_decoded_or_refused_without_a_panic() {
+    // xorshift64: the test must not depend on a source of randomness.
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let mut accepted = 0;
+    let messages = every_message();
+    for round in 0..200_000usize {
+        let mut encoded = encode(&messages[round % messages.len()], LIMITS.epoch);
+        for _ in 0..next() % 4 {
+            encoded.header[(next() % 32) as usize] = next() as u8;
+        }
+        let length = (next() % 17) as usize;
+        let body = [next() as u8; 16];
+        let decoded = decode(&encoded.header, &body[..length], &LIMITS);
+        let follows = body_of(&encoded.header, &LIMITS);
+        if let (Ok(Message::Coherence(message)), Ok(_)) = (decoded, follows) {
+            assert!(message.page().0 < LIMITS.pages);
+            accepted += 1;
+        }
+    }
+    assert!(accepted > 1000, "the mutations must leave some frames whole");
+}
