@@ -1,0 +1,68 @@
+//! `mprotect`: pages are protected with mprotect(2), and a fault is a SIGSEGV that its thread
+//! serves.
+//!
+//! Works on every kernel and in every container. It must never be preferred where userfaultfd
+//! works: each change can split a mapping (vm.max_map_count bounds them), takes the process's
+//! memory-map lock for writing, and a system call on a page that is not held fails with EFAULT.
+
+use std::os::fd::RawFd;
+
+use super::{Abilities, Catch, Refusal, Span};
+use crate::sys::linux::memfd::protect_pages;
+use crate::sys::linux::uffd::Message;
+
+pub(super) const ABILITIES: Abilities = Abilities {
+    tells_writes_from_reads: true,
+    serves_in_the_faulting_thread: true,
+    system_calls_wait: false,
+    works_with_signals_blocked: false,
+    needs_userfaultfd: false,
+    bounded_by_mapping_count: true,
+};
+
+/// The name of the only request, for errors.
+pub(crate) const REQUEST: &str = "mprotect";
+
+pub(super) struct Mprotect;
+
+impl Mprotect {
+    fn set(span: Span, protection: libc::c_int) -> Result<(), Refusal> {
+        protect_pages(span.start, span.bytes, protection).map_err(Refusal::of(REQUEST))
+    }
+}
+
+impl Catch for Mprotect {
+    fn signal(&self) -> Option<libc::c_int> {
+        Some(libc::SIGSEGV)
+    }
+
+    fn install(&self, span: Span, writable: bool) -> Result<(), Refusal> {
+        if writable { self.upgrade(span) } else { self.downgrade(span) }
+    }
+
+    fn upgrade(&self, span: Span) -> Result<(), Refusal> {
+        Mprotect::set(span, libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    fn downgrade(&self, span: Span) -> Result<(), Refusal> {
+        Mprotect::set(span, libc::PROT_READ)
+    }
+
+    fn revoke(&self, span: Span) -> Result<(), Refusal> {
+        Mprotect::set(span, libc::PROT_NONE)
+    }
+
+    fn wake(&self, _: Span) {}
+
+    fn descriptor(&self) -> Option<RawFd> {
+        None
+    }
+
+    fn system_calls_wait(&self) -> bool {
+        false
+    }
+
+    fn take(&self, _: &mut [Message]) -> usize {
+        0
+    }
+}

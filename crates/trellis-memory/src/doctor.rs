@@ -1,0 +1,267 @@
+//! What this machine can do for a region, each with the reason when it cannot. For `trellis doctor`
+//! and for the choice of a catcher.
+//!
+//! Asks the kernel by trying, not by its version. Changes nothing that outlives the call.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use crate::sys::linux::uffd::{self, Door, Uffd};
+
+/// One thing that a machine can do or cannot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capability {
+    /// What it is called.
+    pub name: &'static str,
+    /// Whether it is there.
+    pub available: bool,
+    /// What was found; when it is not there, why, and what would bring it.
+    pub detail: String,
+}
+
+/// What a machine can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The kernel's release.
+    pub kernel: String,
+    /// `/dev/userfaultfd` can be opened.
+    pub device: Capability,
+    /// The system call gives a userfaultfd for all faults.
+    pub system_call: Capability,
+    /// The system call gives a userfaultfd for faults of user code.
+    pub user_mode_only: Capability,
+    /// Minor faults of shared memory are reported.
+    pub minor_shmem: Capability,
+    /// Shared memory can be write-protected.
+    pub write_protect_shmem: Capability,
+    /// A fault can be a SIGBUS in its thread.
+    pub sigbus: Capability,
+    /// The whole mechanism, tried on one page.
+    pub mechanism: Capability,
+    /// The kernel can mark written pages without a fault.
+    pub write_protect_async: Capability,
+    /// Written pages can be collected with one request.
+    pub pagemap_scan: Capability,
+    /// Shared memory can have huge pages.
+    pub shmem_huge_pages: Capability,
+    /// Sysctls that matter, with their values.
+    pub sysctls: Vec<(&'static str, String)>,
+}
+
+impl Capabilities {
+    /// Every capability, in the order in which a report shows them.
+    pub fn all(&self) -> [&Capability; 10] {
+        [
+            &self.device,
+            &self.system_call,
+            &self.user_mode_only,
+            &self.minor_shmem,
+            &self.write_protect_shmem,
+            &self.sigbus,
+            &self.mechanism,
+            &self.write_protect_async,
+            &self.pagemap_scan,
+            &self.shmem_huge_pages,
+        ]
+    }
+
+    /// Whether a fault inside a system call can wait, which takes a userfaultfd that is not for
+    /// user code only.
+    pub fn kernel_faults_wait(&self) -> bool {
+        self.device.available || self.system_call.available
+    }
+
+    #[cfg(test)]
+    pub(crate) fn everything_for_tests() -> Capabilities {
+        let there = |name| Capability { name, available: true, detail: String::new() };
+        Capabilities {
+            kernel: "test".to_owned(),
+            device: there("device"),
+            system_call: there("system call"),
+            user_mode_only: there("user mode"),
+            minor_shmem: there("minor"),
+            write_protect_shmem: there("write protect"),
+            sigbus: there("sigbus"),
+            mechanism: there("mechanism"),
+            write_protect_async: there("async"),
+            pagemap_scan: there("scan"),
+            shmem_huge_pages: there("huge"),
+            sysctls: Vec::new(),
+        }
+    }
+}
+
+/// Looks at this machine with this process's permissions.
+pub fn probe() -> Capabilities {
+    let doors = Door::ALL.map(|door| (door, uffd::features(door)));
+    let features = doors.iter().find_map(|(_, features)| features.as_ref().ok().copied());
+    let feature = |name, bit: u64, since: &str| match features {
+        None => absent(name, "no userfaultfd can be opened, so its features are unknown".to_owned()),
+        Some(features) if features & bit != 0 => present(name, "offered by the kernel".to_owned()),
+        Some(_) => absent(name, format!("this kernel does not offer it; Linux {since} or newer does")),
+    };
+    let [device, system_call, user_mode_only] = doors.map(|(door, features)| door_capability(door, features));
+    Capabilities {
+        kernel: read_line("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".to_owned()),
+        device,
+        system_call,
+        user_mode_only,
+        minor_shmem: feature("userfaultfd: minor faults of shared memory", uffd::FEATURE_MINOR_SHMEM, "5.14"),
+        write_protect_shmem: feature(
+            "userfaultfd: write protection of shared memory",
+            uffd::FEATURE_WRITE_PROTECT_SHMEM,
+            "5.19",
+        ),
+        sigbus: feature("userfaultfd: fault as SIGBUS", uffd::FEATURE_SIGBUS, "4.14"),
+        mechanism: mechanism(),
+        write_protect_async: feature(
+            "userfaultfd: write protection resolved by the kernel",
+            uffd::FEATURE_WRITE_PROTECT_ASYNC,
+            "6.7",
+        ),
+        pagemap_scan: pagemap_scan(),
+        shmem_huge_pages: shmem_huge_pages(),
+        sysctls: sysctls(),
+    }
+}
+
+fn present(name: &'static str, detail: String) -> Capability {
+    Capability { name, available: true, detail }
+}
+
+fn absent(name: &'static str, detail: String) -> Capability {
+    Capability { name, available: false, detail }
+}
+
+fn door_capability(door: Door, features: io::Result<u64>) -> Capability {
+    let (name, remedy) = match door {
+        Door::Device => ("/dev/userfaultfd", "root can allow it, for example with `chmod a+rw /dev/userfaultfd`"),
+        Door::SystemCall => (
+            "userfaultfd(2), all faults",
+            "needs root, CAP_SYS_PTRACE, or `sysctl vm.unprivileged_userfaultfd=1`; a container's seccomp profile may \
+             forbid it too",
+        ),
+        Door::UserModeOnly => (
+            "userfaultfd(2), faults of user code only",
+            "normally open to everybody since Linux 5.11; a container's seccomp profile may forbid it",
+        ),
+    };
+    match features {
+        Ok(_) => present(name, "can be opened".to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            absent(name, "there is no such file: Linux 6.1 or newer has it".to_owned())
+        }
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+            absent(name, "this kernel was built without userfaultfd (CONFIG_USERFAULTFD)".to_owned())
+        }
+        Err(error) => absent(name, format!("{error}; {remedy}")),
+    }
+}
+
+fn mechanism() -> Capability {
+    let name = "userfaultfd: a page mapped write-protected and upgraded";
+    match Uffd::open(false).and_then(|uffd| uffd::try_out(&uffd)) {
+        Ok(()) => present(name, "tried on one page, works".to_owned()),
+        Err(why) => absent(name, why),
+    }
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct PagemapScan {
+    bytes: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vector: u64,
+    vector_len: u64,
+    pages_max: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_any_of_mask: u64,
+    return_mask: u64,
+}
+
+const PAGEMAP_SCAN: u64 = (3 << 30) | ((std::mem::size_of::<PagemapScan>() as u64) << 16) | (0x66 << 8) | 16;
+const _: () = assert!(PAGEMAP_SCAN == 0xc060_6610);
+
+/// Scans nothing: a kernel that knows the request accepts it.
+fn pagemap_scan() -> Capability {
+    let name = "PAGEMAP_SCAN";
+    let file = match fs::File::open("/proc/self/pagemap") {
+        Ok(file) => file,
+        Err(error) => return absent(name, format!("/proc/self/pagemap cannot be opened ({error})")),
+    };
+    let page = crate::sys::linux::kernel_page_bytes() as u64;
+    let mut scan = PagemapScan {
+        bytes: std::mem::size_of::<PagemapScan>() as u64,
+        start: page,
+        end: 2 * page,
+        ..PagemapScan::default()
+    };
+    // SAFETY: the request matches the number, lives for the call, and asks for no output.
+    match unsafe { libc::ioctl(file.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut scan) } {
+        -1 => absent(name, format!("{}; Linux 6.7 or newer has it", io::Error::last_os_error())),
+        _ => present(name, "offered by the kernel".to_owned()),
+    }
+}
+
+fn shmem_huge_pages() -> Capability {
+    let name = "huge pages of shared memory";
+    let file = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+    let Some(text) = read_line(file) else {
+        return absent(name, format!("there is no {file}: this kernel was built without them"));
+    };
+    let chosen =
+        text.split_whitespace().find_map(|word| word.strip_prefix('[')?.strip_suffix(']')).unwrap_or("unknown");
+    match chosen {
+        "always" | "within_size" | "force" | "advise" => present(name, format!("{file} says {chosen}")),
+        _ => absent(name, format!("{file} says {chosen}; `echo advise > {file}` allows them")),
+    }
+}
+
+fn sysctls() -> Vec<(&'static str, String)> {
+    [
+        ("vm.unprivileged_userfaultfd", "/proc/sys/vm/unprivileged_userfaultfd"),
+        ("vm.overcommit_memory", "/proc/sys/vm/overcommit_memory"),
+        ("vm.max_map_count", "/proc/sys/vm/max_map_count"),
+        ("vm.memfd_noexec", "/proc/sys/vm/memfd_noexec"),
+    ]
+    .into_iter()
+    .map(|(name, file)| (name, read_line(file).unwrap_or_else(|| "absent".to_owned())))
+    .collect()
+}
+
+fn read_line(file: &str) -> Option<String> {
+    Some(fs::read_to_string(file).ok()?.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_absent_has_a_reason_and_what_is_there_was_tried() {
+        let machine = probe();
+        for capability in machine.all() {
+            assert!(!capability.detail.is_empty(), "{} says nothing", capability.name);
+        }
+        assert!(
+            !machine.mechanism.available || machine.minor_shmem.available,
+            "a mechanism that works has the feature that it is made of"
+        );
+        assert!(!machine.kernel.is_empty());
+        assert!(machine.sysctls.iter().any(|(name, _)| *name == "vm.max_map_count"));
+    }
+
+    #[test]
+    fn a_closed_door_says_who_can_open_it() {
+        let denied = door_capability(Door::SystemCall, Err(io::Error::from_raw_os_error(libc::EPERM)));
+        assert!(!denied.available);
+        assert!(denied.detail.contains("vm.unprivileged_userfaultfd=1"), "{}", denied.detail);
+        let missing = door_capability(Door::Device, Err(io::Error::from_raw_os_error(libc::ENOENT)));
+        assert!(missing.detail.contains("Linux 6.1"), "{}", missing.detail);
+    }
+}

@@ -1,0 +1,29 @@
+//! Regions: memory whose every access can be caught, one page at a time.
+//!
+//! A [`Region`] is one memfd mapped twice. The *application view* is what the program touches; an
+//! access that it may not make now is caught by the chosen [`Catcher`] and handed over as a
+//! [`Fault`]. The *engine view* is always readable and writable; bytes are received straight into
+//! it and become visible with [`Region::install`].
+//!
+//! The crate promises that the path of a fault allocates nothing, logs nothing and takes no lock,
+//! and that what a machine cannot do is refused at the start with a sentence. It must never decide
+//! *who* may read or write a page, never wait for another process and never open a socket: those
+//! are the other crates' work.
+
+#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+compile_error!("trellis-memory needs Linux on x86-64 or aarch64: it tells read faults from write faults there");
+
+mod catch;
+mod doctor;
+mod error;
+mod region;
+mod sys;
+
+pub use catch::{Abilities, Catcher, choose};
+pub use doctor::{Capabilities, Capability, probe};
+pub use error::{MapError, RegionError, UnknownWord};
+pub use region::{
+    Access, FAULT_BATCH, Fault, FaultServer, PAGE_BYTES_MAX, PAGE_BYTES_MIN, REGION_BYTES_MAX, REGION_BYTES_MIN,
+    Region, RegionOptions, Reserve,
+};
+pub use sys::linux::signals::{REGIONS_MAX, claim_signal};

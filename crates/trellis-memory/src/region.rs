@@ -1,0 +1,544 @@
+//! A region: one memfd with an application view, where accesses are caught, and an engine view,
+//! which always works.
+//!
+//! Promises: what does not fit, or cannot be mapped where it must be, is refused by
+//! [`Region::create`] with a sentence. Changes of access allocate nothing and take no lock, so they
+//! may be made while a fault is served. The runtime must never touch the application view itself,
+//! and this file never does.
+
+use std::fmt;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::os::fd::RawFd;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::catch::{self, Catch, Catcher, Refusal, Span};
+use crate::error::{MapError, RegionError, UnknownWord};
+use crate::sys::linux::memfd::{Memfd, View, ViewError};
+use crate::sys::linux::uffd::Message;
+use crate::sys::linux::watches::{self, Place, Watched};
+use crate::sys::linux::{kernel_page_bytes, limits, signals};
+
+/// The smallest region.
+pub const REGION_BYTES_MIN: usize = 64 << 10;
+/// The largest region.
+pub const REGION_BYTES_MAX: usize = 64 << 30;
+/// The smallest page.
+pub const PAGE_BYTES_MIN: usize = 4 << 10;
+/// The largest page.
+pub const PAGE_BYTES_MAX: usize = 2 << 20;
+/// The most faults that [`Region::take_faults`] takes at once.
+pub const FAULT_BATCH: usize = 64;
+
+/// What the application may do with a page of its view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Nothing: each access is a fault.
+    None,
+    /// Read; a write is a fault.
+    Read,
+    /// Read and write.
+    Write,
+}
+
+/// An access that was not allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fault {
+    /// The page, counted from the start of the region in units of its page size.
+    pub page: usize,
+    /// Whether the access was a write.
+    pub write: bool,
+}
+
+/// Answers faults of the catchers that serve them in the faulting thread.
+pub trait FaultServer: Send + Sync {
+    /// Returns when the access may be retried; a page that is still not accessible faults again.
+    ///
+    /// Called inside a signal handler, on the stack of the code that faulted, by any number of
+    /// threads at once. The interrupted code can hold any lock of the application, the allocator's
+    /// included, so this must neither allocate nor take a lock that code touching a region can
+    /// hold. A panic here ends the process.
+    fn serve(&self, fault: Fault);
+}
+
+/// How much is made sure at the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Reserve {
+    /// The region is refused when the machine could not hold all of it now; memory is taken page by
+    /// page.
+    #[default]
+    Lazy,
+    /// All memory is taken at the start.
+    Full,
+    /// Nothing is checked: for a program that touches a small part of a large region.
+    Overcommit,
+}
+
+impl Reserve {
+    const ALL: [Reserve; 3] = [Reserve::Lazy, Reserve::Full, Reserve::Overcommit];
+
+    const fn word(self) -> &'static str {
+        match self {
+            Reserve::Lazy => "lazy",
+            Reserve::Full => "full",
+            Reserve::Overcommit => "overcommit",
+        }
+    }
+}
+
+impl fmt::Display for Reserve {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(self.word())
+    }
+}
+
+impl FromStr for Reserve {
+    type Err = UnknownWord;
+
+    fn from_str(word: &str) -> Result<Reserve, UnknownWord> {
+        Reserve::ALL
+            .into_iter()
+            .find(|reserve| reserve.word() == word)
+            .ok_or_else(|| UnknownWord { word: word.to_owned(), accepted: "lazy, full or overcommit" })
+    }
+}
+
+/// What a region shall be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionOptions {
+    /// Where the application view shall be; `None` leaves it to the kernel.
+    pub base_address: Option<usize>,
+    /// The size: 64 KiB to 64 GiB, a multiple of `page_bytes`.
+    pub bytes: usize,
+    /// The size of a page: a power of two, 4 KiB to 2 MiB.
+    pub page_bytes: usize,
+    /// How accesses are noticed.
+    pub catcher: Catcher,
+    /// How much is made sure now.
+    pub reserve: Reserve,
+}
+
+/// A region. It is unmapped when dropped; nothing may touch it then.
+///
+/// A forked child does not have the region: neither view is mapped there, and dropping the child's
+/// copy of this value does nothing.
+pub struct Region {
+    parts: ManuallyDrop<Parts>,
+    page_bytes: usize,
+    bytes: usize,
+    catcher: Catcher,
+    creator: libc::pid_t,
+}
+
+/// Dropped in this order: first nobody serves any more, then faults are no longer caught, then the
+/// views go.
+struct Parts {
+    place: Mutex<Option<Place>>,
+    catch: Box<dyn Catch>,
+    application: View,
+    engine: View,
+    file: Memfd,
+}
+
+impl Region {
+    /// Maps a region in which no page is accessible yet. Faults are caught from [`Region::catch`]
+    /// on.
+    ///
+    /// # Errors
+    /// Each says what is in the way and what to change.
+    pub fn create(options: &RegionOptions) -> Result<Region, RegionError> {
+        check_options(options)?;
+        check_room(options)?;
+        let bytes = options.bytes;
+        let file = Memfd::create(bytes).map_err(|source| RegionError::Kernel {
+            operation: "memfd_create",
+            source,
+            next: "look at `ulimit -n` and the sysctl vm.memfd_noexec",
+        })?;
+        let application = map_application(&file, options)?;
+        let writable = libc::PROT_READ | libc::PROT_WRITE;
+        let engine = View::map(&file, bytes, None, options.page_bytes, writable)
+            .map_err(|error| error_without_base(error, bytes))?;
+        keep_private(&application, &engine)?;
+        if options.reserve == Reserve::Full {
+            file.populate(0, bytes).map_err(|error| RegionError::DoesNotFit {
+                bytes,
+                limit: format!("taking all of it at the start failed ({})", io::Error::from_raw_os_error(error)),
+            })?;
+        }
+        let view = Span { start: application.base(), bytes };
+        let catch = catch::prepare(options.catcher, view)
+            .map_err(|why| RegionError::Catcher { catcher: options.catcher, why })?;
+        Ok(Region {
+            parts: ManuallyDrop::new(Parts { place: Mutex::new(None), catch, application, engine, file }),
+            page_bytes: options.page_bytes,
+            bytes,
+            catcher: options.catcher,
+            // SAFETY: getpid has no conditions.
+            creator: unsafe { libc::getpid() },
+        })
+    }
+
+    /// Starts to catch faults. `server` answers them; with the catcher `handler` it is not called,
+    /// and the faults are taken with [`Region::take_faults`] instead.
+    ///
+    /// The handler of SIGSEGV, and of SIGBUS where the catcher needs it, is taken over here. The
+    /// handlers that the application installed before get every fault outside the regions; see
+    /// [`crate::claim_signal`] for later ones.
+    ///
+    /// # Errors
+    /// All places for regions are taken, or this region catches already.
+    pub fn catch(&self, server: Arc<dyn FaultServer>) -> Result<(), RegionError> {
+        let mut place = self.parts.place.lock().unwrap_or_else(PoisonError::into_inner);
+        if place.is_some() {
+            return Err(RegionError::AlreadyCatching);
+        }
+        let signal = self.parts.catch.signal();
+        let watched = Watched {
+            base: self.parts.application.base(),
+            bytes: self.bytes,
+            page_bytes: self.page_bytes,
+            server: signal.map(|_| server),
+            file: self.parts.file.number(),
+            uffd: self.parts.catch.descriptor(),
+        };
+        let taken = watches::take(watched).ok_or(RegionError::TooManyRegions { max: signals::REGIONS_MAX })?;
+        let refused = |source| RegionError::Kernel {
+            operation: "sigaction",
+            source,
+            next: "a sandbox may forbid it; `trellis doctor` says what this process may do",
+        };
+        if let Some(signal) = signal {
+            signals::take_over(signal, true).map_err(refused)?;
+        }
+        // Whatever the catcher: a forked child that touches the region gets SIGSEGV, and a
+        // sentence.
+        signals::take_over(libc::SIGSEGV, signal == Some(libc::SIGSEGV)).map_err(refused)?;
+        *place = Some(taken);
+        Ok(())
+    }
+
+    /// Stops catching and lets go of the server: for a server that itself holds the region. A page
+    /// that is not accessible must not be touched any more.
+    pub fn release(&self) {
+        *self.parts.place.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// The first address of the application view.
+    pub fn base(&self) -> *mut u8 {
+        self.parts.application.base() as *mut u8
+    }
+
+    /// The size of the region.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The size of a page.
+    pub fn page_bytes(&self) -> usize {
+        self.page_bytes
+    }
+
+    /// The number of pages.
+    pub fn pages(&self) -> usize {
+        self.bytes / self.page_bytes
+    }
+
+    /// How accesses are noticed.
+    pub fn catcher(&self) -> Catcher {
+        self.catcher
+    }
+
+    /// Whether a system call on a page that is not held waits for it, here and with this process's
+    /// permissions; otherwise it fails with EFAULT.
+    pub fn system_calls_wait(&self) -> bool {
+        self.parts.catch.system_calls_wait()
+    }
+
+    /// The engine view of these pages: always readable and writable.
+    ///
+    /// Writing to a page that never existed takes memory, and a machine without memory answers with
+    /// SIGBUS; so call [`Region::populate`] first.
+    ///
+    /// # Panics
+    /// When the range is not inside the region.
+    pub fn engine(&self, page: usize, count: usize) -> *mut u8 {
+        self.check(page, count);
+        (self.parts.engine.base() + page * self.page_bytes) as *mut u8
+    }
+
+    /// Makes pages that were *none* accessible, and wakes who waits for them.
+    ///
+    /// With `zero`, the pages were never written anywhere: they are made to exist. Without, their
+    /// bytes have been put into the engine view.
+    ///
+    /// # Errors
+    /// There is no memory, or the kernel allows no further mapping.
+    ///
+    /// # Panics
+    /// When the range is not inside the region, or the access is [`Access::None`].
+    pub fn install(&self, page: usize, count: usize, access: Access, zero: bool) -> Result<(), MapError> {
+        assert_ne!(access, Access::None, "install gives access; revoke takes it");
+        let span = self.span(page, count);
+        let writable = access == Access::Write;
+        if zero {
+            self.populate(page, count)?;
+        }
+        match self.parts.catch.install(span, writable) {
+            // A part of the pages was never written, so it does not exist.
+            Err(refusal) if refusal.errno == libc::EFAULT => {
+                self.populate(page, count)?;
+                self.parts.catch.install(span, writable)
+            }
+            done => done,
+        }
+        .map_err(|refusal| map_error(refusal, page, count))
+    }
+
+    /// Lets pages that are readable be written, and wakes who waits for that.
+    ///
+    /// # Errors
+    /// The kernel allows no further mapping (catcher `mprotect`).
+    ///
+    /// # Panics
+    /// When the range is not inside the region.
+    pub fn upgrade(&self, page: usize, count: usize) -> Result<(), MapError> {
+        let span = self.span(page, count);
+        self.parts.catch.upgrade(span).map_err(|refusal| map_error(refusal, page, count))
+    }
+
+    /// Takes the right to write away from pages that have it. When it returns, every store of the
+    /// application is visible in the engine view.
+    ///
+    /// # Errors
+    /// The kernel allows no further mapping (catcher `mprotect`) or has no memory for page tables.
+    ///
+    /// # Panics
+    /// When the range is not inside the region.
+    pub fn downgrade(&self, page: usize, count: usize) -> Result<(), MapError> {
+        let span = self.span(page, count);
+        self.parts.catch.downgrade(span).map_err(|refusal| map_error(refusal, page, count))
+    }
+
+    /// Takes all access away. When it returns, every store of the application is visible in the
+    /// engine view, where the bytes stay.
+    ///
+    /// # Errors
+    /// The kernel allows no further mapping (catcher `mprotect`).
+    ///
+    /// # Panics
+    /// When the range is not inside the region.
+    pub fn revoke(&self, page: usize, count: usize) -> Result<(), MapError> {
+        let span = self.span(page, count);
+        self.parts.catch.revoke(span).map_err(|refusal| map_error(refusal, page, count))
+    }
+
+    /// Wakes the threads that wait for pages whose access is good already (catcher `handler`;
+    /// nothing otherwise).
+    ///
+    /// # Panics
+    /// When the range is not inside the region.
+    pub fn wake(&self, page: usize, count: usize) {
+        self.parts.catch.wake(self.span(page, count));
+    }
+
+    /// Makes pages exist, zero where nothing was written yet, so that writing to the engine view
+    /// cannot fail.
+    ///
+    /// # Errors
+    /// There is no memory.
+    ///
+    /// # Panics
+    /// When the range is not inside the region.
+    pub fn populate(&self, page: usize, count: usize) -> Result<(), MapError> {
+        self.check(page, count);
+        if count == 0 {
+            return Ok(());
+        }
+        let (offset, bytes) = (page * self.page_bytes, count * self.page_bytes);
+        self.parts.file.populate(offset, bytes).map_err(|errno| match errno {
+            libc::ENOSPC | libc::ENOMEM => MapError::OutOfMemory { page, count },
+            errno => MapError::Kernel { operation: "fallocate", page, count, errno },
+        })
+    }
+
+    /// The descriptor that is readable while faults wait: catcher `handler` only.
+    pub fn event_fd(&self) -> Option<RawFd> {
+        match self.parts.catch.signal() {
+            Some(_) => None,
+            None => self.parts.catch.descriptor(),
+        }
+    }
+
+    /// Takes faults that wait, at most [`FAULT_BATCH`] and at most what `into` has room for. Never
+    /// blocks, never allocates. Catcher `handler` only; nothing otherwise.
+    ///
+    /// # Panics
+    /// When `into` has no room: the faults would never be taken.
+    pub fn take_faults(&self, into: &mut Vec<Fault>) {
+        let room = FAULT_BATCH.min(into.capacity() - into.len());
+        assert!(room > 0, "take_faults needs a vector with room for at least one fault");
+        let mut messages = [Message::EMPTY; FAULT_BATCH];
+        let taken = self.parts.catch.take(&mut messages[..room]);
+        for (address, write) in messages[..taken].iter().filter_map(Message::page_fault) {
+            let offset = address - self.parts.application.base();
+            assert!(offset < self.bytes, "the kernel reports faults of the registered range only");
+            into.push(Fault { page: offset / self.page_bytes, write });
+        }
+    }
+
+    fn span(&self, page: usize, count: usize) -> Span {
+        self.check(page, count);
+        Span { start: self.parts.application.base() + page * self.page_bytes, bytes: count * self.page_bytes }
+    }
+
+    fn check(&self, page: usize, count: usize) {
+        let pages = self.pages();
+        assert!(
+            count <= pages && page <= pages - count,
+            "{count} pages from page {page} are not inside a region of {pages} pages"
+        );
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Region")
+            .field("base", &self.base())
+            .field("bytes", &self.bytes)
+            .field("page_bytes", &self.page_bytes)
+            .field("catcher", &self.catcher)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: getpid has no conditions.
+        if unsafe { libc::getpid() } == self.creator {
+            // SAFETY: dropped once, here, and not used after.
+            unsafe { ManuallyDrop::drop(&mut self.parts) };
+        }
+    }
+}
+
+fn check_options(options: &RegionOptions) -> Result<(), RegionError> {
+    let RegionOptions { base_address, bytes, page_bytes, .. } = *options;
+    if !(REGION_BYTES_MIN..=REGION_BYTES_MAX).contains(&bytes) {
+        return Err(RegionError::Size { bytes });
+    }
+    if !page_bytes.is_power_of_two() || !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&page_bytes) {
+        return Err(RegionError::PageSize { page_bytes });
+    }
+    if page_bytes < kernel_page_bytes() {
+        return Err(RegionError::KernelPageSize { page_bytes, kernel_page_bytes: kernel_page_bytes() });
+    }
+    if !bytes.is_multiple_of(page_bytes) {
+        return Err(RegionError::NotWholePages { bytes, page_bytes });
+    }
+    match base_address {
+        Some(base) if base.checked_add(bytes + page_bytes).is_none() || base == 0 => {
+            Err(RegionError::BaseUnreachable { base, bytes })
+        }
+        Some(base) if !base.is_multiple_of(page_bytes) => Err(RegionError::BaseUnaligned { base, page_bytes }),
+        _ => Ok(()),
+    }
+}
+
+fn check_room(options: &RegionOptions) -> Result<(), RegionError> {
+    let bytes = options.bytes;
+    let fits = match options.reserve {
+        Reserve::Overcommit => Ok(()),
+        Reserve::Lazy | Reserve::Full => limits::can_hold(bytes),
+    };
+    fits.and_then(|()| limits::resource_limits_allow(bytes)).map_err(|limit| RegionError::DoesNotFit { bytes, limit })
+}
+
+fn map_application(file: &Memfd, options: &RegionOptions) -> Result<View, RegionError> {
+    let protection = catch::first_protection(options.catcher);
+    let bytes = options.bytes;
+    View::map(file, bytes, options.base_address, options.page_bytes, protection).map_err(|error| {
+        match (error, options.base_address) {
+            (ViewError::Taken(mapping), Some(base)) => RegionError::BaseTaken { base, bytes, mapping },
+            (ViewError::Unreachable, Some(base)) => RegionError::BaseUnreachable { base, bytes },
+            (error, _) => error_without_base(error, bytes),
+        }
+    })
+}
+
+fn error_without_base(error: ViewError, bytes: usize) -> RegionError {
+    let source = match error {
+        ViewError::Kernel(source) => source,
+        ViewError::Taken(_) | ViewError::Unreachable => io::Error::from_raw_os_error(libc::ENOMEM),
+    };
+    match source.raw_os_error() {
+        Some(libc::ENOMEM) => RegionError::DoesNotFit {
+            bytes,
+            limit: "no room is left among the addresses of this process (`ulimit -v`, sysctl vm.max_map_count)"
+                .to_owned(),
+        },
+        _ => RegionError::Kernel { operation: "mmap", source, next: "run `trellis doctor`" },
+    }
+}
+
+/// A forked child gets neither view, and a core dump has the bytes once.
+fn keep_private(application: &View, engine: &View) -> Result<(), RegionError> {
+    let refused = |source| RegionError::Kernel { operation: "madvise", source, next: "run `trellis doctor`" };
+    application.advise(libc::MADV_DONTFORK).map_err(refused)?;
+    engine.advise(libc::MADV_DONTFORK).map_err(refused)?;
+    engine.advise(libc::MADV_DONTDUMP).map_err(refused)
+}
+
+fn map_error(refusal: Refusal, page: usize, count: usize) -> MapError {
+    let Refusal { operation, errno } = refusal;
+    match errno {
+        libc::ENOMEM if operation == catch::MPROTECT_REQUEST => MapError::TooManyMappings { page, count },
+        libc::ENOMEM => MapError::OutOfMemory { page, count },
+        _ => MapError::Kernel { operation, page, count, errno },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options() -> RegionOptions {
+        RegionOptions {
+            base_address: None,
+            bytes: 1 << 20,
+            page_bytes: 4096,
+            catcher: Catcher::Mprotect,
+            reserve: Reserve::Lazy,
+        }
+    }
+
+    #[test]
+    fn impossible_options_are_refused_with_a_number_to_use() {
+        let sentence = |options: RegionOptions| Region::create(&options).expect_err("impossible").to_string();
+        let said = sentence(RegionOptions { bytes: 4096, ..options() });
+        assert!(said.contains("64 KiB"), "{said}");
+        let said = sentence(RegionOptions { bytes: REGION_BYTES_MAX + 4096, ..options() });
+        assert!(said.contains("64 GiB"), "{said}");
+        let said = sentence(RegionOptions { page_bytes: 5000, ..options() });
+        assert!(said.contains("power of two"), "{said}");
+        let said = sentence(RegionOptions { page_bytes: 4 << 20, ..options() });
+        assert!(said.contains("2 MiB"), "{said}");
+        let said = sentence(RegionOptions { bytes: (1 << 20) + 512, ..options() });
+        assert!(said.contains("1052672"), "{said}");
+        let said = sentence(RegionOptions { base_address: Some(0x1_0000_0800), ..options() });
+        assert!(said.contains("0x100001000"), "{said}");
+        let said = sentence(RegionOptions { base_address: Some(usize::MAX & !4095), ..options() });
+        assert!(said.contains("outside the addresses"), "{said}");
+        let said = sentence(RegionOptions { base_address: Some(1 << 62), ..options() });
+        assert!(said.contains("outside the addresses"), "{said}");
+    }
+
+    #[test]
+    fn words_and_reserves_agree() {
+        for reserve in Reserve::ALL {
+            assert_eq!(reserve.to_string().parse::<Reserve>(), Ok(reserve));
+        }
+        assert!("eager".parse::<Reserve>().is_err());
+    }
+}

@@ -1,0 +1,194 @@
+//! The bytes of a region: one memfd, and views of it.
+//!
+//! A memfd's size is sealed, so nobody who gets hold of the descriptor can shrink it and turn a
+//! plain access into a SIGBUS. A view unmaps itself when dropped; it must never be used after that.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use super::errno;
+use super::maps;
+
+/// The descriptor of a region's bytes.
+pub(crate) struct Memfd {
+    file: OwnedFd,
+}
+
+/// Why a view could not be mapped.
+pub(crate) enum ViewError {
+    /// Something is there; the phrase names it.
+    Taken(String),
+    /// No process can have that address.
+    Unreachable,
+    /// Anything else.
+    Kernel(io::Error),
+}
+
+impl Memfd {
+    /// A new one of `bytes`, every byte zero, no memory taken yet.
+    pub(crate) fn create(bytes: usize) -> io::Result<Memfd> {
+        let plain = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // Without NOEXEC_SEAL newer kernels warn, or refuse when vm.memfd_noexec says so; older
+        // ones do not know it.
+        let number = match memfd_create(plain | libc::MFD_NOEXEC_SEAL) {
+            -1 if errno() == libc::EINVAL => memfd_create(plain),
+            number => number,
+        };
+        if number < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel just gave us this descriptor; nobody else has it.
+        let file = unsafe { OwnedFd::from_raw_fd(number) };
+        // SAFETY: a plain system call on a descriptor that is ours.
+        if unsafe { libc::ftruncate64(file.as_raw_fd(), bytes as libc::off64_t) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: a plain system call on a descriptor that is ours.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Memfd { file })
+    }
+
+    /// Makes pages exist, zero where nothing was written yet. Returns the error number when there
+    /// is no memory.
+    ///
+    /// Allocates nothing, so it may be called while a fault is served.
+    pub(crate) fn populate(&self, offset: usize, bytes: usize) -> Result<(), i32> {
+        loop {
+            // SAFETY: a plain system call; the range was checked by the caller and the file's size
+            // is sealed.
+            let done =
+                unsafe { libc::fallocate64(self.file.as_raw_fd(), 0, offset as libc::off64_t, bytes as libc::off64_t) };
+            match done {
+                0 => return Ok(()),
+                // A signal of the application interrupted a long range; what is done stays done.
+                _ if errno() == libc::EINTR => {}
+                _ => return Err(errno()),
+            }
+        }
+    }
+
+    /// The descriptor's number.
+    pub(crate) fn number(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
+fn memfd_create(flags: libc::c_uint) -> RawFd {
+    // SAFETY: the name is a constant C string.
+    unsafe { libc::memfd_create(c"trellis-region".as_ptr(), flags) }
+}
+
+/// One mapping of a whole memfd.
+pub(crate) struct View {
+    base: usize,
+    bytes: usize,
+}
+
+impl View {
+    /// Maps `file` at `base`, or at any multiple of `alignment`. Nothing that is mapped already is
+    /// ever replaced.
+    pub(crate) fn map(
+        file: &Memfd,
+        bytes: usize,
+        base: Option<usize>,
+        alignment: usize,
+        protection: libc::c_int,
+    ) -> Result<View, ViewError> {
+        match base {
+            Some(base) => View::map_at(file, bytes, base, protection),
+            None => View::map_anywhere(file, bytes, alignment, protection),
+        }
+    }
+
+    fn map_at(file: &Memfd, bytes: usize, base: usize, protection: libc::c_int) -> Result<View, ViewError> {
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: MAP_FIXED_NOREPLACE maps only where nothing is, so no memory of anybody changes.
+        let at = unsafe { libc::mmap64(base as *mut libc::c_void, bytes, protection, flags, file.number(), 0) };
+        if at == libc::MAP_FAILED {
+            let error = io::Error::last_os_error();
+            return Err(match error.raw_os_error() {
+                Some(libc::EEXIST) => ViewError::Taken(name_of_overlap(base, bytes)),
+                Some(libc::ENOMEM | libc::EINVAL | libc::EPERM) => ViewError::Unreachable,
+                _ => ViewError::Kernel(error),
+            });
+        }
+        let view = View { base: at as usize, bytes };
+        // Kernels before 4.17 take the address as a mere wish.
+        if view.base != base {
+            return Err(ViewError::Taken(name_of_overlap(base, bytes)));
+        }
+        Ok(view)
+    }
+
+    /// Reserves more than is needed, maps over the aligned part of it and gives the edges back.
+    fn map_anywhere(file: &Memfd, bytes: usize, alignment: usize, protection: libc::c_int) -> Result<View, ViewError> {
+        let reserved = bytes + alignment;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let start = unsafe { libc::mmap64(std::ptr::null_mut(), reserved, libc::PROT_NONE, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(ViewError::Kernel(io::Error::last_os_error()));
+        }
+        let start = start as usize;
+        let base = start.next_multiple_of(alignment);
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        // SAFETY: the range lies in the reservation made above, which is nobody else's.
+        let at = unsafe { libc::mmap64(base as *mut libc::c_void, bytes, protection, flags, file.number(), 0) };
+        let error = io::Error::last_os_error();
+        if at == libc::MAP_FAILED {
+            unmap(start, reserved);
+            return Err(ViewError::Kernel(error));
+        }
+        unmap(start, base - start);
+        unmap(base + bytes, start + reserved - (base + bytes));
+        Ok(View { base, bytes })
+    }
+
+    /// The first address.
+    pub(crate) fn base(&self) -> usize {
+        self.base
+    }
+
+    /// Tells the kernel something about the whole view.
+    pub(crate) fn advise(&self, advice: libc::c_int) -> io::Result<()> {
+        // SAFETY: the range is this view; the advices used (DONTFORK, DONTDUMP) do not touch its
+        // bytes.
+        let done = unsafe { libc::madvise(self.base as *mut libc::c_void, self.bytes, advice) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        unmap(self.base, self.bytes);
+    }
+}
+
+fn unmap(base: usize, bytes: usize) {
+    if bytes > 0 {
+        // SAFETY: only ranges that this file mapped come here, each once.
+        unsafe { libc::munmap(base as *mut libc::c_void, bytes) };
+    }
+}
+
+/// Unmaps pages of a view but keeps their bytes in the file. When it returns, no processor uses an
+/// old translation.
+pub(crate) fn drop_pages(start: usize, bytes: usize) -> Result<(), i32> {
+    // SAFETY: only ranges of a view come here; a shared mapping's bytes stay in its file.
+    let done = unsafe { libc::madvise(start as *mut libc::c_void, bytes, libc::MADV_DONTNEED) };
+    if done == 0 { Ok(()) } else { Err(errno()) }
+}
+
+/// Gives pages of a view this protection. When it returns, no processor uses an old translation.
+pub(crate) fn protect_pages(start: usize, bytes: usize, protection: libc::c_int) -> Result<(), i32> {
+    // SAFETY: only ranges of a view come here.
+    let done = unsafe { libc::mprotect(start as *mut libc::c_void, bytes, protection) };
+    if done == 0 { Ok(()) } else { Err(errno()) }
+}
+
+fn name_of_overlap(base: usize, bytes: usize) -> String {
+    maps::overlapping(base, base.saturating_add(bytes)).unwrap_or_else(|| "other memory of this process".to_owned())
+}

@@ -1,0 +1,412 @@
+//! The signals that a fault becomes, and the application's own handlers for them.
+//!
+//! Promises: a fault in a region is served; any other reaches the handler that the application
+//! installed, or has the default action, core dump included, as if Trellis were not there. A
+//! handler never allocates, locks or logs; the one sentence that it can write (a forked child
+//! touched a region) is made on the stack, and the process dies of it.
+//!
+//! Handlers stay installed for the life of the process: taking one away cannot be done without a
+//! moment in which a fault of another thread finds nothing.
+
+use std::ffi::c_void;
+use std::fmt::{self, Write};
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use libc::{c_int, sigaction as Action, siginfo_t, ucontext_t};
+
+use super::watches::{self, Watch};
+use super::{context, errno, stack};
+
+pub use super::watches::REGIONS_MAX;
+
+/// `si_code` of a fault at an address where nothing is mapped.
+const SEGV_MAPERR: c_int = 1;
+/// `si_code` of a fault that userfaultfd turned into a SIGBUS. A memory error of the hardware has
+/// other codes.
+const BUS_ADRERR: c_int = 2;
+/// The kernel's signal sets are 64 bits wide; the C library's are larger.
+const KERNEL_SET_BYTES: usize = 8;
+/// glibc keeps this flag to itself, and so does the kernel on x86-64: it never comes from an
+/// application.
+const SA_RESTORER: c_int = 0x0400_0000;
+
+/// One signal of ours.
+struct Claim {
+    /// Regions need our handler: the application's actions are recorded, not installed.
+    needed: AtomicBool,
+    /// What the application wants to happen.
+    application: RecordedAction,
+}
+
+static SEGMENTATION: Claim = Claim::new();
+static BUS: Claim = Claim::new();
+static CHANGES: Mutex<()> = Mutex::new(());
+
+/// Takes `signal` over, once per process. With `needed`, faults of regions arrive with it; without,
+/// our handler only explains what happened to a forked child, and an application may replace it.
+pub(crate) fn take_over(signal: c_int, needed: bool) -> io::Result<()> {
+    let _changing = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let claim = Claim::of(signal).expect("only SIGSEGV and SIGBUS are taken over");
+    let current = installed_action(signal)?;
+    if current.handler == on_fault as *const () as usize {
+        claim.needed.fetch_or(needed, Ordering::SeqCst);
+        return Ok(());
+    }
+    // The order matters: once our handler runs, it must know whom to hand other faults to.
+    claim.needed.store(false, Ordering::SeqCst);
+    claim.application.record(current);
+    install(signal)?;
+    claim.needed.store(needed, Ordering::SeqCst);
+    Ok(())
+}
+
+/// Lets a C library that stands in front of sigaction(2) keep the catcher's handler in place.
+///
+/// While regions need the handler of `signal` (SIGBUS with the catcher `signal`, SIGSEGV with
+/// `mprotect`), the application's action is recorded as the one that gets every fault outside the
+/// regions, its former action goes to `previous`, and the answer is true: the real sigaction(2)
+/// must not be called. Otherwise nothing happens and the answer is false. Either pointer may be
+/// null, as with sigaction(2). Async-signal-safe, as sigaction(2) is.
+///
+/// # Safety
+/// Each pointer is null or points to a valid `struct sigaction`.
+pub unsafe fn claim_signal(signal: c_int, application: *const Action, previous: *mut Action) -> bool {
+    let Some(claim) = Claim::of(signal) else { return false };
+    if !claim.needed.load(Ordering::SeqCst) {
+        return false;
+    }
+    let wanted = if application.is_null() {
+        None
+    } else {
+        // SAFETY: the caller's promise; copied out before anything is locked.
+        Some(PlainAction::of(unsafe { &*application }))
+    };
+    let former = match wanted {
+        Some(wanted) => claim.application.record(wanted),
+        None => claim.application.read(),
+    };
+    if !previous.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { previous.write(former.to_action()) };
+    }
+    true
+}
+
+/// Installs our handler.
+fn install(signal: c_int) -> io::Result<()> {
+    // SAFETY: an all-zero action is a valid one.
+    let mut action: Action = unsafe { zeroed() };
+    action.sa_sigaction = on_fault as *const () as usize;
+    // SA_SIGINFO: without it there is no fault address.
+    // SA_NODEFER: without it, a signal handler of the application that interrupts our serving and
+    // touches a region would fault with the signal blocked, and the kernel kills a process for
+    // that.
+    // SA_ONSTACK: without it, a stack overflow leaves no room for any handler, the application's
+    // included.
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_ONSTACK;
+    // SAFETY: the handler keeps what this file promises; `action` lives for the call.
+    if unsafe { libc::sigaction(signal, &raw const action, null_mut()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// What the kernel does with `signal` now. Asked without the C library, because one of ours may
+/// stand in front of it.
+fn installed_action(signal: c_int) -> io::Result<PlainAction> {
+    let mut answer = KernelAction::DEFAULT;
+    // SAFETY: the answer has the kernel's layout and lives for the call.
+    let done =
+        unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, null::<c_void>(), &raw mut answer, KERNEL_SET_BYTES) };
+    if done != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(PlainAction { handler: answer.handler, flags: answer.flags as c_int & !SA_RESTORER, mask: answer.mask })
+}
+
+/// Brings the default action back for good. Asked without the C library, see above.
+fn restore_default(signal: c_int) {
+    let action = KernelAction::DEFAULT;
+    // SAFETY: the action has the kernel's layout; the default action needs no code of ours.
+    unsafe { libc::syscall(libc::SYS_rt_sigaction, signal, &raw const action, null::<c_void>(), KERNEL_SET_BYTES) };
+}
+
+/// The handler.
+extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+    let errno_before = errno();
+    let context = context.cast::<ucontext_t>();
+    // SAFETY: the kernel passes a valid siginfo; for SIGSEGV and SIGBUS it has an address.
+    let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
+    // A signal that somebody sent has a sender where a fault has an address.
+    let watch = if code > 0 { watches::find(address) } else { None };
+    match (signal, code, watch) {
+        (libc::SIGBUS, BUS_ADRERR, Some(watch)) if watch.serves() => serve(watch, address, context),
+        (libc::SIGSEGV, SEGV_MAPERR, Some(watch)) => explain_to_child(watch, address, signal),
+        (libc::SIGSEGV, _, Some(watch)) if watch.serves() => serve(watch, address, context),
+        _ => hand_on(signal, info, context),
+    }
+    // SAFETY: this thread's own errno; the interrupted code must find the value that it left.
+    unsafe { *libc::__errno_location() = errno_before };
+}
+
+struct Serving {
+    watch: &'static Watch,
+    address: usize,
+    write: bool,
+}
+
+fn serve(watch: &'static Watch, address: usize, context: *const ucontext_t) {
+    // SAFETY: `context` is our handler's third argument.
+    let write = unsafe { context::was_write(context) };
+    let mut serving = Serving { watch, address, write };
+    // SAFETY: the same; `serve_now` takes a Serving, which lives until it returns.
+    unsafe { stack::call_with_room(context, serve_now, (&raw mut serving).cast()) };
+}
+
+/// `extern "C"`: a panic of the server ends the process here instead of unwinding through a signal
+/// frame.
+extern "C" fn serve_now(serving: *mut c_void) {
+    // SAFETY: `serve` passes its own Serving.
+    let serving = unsafe { &*serving.cast::<Serving>() };
+    serving.watch.serve(serving.address, serving.write);
+}
+
+/// A region exists only in the process that made it: in the parent its address is always mapped, so
+/// "nothing is mapped there" means a forked child.
+fn explain_to_child(watch: &Watch, address: usize, signal: c_int) {
+    let (base, bytes) = watch.range();
+    let mut text = Sentence::new();
+    // SAFETY: getpid has no conditions.
+    let process = unsafe { libc::getpid() };
+    // A Sentence drops what does not fit, so writing to it cannot fail.
+    let _ = writeln!(
+        text,
+        "trellis: process {process} touched {address:#x} in the shared region {base:#x}-{:#x}, which a forked child \
+         does not have; touch it in the parent only, or let the child exec a program that joins the cluster itself",
+        base + bytes
+    );
+    text.print();
+    // The instruction runs again, and now its fault has the default action.
+    restore_default(signal);
+}
+
+/// Does what would have happened without us.
+fn hand_on(signal: c_int, info: *mut siginfo_t, context: *mut ucontext_t) {
+    let Some(claim) = Claim::of(signal) else { return };
+    // SAFETY: the kernel passed a valid siginfo.
+    let sent = unsafe { (*info).si_code } <= 0;
+    let action = claim.application.read();
+    match action.handler {
+        libc::SIG_IGN if sent => {}
+        // A fault cannot be ignored: the kernel, too, takes the default action.
+        libc::SIG_DFL | libc::SIG_IGN => {
+            restore_default(signal);
+            if sent {
+                // Nothing faults again by itself, so the signal is sent again.
+                // SAFETY: raise(3) has no conditions.
+                unsafe { libc::raise(signal) };
+            }
+        }
+        handler => {
+            if action.flags & libc::SA_RESETHAND != 0 {
+                claim.application.record(PlainAction::DEFAULT);
+            }
+            call_application(signal, handler, action, info, context);
+        }
+    }
+}
+
+/// Calls the application's handler with the signals blocked that it asked for.
+fn call_application(
+    signal: c_int,
+    handler: usize,
+    action: PlainAction,
+    info: *mut siginfo_t,
+    context: *mut ucontext_t,
+) {
+    let own = if action.flags & libc::SA_NODEFER == 0 { 1u64 << (signal - 1) } else { 0 };
+    let before = change_mask(libc::SIG_BLOCK, action.mask | own);
+    if action.flags & libc::SA_SIGINFO != 0 {
+        // SAFETY: the application installed a function of this type with SA_SIGINFO.
+        let call: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = unsafe { std::mem::transmute(handler) };
+        call(signal, info, context.cast());
+    } else {
+        // SAFETY: the application installed a function of this type without SA_SIGINFO.
+        let call: extern "C" fn(c_int) = unsafe { std::mem::transmute(handler) };
+        call(signal);
+    }
+    change_mask(libc::SIG_SETMASK, before);
+}
+
+/// Changes this thread's blocked signals and returns the former ones. Async-signal-safe.
+fn change_mask(how: c_int, mask: u64) -> u64 {
+    let mut before = 0u64;
+    // SAFETY: both sets have the kernel's size and live for the call.
+    unsafe {
+        libc::syscall(libc::SYS_rt_sigprocmask, how, &raw const mask, &raw mut before, KERNEL_SET_BYTES);
+    }
+    before
+}
+
+impl Claim {
+    const fn new() -> Claim {
+        Claim { needed: AtomicBool::new(false), application: RecordedAction::new() }
+    }
+
+    fn of(signal: c_int) -> Option<&'static Claim> {
+        match signal {
+            libc::SIGSEGV => Some(&SEGMENTATION),
+            libc::SIGBUS => Some(&BUS),
+            _ => None,
+        }
+    }
+}
+
+/// The kernel's `struct sigaction`, which differs from the C library's.
+#[repr(C)]
+struct KernelAction {
+    handler: usize,
+    flags: usize,
+    #[cfg(target_arch = "x86_64")]
+    restorer: usize,
+    mask: u64,
+}
+
+#[cfg(target_arch = "x86_64")]
+const _: () = assert!(size_of::<KernelAction>() == 32);
+#[cfg(target_arch = "aarch64")]
+const _: () = assert!(size_of::<KernelAction>() == 24);
+
+impl KernelAction {
+    const DEFAULT: KernelAction = KernelAction {
+        handler: libc::SIG_DFL,
+        flags: 0,
+        #[cfg(target_arch = "x86_64")]
+        restorer: 0,
+        mask: 0,
+    };
+}
+
+/// What matters of an action.
+#[derive(Clone, Copy)]
+struct PlainAction {
+    handler: usize,
+    flags: c_int,
+    mask: u64,
+}
+
+impl PlainAction {
+    const DEFAULT: PlainAction = PlainAction { handler: libc::SIG_DFL, flags: 0, mask: 0 };
+
+    fn of(action: &Action) -> PlainAction {
+        const _: () = assert!(size_of::<libc::sigset_t>() >= KERNEL_SET_BYTES);
+        // SAFETY: the C library's set starts with the kernel's 64 bits.
+        let mask = unsafe { (&raw const action.sa_mask).cast::<u64>().read_unaligned() };
+        PlainAction { handler: action.sa_sigaction, flags: action.sa_flags & !SA_RESTORER, mask }
+    }
+
+    fn to_action(self) -> Action {
+        // SAFETY: an all-zero action is a valid one.
+        let mut action: Action = unsafe { zeroed() };
+        action.sa_sigaction = self.handler;
+        action.sa_flags = self.flags;
+        // SAFETY: the C library's set starts with the kernel's 64 bits.
+        unsafe { (&raw mut action.sa_mask).cast::<u64>().write_unaligned(self.mask) };
+        action
+    }
+}
+
+/// An action that a signal handler can read while another thread writes it.
+///
+/// The sequence number is odd during a write. A writer blocks every signal of its thread, so no
+/// handler can interrupt a write and then wait for it.
+struct RecordedAction {
+    sequence: AtomicU32,
+    handler: AtomicUsize,
+    flags: AtomicI32,
+    mask: AtomicU64,
+}
+
+impl RecordedAction {
+    const fn new() -> RecordedAction {
+        RecordedAction {
+            sequence: AtomicU32::new(0),
+            handler: AtomicUsize::new(libc::SIG_DFL),
+            flags: AtomicI32::new(0),
+            mask: AtomicU64::new(0),
+        }
+    }
+
+    fn read(&self) -> PlainAction {
+        loop {
+            let sequence = self.sequence.load(Ordering::SeqCst);
+            if sequence.is_multiple_of(2) {
+                let action = self.load();
+                if self.sequence.load(Ordering::SeqCst) == sequence {
+                    return action;
+                }
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Returns the former one.
+    fn record(&self, action: PlainAction) -> PlainAction {
+        let mask = change_mask(libc::SIG_BLOCK, u64::MAX);
+        let mut sequence = self.sequence.load(Ordering::SeqCst);
+        loop {
+            let even = sequence & !1;
+            match self.sequence.compare_exchange_weak(even, even + 1, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => break,
+                Err(now) => sequence = now,
+            }
+            std::hint::spin_loop();
+        }
+        let former = self.load();
+        self.handler.store(action.handler, Ordering::SeqCst);
+        self.flags.store(action.flags, Ordering::SeqCst);
+        self.mask.store(action.mask, Ordering::SeqCst);
+        self.sequence.fetch_add(1, Ordering::SeqCst);
+        change_mask(libc::SIG_SETMASK, mask);
+        former
+    }
+
+    fn load(&self) -> PlainAction {
+        PlainAction {
+            handler: self.handler.load(Ordering::SeqCst),
+            flags: self.flags.load(Ordering::SeqCst),
+            mask: self.mask.load(Ordering::SeqCst),
+        }
+    }
+}
+
+/// A line of text on the stack.
+struct Sentence {
+    text: [u8; 400],
+    used: usize,
+}
+
+impl Sentence {
+    fn new() -> Sentence {
+        Sentence { text: [0; 400], used: 0 }
+    }
+
+    fn print(&self) {
+        // SAFETY: the bytes are ours; nothing can be done about a closed standard error.
+        unsafe { libc::write(libc::STDERR_FILENO, self.text.as_ptr().cast(), self.used) };
+    }
+}
+
+impl Write for Sentence {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let room = self.text.len() - self.used;
+        let part = &part.as_bytes()[..part.len().min(room)];
+        self.text[self.used..self.used + part.len()].copy_from_slice(part);
+        self.used += part.len();
+        Ok(())
+    }
+}

@@ -1,0 +1,351 @@
+//! userfaultfd(2): the kernel's structures, asserted, and the few requests that regions need.
+//!
+//! Every request here may be made while a fault is being served: it allocates nothing and takes no
+//! lock of ours. The numbers and sizes below are the kernel's ABI
+//! (include/uapi/linux/userfaultfd.h); a wrong one does not compile.
+
+use std::fs::File;
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use super::errno;
+use super::memfd::{Memfd, View};
+
+/// Faults of pages that are in the page cache but not mapped are reported (Linux 5.14).
+pub(crate) const FEATURE_MINOR_SHMEM: u64 = 1 << 10;
+/// Missing pages of shared memory are reported.
+pub(crate) const FEATURE_MISSING_SHMEM: u64 = 1 << 5;
+/// Shared memory can be write-protected (Linux 5.19).
+pub(crate) const FEATURE_WRITE_PROTECT_SHMEM: u64 = 1 << 12;
+/// A fault is a SIGBUS in the thread that made it (Linux 4.14).
+pub(crate) const FEATURE_SIGBUS: u64 = 1 << 7;
+/// The kernel can lift a write protection by itself and only remember it (Linux 6.7).
+pub(crate) const FEATURE_WRITE_PROTECT_ASYNC: u64 = 1 << 15;
+/// Write-protect faults are marked as such.
+const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
+
+const API: u64 = 0xaa;
+const REGISTER_MISSING: u64 = 1 << 0;
+const REGISTER_WRITE_PROTECT: u64 = 1 << 1;
+const REGISTER_MINOR: u64 = 1 << 2;
+const CONTINUE_DONT_WAKE: u64 = 1 << 0;
+const CONTINUE_WRITE_PROTECTED: u64 = 1 << 1;
+const PROTECT_WRITE: u64 = 1 << 0;
+const PROTECT_DONT_WAKE: u64 = 1 << 1;
+const USER_MODE_ONLY: libc::c_int = 1;
+const EVENT_PAGEFAULT: u8 = 0x12;
+const PAGEFAULT_WRITE: u64 = 1 << 0;
+const PAGEFAULT_WRITE_PROTECT: u64 = 1 << 1;
+
+#[repr(C)]
+struct ApiRequest {
+    api: u64,
+    features: u64,
+    requests: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Range {
+    start: u64,
+    bytes: u64,
+}
+
+#[repr(C)]
+struct RegisterRequest {
+    range: Range,
+    mode: u64,
+    requests: u64,
+}
+
+#[repr(C)]
+struct ContinueRequest {
+    range: Range,
+    mode: u64,
+    mapped: i64,
+}
+
+#[repr(C)]
+struct ProtectRequest {
+    range: Range,
+    mode: u64,
+}
+
+/// What a read of the descriptor gives: `struct uffd_msg` with the arm for page faults.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Message {
+    event: u8,
+    reserved_1: u8,
+    reserved_2: u16,
+    reserved_3: u32,
+    flags: u64,
+    address: u64,
+    thread: u64,
+}
+
+const DIRECTION_WRITE: u64 = 1;
+const DIRECTION_READ: u64 = 2;
+
+const fn request(direction: u64, number: u64, bytes: usize) -> u64 {
+    (direction << 30) | ((bytes as u64) << 16) | (0xaa << 8) | number
+}
+
+const USERFAULTFD_NEW: u64 = request(0, 0x00, 0);
+const UFFDIO_API: u64 = request(DIRECTION_READ | DIRECTION_WRITE, 0x3f, size_of::<ApiRequest>());
+const UFFDIO_REGISTER: u64 = request(DIRECTION_READ | DIRECTION_WRITE, 0x00, size_of::<RegisterRequest>());
+const UFFDIO_WAKE: u64 = request(DIRECTION_READ, 0x02, size_of::<Range>());
+const UFFDIO_WRITEPROTECT: u64 = request(DIRECTION_READ | DIRECTION_WRITE, 0x06, size_of::<ProtectRequest>());
+const UFFDIO_CONTINUE: u64 = request(DIRECTION_READ | DIRECTION_WRITE, 0x07, size_of::<ContinueRequest>());
+
+const _: () = {
+    assert!(size_of::<ApiRequest>() == 24);
+    assert!(size_of::<Range>() == 16);
+    assert!(size_of::<RegisterRequest>() == 32);
+    assert!(size_of::<ContinueRequest>() == 32);
+    assert!(size_of::<ProtectRequest>() == 24);
+    assert!(size_of::<Message>() == 32);
+    assert!(std::mem::offset_of!(Message, flags) == 8);
+    assert!(std::mem::offset_of!(Message, address) == 16);
+    assert!(USERFAULTFD_NEW == 0xaa00);
+    assert!(UFFDIO_API == 0xc018_aa3f);
+    assert!(UFFDIO_REGISTER == 0xc020_aa00);
+    assert!(UFFDIO_WAKE == 0x8010_aa02);
+    assert!(UFFDIO_WRITEPROTECT == 0xc018_aa06);
+    assert!(UFFDIO_CONTINUE == 0xc020_aa07);
+};
+
+impl Message {
+    pub(crate) const EMPTY: Message =
+        Message { event: 0, reserved_1: 0, reserved_2: 0, reserved_3: 0, flags: 0, address: 0, thread: 0 };
+
+    /// The address and whether it was a write, when this is a page fault.
+    pub(crate) fn page_fault(&self) -> Option<(usize, bool)> {
+        let write = self.flags & (PAGEFAULT_WRITE | PAGEFAULT_WRITE_PROTECT) != 0;
+        (self.event == EVENT_PAGEFAULT).then_some((self.address as usize, write))
+    }
+}
+
+/// The ways to get a userfaultfd, in the order in which they are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Door {
+    /// `/dev/userfaultfd`: who may open it is a matter of file permissions.
+    Device,
+    /// The system call: root, CAP_SYS_PTRACE or the sysctl vm.unprivileged_userfaultfd.
+    SystemCall,
+    /// The system call for faults of user code only: open to everybody, but a system call on a page
+    /// that is not held fails.
+    UserModeOnly,
+}
+
+impl Door {
+    pub(crate) const ALL: [Door; 3] = [Door::Device, Door::SystemCall, Door::UserModeOnly];
+
+    /// Opens a userfaultfd; non-blocking, closed on exec.
+    pub(crate) fn open(self) -> io::Result<OwnedFd> {
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+        let number = match self {
+            Door::Device => {
+                let device = File::options().read(true).write(true).open("/dev/userfaultfd")?;
+                // SAFETY: the request takes flags by value and gives a new descriptor.
+                unsafe { libc::ioctl(device.as_raw_fd(), USERFAULTFD_NEW as _, flags) }
+            }
+            Door::SystemCall => system_call(flags),
+            Door::UserModeOnly => system_call(flags | USER_MODE_ONLY),
+        };
+        if number < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel just gave us this descriptor; nobody else has it.
+        Ok(unsafe { OwnedFd::from_raw_fd(number) })
+    }
+}
+
+fn system_call(flags: libc::c_int) -> RawFd {
+    // SAFETY: userfaultfd(2) takes flags by value and gives a new descriptor.
+    unsafe { libc::syscall(libc::SYS_userfaultfd, flags) as RawFd }
+}
+
+/// What the kernel can do behind `door`, as feature bits.
+pub(crate) fn features(door: Door) -> io::Result<u64> {
+    let file = door.open()?;
+    handshake(&file, 0)
+}
+
+fn handshake(file: &OwnedFd, features: u64) -> io::Result<u64> {
+    let mut api = ApiRequest { api: API, features, requests: 0 };
+    // SAFETY: the request matches the number, and lives for the call.
+    if unsafe { libc::ioctl(file.as_raw_fd(), UFFDIO_API as _, &raw mut api) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(api.features)
+}
+
+/// An open userfaultfd with the features that a region needs.
+pub(crate) struct Uffd {
+    file: OwnedFd,
+    /// Whether threads wait in the kernel for a page, and so must be woken.
+    threads_wait: bool,
+    /// Which door it came through.
+    door: Door,
+}
+
+impl Uffd {
+    /// Opens one through the first door that opens. With `signal`, a fault is a SIGBUS and nobody
+    /// waits.
+    pub(crate) fn open(signal: bool) -> Result<Uffd, String> {
+        let wanted =
+            FEATURE_MINOR_SHMEM | FEATURE_MISSING_SHMEM | FEATURE_WRITE_PROTECT_SHMEM | FEATURE_PAGEFAULT_FLAG_WP;
+        let wanted = if signal { wanted | FEATURE_SIGBUS } else { wanted };
+        let mut why = String::from("no userfaultfd could be opened");
+        for door in Door::ALL {
+            let file = match door.open() {
+                Ok(file) => file,
+                Err(error) => {
+                    why = format!("userfaultfd cannot be opened ({error}); run `trellis doctor`");
+                    continue;
+                }
+            };
+            return match handshake(&file, wanted) {
+                Ok(_) => Ok(Uffd { file, threads_wait: !signal, door }),
+                Err(error) => Err(format!(
+                    "this kernel's userfaultfd lacks minor faults or write protection of shared memory ({error}); \
+                     Linux 6.4 or newer has both, catch = \"mprotect\" works without"
+                )),
+            };
+        }
+        Err(why)
+    }
+
+    /// Whether a fault that the kernel makes for the program, inside a system call, waits instead
+    /// of failing.
+    pub(crate) fn catches_system_calls(&self) -> bool {
+        self.threads_wait && self.door != Door::UserModeOnly
+    }
+
+    /// The descriptor's number.
+    pub(crate) fn number(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    /// From now on accesses to the range are caught.
+    pub(crate) fn register(&self, start: usize, bytes: usize) -> io::Result<()> {
+        let mut register = RegisterRequest {
+            range: Range { start: start as u64, bytes: bytes as u64 },
+            mode: REGISTER_MISSING | REGISTER_WRITE_PROTECT | REGISTER_MINOR,
+            requests: 0,
+        };
+        // SAFETY: the request matches the number, and lives for the call.
+        let done = unsafe { libc::ioctl(self.number(), UFFDIO_REGISTER as _, &raw mut register) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Maps the pages that the page cache holds for the range, and wakes who waits for them.
+    ///
+    /// A page that is there already is fine, but may have the other protection: then the whole
+    /// range is given the one that was asked for. A write-protect marker that an earlier
+    /// protect-then-drop left in the page table does not count as a page: CONTINUE replaces it,
+    /// with either protection.
+    pub(crate) fn make_present(&self, start: usize, bytes: usize, writable: bool) -> Result<(), i32> {
+        let end = start + bytes;
+        let mut at = start;
+        let mut met_a_page = false;
+        while at < end {
+            match self.continue_once(at, end - at, writable) {
+                Ok(()) => break,
+                // The kernel stopped half way, or another thread changes mappings; the rest is
+                // asked for again.
+                Err((libc::EAGAIN, mapped)) => at += mapped,
+                Err((libc::EEXIST, _)) => {
+                    met_a_page = true;
+                    at += super::kernel_page_bytes();
+                }
+                Err((error, _)) => return Err(error),
+            }
+        }
+        if met_a_page {
+            self.protect(start, bytes, writable)?;
+            self.wake(start, bytes);
+        }
+        Ok(())
+    }
+
+    fn continue_once(&self, start: usize, bytes: usize, writable: bool) -> Result<(), (i32, usize)> {
+        let protection = if writable { 0 } else { CONTINUE_WRITE_PROTECTED };
+        let waking = if self.threads_wait { 0 } else { CONTINUE_DONT_WAKE };
+        let mut request = ContinueRequest {
+            range: Range { start: start as u64, bytes: bytes as u64 },
+            mode: protection | waking,
+            mapped: 0,
+        };
+        // SAFETY: the request matches the number, and lives for the call.
+        if unsafe { libc::ioctl(self.number(), UFFDIO_CONTINUE as _, &raw mut request) } == 0 {
+            return Ok(());
+        }
+        Err((errno(), usize::try_from(request.mapped).unwrap_or(0)))
+    }
+
+    /// Takes the right to write away, or gives it back and wakes who waits for it.
+    ///
+    /// When it returns, no processor can write through an old translation any more.
+    pub(crate) fn protect(&self, start: usize, bytes: usize, writable: bool) -> Result<(), i32> {
+        let mode = match (writable, self.threads_wait) {
+            (false, _) => PROTECT_WRITE,
+            (true, true) => 0,
+            (true, false) => PROTECT_DONT_WAKE,
+        };
+        let mut request = ProtectRequest { range: Range { start: start as u64, bytes: bytes as u64 }, mode };
+        loop {
+            // SAFETY: the request matches the number, and lives for the call.
+            let done = unsafe { libc::ioctl(self.number(), UFFDIO_WRITEPROTECT as _, &raw mut request) };
+            match done {
+                0 => return Ok(()),
+                _ if errno() == libc::EAGAIN => {}
+                _ => return Err(errno()),
+            }
+        }
+    }
+
+    /// Wakes the threads that wait for the range; they look again.
+    pub(crate) fn wake(&self, start: usize, bytes: usize) {
+        if !self.threads_wait {
+            return;
+        }
+        let mut range = Range { start: start as u64, bytes: bytes as u64 };
+        // SAFETY: the request matches the number, and lives for the call. It can only fail for a
+        // range that is not registered, which the caller's check of the page numbers excludes.
+        unsafe { libc::ioctl(self.number(), UFFDIO_WAKE as _, &raw mut range) };
+    }
+
+    /// Reads the faults that wait, without waiting for one. Returns how many there were.
+    pub(crate) fn read(&self, into: &mut [Message]) -> usize {
+        let bytes = std::mem::size_of_val(into);
+        // SAFETY: the buffer is `bytes` long, and every bit pattern is a valid Message.
+        let got = unsafe { libc::read(self.number(), into.as_mut_ptr().cast(), bytes) };
+        usize::try_from(got).map_or(0, |got| got / size_of::<Message>())
+    }
+}
+
+/// Tries the whole mechanism on one page: map it write-protected, then lift the protection.
+///
+/// The feature bits do not tell whether CONTINUE can map a page write-protected (Linux 6.4), so it
+/// is tried.
+pub(crate) fn try_out(uffd: &Uffd) -> Result<(), String> {
+    let page = super::kernel_page_bytes();
+    let file = Memfd::create(page).map_err(|error| format!("memfd_create failed ({error})"))?;
+    let view = View::map(&file, page, None, page, libc::PROT_READ | libc::PROT_WRITE)
+        .map_err(|_| "a page of shared memory could not be mapped".to_owned())?;
+    uffd.register(view.base(), page)
+        .map_err(|error| format!("UFFDIO_REGISTER for missing, minor and write-protect faults failed ({error})"))?;
+    file.populate(0, page).map_err(|error| format!("fallocate failed ({})", io::Error::from_raw_os_error(error)))?;
+    uffd.make_present(view.base(), page, false).map_err(|error| {
+        format!(
+            "UFFDIO_CONTINUE cannot map a page write-protected ({}); Linux 6.4 or newer can, \
+             catch = \"mprotect\" works without",
+            io::Error::from_raw_os_error(error)
+        )
+    })?;
+    uffd.protect(view.base(), page, true)
+        .map_err(|error| format!("UFFDIO_WRITEPROTECT failed ({})", io::Error::from_raw_os_error(error)))
+}

@@ -1,0 +1,144 @@
+//! The table of regions that catch faults: fixed, in static memory, read by signal handlers without
+//! a lock.
+//!
+//! A place is taken and given back under a mutex, never on the path of a fault. A handler that
+//! found its place counts itself in before it uses the place's server; whoever gives the place back
+//! frees the server only when nobody is counted in, and leaves it to the process otherwise.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+
+use crate::region::{Fault, FaultServer};
+
+/// How many regions of a process can catch faults at a time.
+pub const REGIONS_MAX: usize = 16;
+
+/// One place of the table.
+pub(crate) struct Watch {
+    base: AtomicUsize,
+    /// Zero: the place is free.
+    bytes: AtomicUsize,
+    page_shift: AtomicUsize,
+    /// Null when the region's faults do not arrive as signals.
+    server: AtomicPtr<Arc<dyn FaultServer>>,
+    serving: AtomicUsize,
+    file: AtomicI32,
+    uffd: AtomicI32,
+}
+
+static WATCHES: [Watch; REGIONS_MAX] = [const { Watch::free() }; REGIONS_MAX];
+static CHANGES: Mutex<()> = Mutex::new(());
+static AT_FORK: Once = Once::new();
+
+/// What a region tells the table.
+pub(crate) struct Watched {
+    pub(crate) base: usize,
+    pub(crate) bytes: usize,
+    pub(crate) page_bytes: usize,
+    pub(crate) server: Option<Arc<dyn FaultServer>>,
+    pub(crate) file: RawFd,
+    pub(crate) uffd: Option<RawFd>,
+}
+
+/// A taken place; given back when dropped.
+pub(crate) struct Place {
+    watch: &'static Watch,
+}
+
+/// Takes a place. `None` when all are taken.
+pub(crate) fn take(watched: Watched) -> Option<Place> {
+    AT_FORK.call_once(|| {
+        // SAFETY: the function only closes descriptors, which is allowed in a forked child.
+        unsafe { libc::pthread_atfork(None, None, Some(close_in_child)) };
+    });
+    let _changing = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let watch = WATCHES.iter().find(|watch| watch.bytes.load(Ordering::Relaxed) == 0)?;
+    let server = watched.server.map_or(std::ptr::null_mut(), |server| Box::into_raw(Box::new(server)));
+    watch.base.store(watched.base, Ordering::Relaxed);
+    watch.page_shift.store(watched.page_bytes.trailing_zeros() as usize, Ordering::Relaxed);
+    watch.file.store(watched.file, Ordering::Relaxed);
+    watch.uffd.store(watched.uffd.unwrap_or(-1), Ordering::Relaxed);
+    watch.server.store(server, Ordering::SeqCst);
+    // Last: from here on handlers see the place.
+    watch.bytes.store(watched.bytes, Ordering::Release);
+    Some(Place { watch })
+}
+
+/// The place whose region holds `address`.
+pub(crate) fn find(address: usize) -> Option<&'static Watch> {
+    WATCHES.iter().find(|watch| {
+        let bytes = watch.bytes.load(Ordering::Acquire);
+        address.wrapping_sub(watch.base.load(Ordering::Relaxed)) < bytes
+    })
+}
+
+impl Watch {
+    const fn free() -> Watch {
+        Watch {
+            base: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
+            page_shift: AtomicUsize::new(0),
+            server: AtomicPtr::new(std::ptr::null_mut()),
+            serving: AtomicUsize::new(0),
+            file: AtomicI32::new(-1),
+            uffd: AtomicI32::new(-1),
+        }
+    }
+
+    /// The region's first address and its size.
+    pub(crate) fn range(&self) -> (usize, usize) {
+        (self.base.load(Ordering::Relaxed), self.bytes.load(Ordering::Relaxed))
+    }
+
+    /// Whether faults of this region arrive as signals at all.
+    pub(crate) fn serves(&self) -> bool {
+        !self.server.load(Ordering::SeqCst).is_null()
+    }
+
+    /// Has the fault at `address` served; returns when the access may be retried.
+    pub(crate) fn serve(&self, address: usize, write: bool) {
+        self.serving.fetch_add(1, Ordering::SeqCst);
+        let server = self.server.load(Ordering::SeqCst);
+        if !server.is_null() {
+            let offset = address - self.base.load(Ordering::Relaxed);
+            let page = offset >> self.page_shift.load(Ordering::Relaxed);
+            // SAFETY: we are counted in, so the server is not freed before we are counted out.
+            unsafe { (*server).serve(Fault { page, write }) };
+        }
+        self.serving.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let server = {
+            let _changing = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
+            let server = self.watch.server.swap(std::ptr::null_mut(), Ordering::SeqCst);
+            self.watch.file.store(-1, Ordering::Relaxed);
+            self.watch.uffd.store(-1, Ordering::Relaxed);
+            self.watch.bytes.store(0, Ordering::Release);
+            server
+        };
+        if !server.is_null() && self.watch.serving.load(Ordering::SeqCst) == 0 {
+            // SAFETY: it came from Box::into_raw in `take`; no handler has it, and none can find it
+            // any more.
+            drop(unsafe { Box::from_raw(server) });
+        }
+    }
+}
+
+/// A forked child has no region; it must not keep the region's memory alive or read its faults
+/// either.
+extern "C" fn close_in_child() {
+    for watch in &WATCHES {
+        for number in [&watch.file, &watch.uffd] {
+            let number = number.swap(-1, Ordering::Relaxed);
+            if number >= 0 {
+                // SAFETY: the child's copy of a descriptor of ours; a Region never closes its own
+                // in a child.
+                unsafe { libc::close(number) };
+            }
+        }
+    }
+}

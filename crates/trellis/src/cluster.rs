@@ -1,0 +1,362 @@
+//! The public face of a node: joining, the region, synchronisation, leaving.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use trellis_protocol::sync::Operation;
+
+use crate::config::Config;
+use crate::join;
+pub use crate::join::JoinError;
+use crate::launch::Activity;
+use crate::record::Counters;
+use crate::runtime::{Node, Waited};
+
+/// One process's part in a cluster. Clones are the same node.
+///
+/// The last clone that is dropped leaves the cluster, which waits for the other nodes to leave too; a node that
+/// unwinds from a panic does not wait but ends the cluster.
+#[derive(Clone)]
+pub struct Cluster {
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    node: Arc<Node>,
+    service: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// A call that waited could not be completed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// A peer is gone or silent, or this node failed: the sentence says which and why.
+    #[error("the cluster failed: {0}")]
+    Failed(String),
+    /// `wait_seconds_max` passed.
+    #[error("gave up after {seconds} s {what}: {whom}")]
+    TooLong {
+        /// What was waited for.
+        what: String,
+        /// For how long.
+        seconds: u64,
+        /// Who did not answer.
+        whom: String,
+    },
+    /// The program asked for something that cannot be.
+    #[error("{0}")]
+    Misuse(String),
+}
+
+impl Cluster {
+    /// Joins the cluster that `config` describes and waits for its other nodes.
+    ///
+    /// # Errors
+    ///
+    /// [`JoinError`] says what could not be had (memory, address, catcher, secret) or who did not come.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let cluster = trellis::Cluster::join(trellis::Config::default())?; // a cluster of one node
+    /// // SAFETY: no other thread uses these bytes.
+    /// let numbers = unsafe { cluster.region().slice_mut::<u64>(0, 100) };
+    /// numbers[99] = 7;
+    /// cluster.barrier(0)?;
+    /// cluster.leave()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn join(config: Config) -> Result<Cluster, JoinError> {
+        join::join(config).map(Cluster::new)
+    }
+
+    /// Joins over a link that already exists; `config.nodes` only names the nodes in messages. For tests, and for
+    /// programs that bring their own transport.
+    pub fn join_over(config: Config, link: Box<dyn trellis_transport::Link>) -> Result<Cluster, JoinError> {
+        join::join_over(config, link).map(Cluster::new)
+    }
+
+    fn new((node, service): (Arc<Node>, JoinHandle<()>)) -> Cluster {
+        Cluster { handle: Arc::new(Handle { node, service: Mutex::new(Some(service)) }) }
+    }
+
+    /// This node's number, from 0.
+    pub fn node(&self) -> usize {
+        usize::from(self.inner().me.0)
+    }
+
+    /// How many nodes the cluster has.
+    pub fn nodes(&self) -> usize {
+        usize::from(self.inner().nodes)
+    }
+
+    /// The configured manager.
+    pub fn manager(&self) -> usize {
+        self.inner().config.manager
+    }
+
+    /// What this node was told.
+    pub fn config(&self) -> &Config {
+        &self.inner().config
+    }
+
+    /// The shared memory.
+    pub fn region(&self) -> Region<'_> {
+        Region { node: self.inner() }
+    }
+
+    /// Waits until one thread of every node has entered barrier `id`. What every node wrote before, every node reads
+    /// after.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError::TooLong`] names the nodes that did not come; [`WaitError::Misuse`] if another thread of this node
+    /// is in the same barrier.
+    pub fn barrier(&self, id: u64) -> Result<(), WaitError> {
+        self.inner().barrier(id)
+    }
+
+    /// Takes lock `id` and gives it back when the guard is dropped.
+    pub fn lock(&self, id: u64) -> Result<LockGuard<'_>, WaitError> {
+        self.lock_acquire(id)?;
+        Ok(LockGuard { cluster: self, id, not_send: PhantomData })
+    }
+
+    /// Takes lock `id`: one thread of one node has it; others queue and get it in the order in which they asked.
+    pub fn lock_acquire(&self, id: u64) -> Result<(), WaitError> {
+        self.inner().acquire(id)
+    }
+
+    /// Gives lock `id` back.
+    pub fn lock_release(&self, id: u64) -> Result<(), WaitError> {
+        self.inner().release(id)
+    }
+
+    /// The 64-bit word number `id`, zero at first, which lives at its home and not in the region.
+    pub fn atomic(&self, id: u64) -> Atomic<'_> {
+        Atomic { node: self.inner(), id }
+    }
+
+    /// Fetches bytes `[offset, offset + bytes)` of the region before they are touched, in large pieces; with `write`
+    /// also the right to write them. A hint: other nodes may take the pages away again.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError::Misuse`] if the range leaves the region.
+    pub fn prefetch(&self, offset: usize, bytes: usize, write: bool) -> Result<(), WaitError> {
+        let node = self.inner();
+        let fits = offset.checked_add(bytes).is_some_and(|end| end <= node.region.bytes());
+        if !fits {
+            let size = node.region.bytes();
+            return Err(WaitError::Misuse(format!(
+                "bytes {offset} to {offset}+{bytes} are not inside the region of {size} bytes"
+            )));
+        }
+        if bytes == 0 {
+            return Ok(());
+        }
+        node.prefetch(node.pages_of(offset, bytes), write).map_err(|waited| match waited {
+            Waited::Failed => WaitError::Failed(node.failure.sentence()),
+            _ => WaitError::TooLong {
+                what: "fetching pages".to_owned(),
+                seconds: node.config.wait_seconds_max,
+                whom: "their manager did not answer".to_owned(),
+            },
+        })
+    }
+
+    /// Names the part of the run that begins now, for the record and the report.
+    pub fn phase(&self, name: &str) {
+        let node = self.inner();
+        node.recorder.phase(name, node.now());
+    }
+
+    /// How often things happened at this node so far.
+    pub fn counters(&self) -> Counters {
+        self.inner().counters().load()
+    }
+
+    /// Leaves the cluster: serves the other nodes until their programs are done too, then closes the links. The region
+    /// must not be touched afterwards. Leaving twice does nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError::Failed`] if a node died before everybody was done.
+    pub fn leave(&self) -> Result<(), WaitError> {
+        let service = self.handle.service.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        match service {
+            Some(service) => self.inner().leave(service),
+            None => Ok(()),
+        }
+    }
+
+    fn inner(&self) -> &Node {
+        &self.handle.node
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        let service = self.service.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let Some(service) = service else { return };
+        if std::thread::panicking() {
+            self.node.fail("the program panicked".to_owned());
+        } else if let Err(error) = self.node.leave(service) {
+            eprintln!("trellis: node {}: {error}", self.node.me.0);
+        }
+    }
+}
+
+impl Node {
+    fn leave(&self, service: JoinHandle<()>) -> Result<(), WaitError> {
+        self.doing(Activity::Leaving);
+        self.member_leave();
+        self.wait_until_all_left();
+        self.recorder.write(self);
+        let ended = self.close(service);
+        if self.config.statistics {
+            self.print_statistics();
+        }
+        if self.failure.is_set() {
+            return Err(WaitError::Failed(self.failure.sentence()));
+        }
+        self.doing(Activity::Left);
+        ended.map_err(|_| WaitError::Failed("the service thread panicked".to_owned()))
+    }
+
+    fn print_statistics(&self) {
+        let counters = self.counters().load();
+        let shown = counters.entries().filter(|(_, count)| *count > 0);
+        let words: Vec<String> = shown.map(|(name, count)| format!("{name}={count}")).collect();
+        eprintln!("trellis: node {}: {}", self.me.0, words.join(" "));
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Cluster(node {} of {})", self.node(), self.nodes())
+    }
+}
+
+/// The shared memory, as it is mapped in this process: at the same address in every process of the cluster.
+#[derive(Clone, Copy)]
+pub struct Region<'a> {
+    node: &'a Node,
+}
+
+impl<'a> Region<'a> {
+    /// Its first byte.
+    pub fn base(&self) -> *mut u8 {
+        self.node.region.base()
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.node.region.bytes()
+    }
+
+    /// The unit of coherence in bytes.
+    pub fn page_bytes(&self) -> usize {
+        self.node.region.page_bytes()
+    }
+
+    /// The catcher in use, as configuration and reports name it.
+    pub fn catcher(&self) -> String {
+        self.node.region.catcher().to_string()
+    }
+
+    /// `length` values of `T` from `offset_bytes` on.
+    ///
+    /// # Panics
+    ///
+    /// If they are not inside the region or `offset_bytes` is not aligned for `T`.
+    ///
+    /// # Safety
+    ///
+    /// Any bytes must be a valid `T`, and for the lifetime of the slice no thread of any node may write to it.
+    pub unsafe fn slice<T>(&self, offset_bytes: usize, length: usize) -> &'a [T] {
+        let pointer = self.place::<T>(offset_bytes, length);
+        // SAFETY: `place` checked bounds and alignment; the region lives as long as the node; the rest is the caller's.
+        unsafe { std::slice::from_raw_parts(pointer, length) }
+    }
+
+    /// `length` values of `T` from `offset_bytes` on, to be written.
+    ///
+    /// # Panics
+    ///
+    /// As [`Region::slice`].
+    ///
+    /// # Safety
+    ///
+    /// Any bytes must be a valid `T`, and for the lifetime of the slice no other thread of any node may use it.
+    pub unsafe fn slice_mut<T>(&self, offset_bytes: usize, length: usize) -> &'a mut [T] {
+        let pointer = self.place::<T>(offset_bytes, length);
+        // SAFETY: as in `slice`; that nobody else uses it is the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(pointer, length) }
+    }
+
+    fn place<T>(&self, offset_bytes: usize, length: usize) -> *mut T {
+        let bytes = length.checked_mul(size_of::<T>());
+        let end = bytes.and_then(|bytes| bytes.checked_add(offset_bytes));
+        assert!(
+            end.is_some_and(|end| end <= self.bytes()),
+            "{length} values of {} bytes from byte {offset_bytes} on do not fit into a region of {} bytes",
+            size_of::<T>(),
+            self.bytes()
+        );
+        assert_eq!(offset_bytes % align_of::<T>(), 0, "byte {offset_bytes} is not aligned for this type");
+        self.base().wrapping_add(offset_bytes).cast()
+    }
+}
+
+/// A lock that is held; dropping it gives the lock back.
+pub struct LockGuard<'a> {
+    cluster: &'a Cluster,
+    id: u64,
+    /// As with `std::sync::MutexGuard`, the thread that took the lock gives it back.
+    not_send: PhantomData<*const ()>,
+}
+
+impl Drop for LockGuard<'_> {
+    fn drop(&mut self) {
+        // It can only fail where the cluster failed, which the next call reports.
+        let _ = self.cluster.lock_release(self.id);
+    }
+}
+
+/// A 64-bit word that lives at its home; every operation is one round trip there, and none at the home itself.
+#[derive(Clone, Copy)]
+pub struct Atomic<'a> {
+    node: &'a Node,
+    id: u64,
+}
+
+impl Atomic<'_> {
+    /// The value.
+    pub fn load(&self) -> Result<u64, WaitError> {
+        self.node.operate(self.id, Operation::Load)
+    }
+
+    /// Puts `value`.
+    pub fn store(&self, value: u64) -> Result<(), WaitError> {
+        self.exchange(value).map(drop)
+    }
+
+    /// Puts `value`; the value before.
+    pub fn exchange(&self, value: u64) -> Result<u64, WaitError> {
+        self.node.operate(self.id, Operation::Exchange(value))
+    }
+
+    /// Adds `value`, wrapping round; the value before.
+    pub fn fetch_add(&self, value: u64) -> Result<u64, WaitError> {
+        self.node.operate(self.id, Operation::FetchAdd(value))
+    }
+
+    /// Puts `value` if the word is `current`: `Ok` with the value before if it was, `Err` with it if not.
+    pub fn compare_exchange(&self, current: u64, value: u64) -> Result<Result<u64, u64>, WaitError> {
+        let before = self.node.operate(self.id, Operation::CompareExchange(current, value))?;
+        Ok(if before == current { Ok(before) } else { Err(before) })
+    }
+}

@@ -1,0 +1,110 @@
+//! The checks that need more than one key: sizes that must fit each other, numbers that must be nodes.
+//!
+//! Each error stands at the key that should be changed, wherever it was given.
+
+use super::{ConfigError, Origin, Reader};
+
+const PAGE_BYTES_MIN: usize = 4 << 10;
+const PAGE_BYTES_MAX: usize = 2 << 20;
+const REGION_BYTES_MIN: usize = 64 << 10;
+const REGION_BYTES_MAX: usize = 64 << 30;
+/// Below, the kernel lets nobody map (`vm.mmap_min_addr`).
+const ADDRESS_MIN: usize = 64 << 10;
+/// The end of the lower half with 48-bit addresses, which both x86-64 and AArch64 have; one guard page less.
+const ADDRESS_END: usize = (1 << 47) - 4096;
+
+impl Reader {
+    /// Checks what single keys cannot know.
+    pub(super) fn check(&mut self) -> Result<(), ConfigError> {
+        self.check_page()?;
+        self.round_libivy_region();
+        self.check_region()?;
+        self.check_address()?;
+        self.check_nodes()
+    }
+
+    /// With several nodes somebody must have said which one this process is.
+    pub(super) fn check_node_is_known(&self) -> Result<(), ConfigError> {
+        let nodes = self.config.node_count();
+        if nodes > 1 && !self.origins.contains_key("node") {
+            return Err(self.origin("node").error(format!(
+                "there are {nodes} nodes and nobody says which one this process is; start the program with \
+                 `trellis run`, or set TRELLIS_NODE to a number from 0 to {}",
+                nodes - 1
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_page(&self) -> Result<(), ConfigError> {
+        let page = self.config.page_bytes;
+        if !page.is_power_of_two() || !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&page) {
+            let near = page.clamp(PAGE_BYTES_MIN, PAGE_BYTES_MAX).next_power_of_two();
+            return Err(self.origin("page_bytes").error(format!(
+                "{page} is no page size; accepted: a power of two from 4096 to 2097152, such as {near}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// libivy rounds a region down to whole pages and has no smallest one; a region of ours is at least 64 KiB, and a
+    /// program that uses less of it does not notice.
+    fn round_libivy_region(&mut self) {
+        let of_libivy = self.is_libivy && matches!(self.origin("region_bytes"), Origin::File { .. });
+        if of_libivy && self.config.region_bytes >= self.config.page_bytes {
+            let least = REGION_BYTES_MIN.max(self.config.page_bytes);
+            let whole_pages = self.config.region_bytes / self.config.page_bytes * self.config.page_bytes;
+            self.config.region_bytes = whole_pages.max(least);
+        }
+    }
+
+    fn check_region(&self) -> Result<(), ConfigError> {
+        let (region, page) = (self.config.region_bytes, self.config.page_bytes);
+        if !(REGION_BYTES_MIN..=REGION_BYTES_MAX).contains(&region) {
+            return Err(self
+                .origin("region_bytes")
+                .error(format!("{region} bytes are out of range; accepted: 64KiB to 64GiB")));
+        }
+        if region % page != 0 {
+            return Err(self.origin("region_bytes").error(format!(
+                "{region} is not a multiple of page_bytes ({page}); accepted: {} or {}",
+                (region / page * page).max(REGION_BYTES_MIN.max(page)),
+                region.div_ceil(page) * page
+            )));
+        }
+        Ok(())
+    }
+
+    fn check_address(&self) -> Result<(), ConfigError> {
+        let (address, page) = (self.config.base_address, self.config.page_bytes);
+        let wrong = |what: String| Err(self.origin("base_address").error(what));
+        if address % page != 0 {
+            let near = address / page * page;
+            return wrong(format!(
+                "{address:#x} is not a multiple of page_bytes ({page}); accepted: {near:#x}, for example"
+            ));
+        }
+        let fits = address >= ADDRESS_MIN
+            && address.checked_add(self.config.region_bytes).is_some_and(|region_end| region_end <= ADDRESS_END);
+        if !fits {
+            return wrong(format!(
+                "a region of {} bytes at {address:#x} is outside of what a process can map; accepted: {ADDRESS_MIN:#x} \
+                 to {:#x}",
+                self.config.region_bytes,
+                ADDRESS_END - self.config.region_bytes
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_nodes(&self) -> Result<(), ConfigError> {
+        let nodes = self.config.node_count();
+        for (name, number) in [("manager", self.config.manager), ("node", self.config.node)] {
+            if number >= nodes {
+                let range = if nodes == 1 { "0, the only node".to_owned() } else { format!("0 to {}", nodes - 1) };
+                return Err(self.origin(name).error(format!("there is no node {number}; accepted: {range}")));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,138 @@
+//! The choices a configuration names by word: one enumeration per key, the words listed once.
+//!
+//! A word that is not listed is never accepted and never guessed: the error lists the words that are.
+
+/// Declares an enumeration whose variants have words, with the list, `Display` and `FromStr`.
+macro_rules! choices {
+    ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal,)+ }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $name { $($(#[$doc])* $variant,)+ }
+
+        impl $name {
+            /// Every accepted word, in the order of the documentation.
+            pub const WORDS: &'static [&'static str] = &[$($word),+];
+
+            /// The word of this choice.
+            pub fn word(self) -> &'static str {
+                match self { $(Self::$variant => $word,)+ }
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.pad(self.word())
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = String;
+
+            fn from_str(word: &str) -> Result<Self, String> {
+                match word {
+                    $($word => Ok(Self::$variant),)+
+                    _ => Err(format!("`{word}` is none of the choices; accepted: {}", Self::WORDS.join(", "))),
+                }
+            }
+        }
+    };
+}
+
+choices! {
+    /// How an access to a page that is not held is noticed.
+    Catch {
+        /// The best that this machine offers; `trellis doctor` says which and why.
+        Auto = "auto",
+        /// userfaultfd, served in the faulting thread: fastest, but a system call on a page not held fails with EFAULT.
+        Signal = "signal",
+        /// userfaultfd, served by a thread: system calls on shared buffers work.
+        Handler = "handler",
+        /// SIGSEGV and mprotect, for machines without userfaultfd.
+        Mprotect = "mprotect",
+    }
+}
+
+choices! {
+    /// Who may read or write a page now.
+    Coherence {
+        /// A fixed manager; one writer or many readers of each page.
+        Ivy = "ivy",
+    }
+}
+
+choices! {
+    /// Which node keeps the directory entry and the first copy of a page.
+    Home {
+        /// All pages at the node named by the key `manager`.
+        Manager = "manager",
+        /// Pages dealt out to the nodes in turn.
+        Interleaved = "interleaved",
+    }
+}
+
+choices! {
+    /// How messages travel between nodes.
+    LinkKind {
+        /// One TCP connection per pair of nodes.
+        Tcp = "tcp",
+    }
+}
+
+choices! {
+    /// What a link does to a frame before it is sent.
+    Security {
+        /// Plain when every node is on this host's loopback, sealed otherwise.
+        Auto = "auto",
+        /// Encrypted and authenticated.
+        Sealed = "sealed",
+        /// Authenticated, readable by anyone on the path.
+        Signed = "signed",
+        /// Neither: whoever is on the path can read and change memory.
+        InsecurePlain = "insecure-plain",
+    }
+}
+
+choices! {
+    /// When the machine must prove that it can hold the region.
+    Reserve {
+        /// Refuse at start if the region is larger than the memory available; take memory when it is touched.
+        Lazy = "lazy",
+        /// Take all of it at start.
+        Full = "full",
+        /// No check.
+        Overcommit = "overcommit",
+    }
+}
+
+choices! {
+    /// For whom a node waits when it starts.
+    Start {
+        /// Every node must come within `start_seconds_max`.
+        All = "all",
+        /// Only the manager must come; the others are welcome whenever they come (as libivy does).
+        Manager = "manager",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_word_is_read_back_as_the_choice_that_prints_it() {
+        for word in Catch::WORDS {
+            assert_eq!(&word.parse::<Catch>().unwrap().to_string(), word);
+        }
+        for word in Security::WORDS {
+            assert_eq!(&word.parse::<Security>().unwrap().to_string(), word);
+        }
+    }
+
+    #[test]
+    fn an_unknown_word_lists_the_accepted_ones() {
+        assert_eq!(
+            "plain".parse::<Security>().unwrap_err(),
+            "`plain` is none of the choices; accepted: auto, sealed, signed, insecure-plain"
+        );
+    }
+}

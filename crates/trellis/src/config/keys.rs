@@ -1,0 +1,290 @@
+//! The table of keys: name, default, what is accepted, what it means, and how it is read.
+//!
+//! One row is all there is to a key. The file reader, the environment, `--set` and the reference page follow from it;
+//! a test compares the reference page with this table.
+
+use std::path::PathBuf;
+
+use super::choices::{Catch, Coherence, Home, LinkKind, Reserve, Security, Start};
+use super::values::{self, Raw};
+use super::{Config, NODES_MAX};
+
+/// One key of the configuration.
+pub struct Key {
+    /// The name, as in the file and in `--set name=value`; the environment variable is `TRELLIS_` and the name in
+    /// upper case.
+    pub name: &'static str,
+    /// The value when nobody gives one, in words.
+    pub default: &'static str,
+    /// What is accepted, in words.
+    pub accepted: &'static str,
+    /// What it means, in one sentence.
+    pub meaning: &'static str,
+    /// Puts a value into the configuration, or says what is wrong with it.
+    pub(super) apply: fn(&mut Config, &Raw) -> Result<(), Wrong>,
+}
+
+/// What is wrong with a value, and the line when it is not the key's own (an item of a list).
+pub(super) struct Wrong {
+    pub(super) line: Option<usize>,
+    pub(super) sentence: String,
+}
+
+impl From<String> for Wrong {
+    fn from(sentence: String) -> Self {
+        Wrong { line: None, sentence }
+    }
+}
+
+/// The key of that name.
+pub fn key(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+/// Every key, in the order of the reference page.
+pub const KEYS: &[Key] = &[
+    Key {
+        name: "nodes",
+        default: "[] (one node)",
+        accepted: "a list of \"host:port\"",
+        meaning: "The address of every node; the position in the list is the node's number.",
+        apply: |config, raw| {
+            config.nodes = nodes(raw)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "node",
+        default: "0 with one node, otherwise required",
+        accepted: "a node number",
+        meaning: "Which of the nodes this process is; never in a file, because the file is shared.",
+        apply: |config, raw| {
+            config.node = values::number(raw, 0, NODES_MAX as u64 - 1)? as usize;
+            Ok(())
+        },
+    },
+    Key {
+        name: "manager",
+        default: "0",
+        accepted: "a node number",
+        meaning: "The node that keeps the directory, owns every page at first and runs the synchronisation.",
+        apply: |config, raw| {
+            config.manager = values::number(raw, 0, NODES_MAX as u64 - 1)? as usize;
+            Ok(())
+        },
+    },
+    Key {
+        name: "region_bytes",
+        default: "256MiB",
+        accepted: "64KiB to 64GiB, a multiple of page_bytes",
+        meaning: "The size of the shared region.",
+        apply: |config, raw| {
+            config.region_bytes = usize::try_from(values::bytes(raw)?).map_err(|error| error.to_string())?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "base_address",
+        default: "0x100000000000",
+        accepted: "a hexadecimal address, a multiple of page_bytes and of 4096",
+        meaning: "Where the region is mapped, the same in every process, so that pointers may be shared.",
+        apply: |config, raw| {
+            config.base_address = values::address(raw)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "page_bytes",
+        default: "4096",
+        accepted: "a power of two from 4KiB to 2MiB",
+        meaning: "The unit of coherence: what moves, is protected and is invalidated at once.",
+        apply: |config, raw| {
+            config.page_bytes = usize::try_from(values::bytes(raw)?).map_err(|error| error.to_string())?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "catch",
+        default: "auto",
+        accepted: "auto, signal, handler, mprotect",
+        meaning: "How an access to a page that is not held is noticed.",
+        apply: |config, raw| {
+            config.catch = values::choice(raw, Catch::WORDS)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "coherence",
+        default: "ivy",
+        accepted: "ivy",
+        meaning: "The protocol that decides who may read or write a page now.",
+        apply: |config, raw| {
+            config.coherence = values::choice(raw, Coherence::WORDS)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "home",
+        default: "manager",
+        accepted: "manager, interleaved",
+        meaning: "Which node keeps a page's directory entry and its first copy.",
+        apply: |config, raw| {
+            config.home = values::choice(raw, Home::WORDS)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "link",
+        default: "tcp",
+        accepted: "tcp",
+        meaning: "How messages travel between nodes.",
+        apply: |config, raw| {
+            config.link = values::choice(raw, LinkKind::WORDS)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "security",
+        default: "auto",
+        accepted: "auto, sealed, signed, insecure-plain",
+        meaning: "What protects a frame on its way; auto is plain on loopback and sealed otherwise.",
+        apply: |config, raw| {
+            config.security = values::choice(raw, Security::WORDS)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "secret_file",
+        default: "none",
+        accepted: "a path",
+        meaning: "A file of mode 0600 with the 32 bytes, or 64 hexadecimal digits, that every node must know.",
+        apply: |config, raw| {
+            config.secret_file = Some(PathBuf::from(values::text(raw, "a path")?));
+            Ok(())
+        },
+    },
+    Key {
+        name: "reserve",
+        default: "lazy",
+        accepted: "lazy, full, overcommit",
+        meaning: "When this machine must prove that it can hold the region.",
+        apply: |config, raw| {
+            config.reserve = values::choice(raw, Reserve::WORDS)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "start",
+        default: "all; manager with a libivy JSON file",
+        accepted: "all, manager",
+        meaning: "For whom a node waits when it starts: for every node, or for the manager only.",
+        apply: |config, raw| {
+            config.start = values::choice(raw, Start::WORDS)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "start_seconds_max",
+        default: "60",
+        accepted: "1 to 86400",
+        meaning: "How long a node waits for its peers when it starts; the error names who did not come.",
+        apply: |config, raw| {
+            config.start_seconds_max = values::number(raw, 1, 86_400)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "silence_seconds_max",
+        default: "10",
+        accepted: "1 to 3600",
+        meaning: "How long a peer may be silent while something is expected of it before it is reported by name.",
+        apply: |config, raw| {
+            config.silence_seconds_max = values::number(raw, 1, 3_600)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "wait_seconds_max",
+        default: "3600",
+        accepted: "1 to 604800",
+        meaning: "How long a barrier or a lock waits for other nodes before it returns an error.",
+        apply: |config, raw| {
+            config.wait_seconds_max = values::number(raw, 1, 604_800)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "spin_microseconds_max",
+        default: "50",
+        accepted: "0 to 1000000",
+        meaning: "How long a waiting thread polls before it sleeps; never when more nodes than cores share a host.",
+        apply: |config, raw| {
+            config.spin_microseconds_max = values::number(raw, 0, 1_000_000)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "prefetch_pages_max",
+        default: "256",
+        accepted: "0 to 65536",
+        meaning: "How many pages a sequential access may ask for at once; 0 asks for each page alone.",
+        apply: |config, raw| {
+            config.prefetch_pages_max = values::number(raw, 0, 65_536)? as usize;
+            Ok(())
+        },
+    },
+    Key {
+        name: "record",
+        default: "none",
+        accepted: "a folder",
+        meaning: "Where every node writes what it did (node-0.json and so on), for `trellis report`.",
+        apply: |config, raw| {
+            config.record = Some(PathBuf::from(values::text(raw, "a folder")?));
+            Ok(())
+        },
+    },
+    Key {
+        name: "record_faults_max",
+        default: "1000000",
+        accepted: "0 to 100000000",
+        meaning: "How many faults a node's record keeps; later ones are counted, not kept.",
+        apply: |config, raw| {
+            config.record_faults_max = values::number(raw, 0, 100_000_000)? as usize;
+            Ok(())
+        },
+    },
+    Key {
+        name: "statistics",
+        default: "false",
+        accepted: "true, false",
+        meaning: "Whether a node prints its counters on standard error when it leaves.",
+        apply: |config, raw| {
+            config.statistics = values::truth(raw)?;
+            Ok(())
+        },
+    },
+];
+
+/// Reads the list of nodes: every address valid, none twice, not more than a cluster may have.
+pub(super) fn nodes(raw: &Raw) -> Result<Vec<String>, Wrong> {
+    let items = values::addresses(raw)?;
+    if items.len() > NODES_MAX {
+        return Err(format!("{} nodes are too many; accepted: at most {NODES_MAX}", items.len()).into());
+    }
+    let mut seen: Vec<(String, u16)> = Vec::with_capacity(items.len());
+    for (item, line) in &items {
+        let at_line = |sentence| Wrong { line: *line, sentence };
+        let (host, port) = values::host_and_port(item).map_err(at_line)?;
+        let host = host.to_ascii_lowercase();
+        let same_place = (if host == "localhost" { "127.0.0.1".to_owned() } else { host }, port);
+        if let Some(first) = seen.iter().position(|other| *other == same_place) {
+            let sentence = format!(
+                "node {first} and node {} both have the address {item}; accepted: every node its own host and port",
+                seen.len()
+            );
+            return Err(at_line(sentence));
+        }
+        seen.push(same_place);
+    }
+    Ok(items.into_iter().map(|(item, _)| item).collect())
+}

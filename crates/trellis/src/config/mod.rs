@@ -1,0 +1,486 @@
+//! The configuration of a node: one file, overridden by the environment, overridden by flags.
+//!
+//! Promises: every value of a [`Config`] that came out of [`Sources::load`] is within its bounds and fits the others;
+//! every error is one sentence that names the file, the line and the key (or the variable, or the flag), what is
+//! wrong, and what is accepted. Never reads a secret, opens a socket or maps memory: it only says what shall be done.
+//!
+//! The file is `trellis.toml`, or libivy's JSON as it stands.
+
+mod checks;
+mod choices;
+mod file;
+mod keys;
+mod values;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+pub use choices::{Catch, Coherence, Home, LinkKind, Reserve, Security, Start};
+pub use keys::{KEYS, Key, key};
+
+use values::Raw;
+
+/// The most nodes a cluster may have.
+pub const NODES_MAX: usize = 64;
+/// The environment variable that names the configuration file.
+pub const FILE_VARIABLE: &str = "TRELLIS_CONFIG";
+/// What the name of a key's environment variable begins with.
+pub const VARIABLE_PREFIX: &str = "TRELLIS_";
+
+/// Everything a node is told before it starts. The fields are the keys of the reference page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The address `host:port` of every node; empty for a cluster of one node that listens nowhere.
+    pub nodes: Vec<String>,
+    /// Which of the nodes this process is.
+    pub node: usize,
+    /// The node that keeps the directory and runs the synchronisation.
+    pub manager: usize,
+    /// Size of the shared region.
+    pub region_bytes: usize,
+    /// Where the region is mapped in every process.
+    pub base_address: usize,
+    /// The unit of coherence.
+    pub page_bytes: usize,
+    /// How an access to a page that is not held is noticed.
+    pub catch: Catch,
+    /// Who may read or write a page now.
+    pub coherence: Coherence,
+    /// Which node keeps the directory entry and the first copy of a page.
+    pub home: Home,
+    /// How messages travel.
+    pub link: LinkKind,
+    /// What protects a frame, as asked for; see [`Config::security_in_use`].
+    pub security: Security,
+    /// The file with the secret every node must know.
+    pub secret_file: Option<PathBuf>,
+    /// When this machine must prove that it can hold the region.
+    pub reserve: Reserve,
+    /// For whom a node waits when it starts.
+    pub start: Start,
+    /// How long a node waits for its peers when it starts.
+    pub start_seconds_max: u64,
+    /// How long a peer may be silent while something is expected of it.
+    pub silence_seconds_max: u64,
+    /// How long a barrier or a lock waits.
+    pub wait_seconds_max: u64,
+    /// How long a waiting thread polls before it sleeps.
+    pub spin_microseconds_max: u64,
+    /// How many pages a sequential access may ask for at once.
+    pub prefetch_pages_max: usize,
+    /// The folder for the record of the run.
+    pub record: Option<PathBuf>,
+    /// How many faults the record keeps.
+    pub record_faults_max: usize,
+    /// Whether counters are printed when the node leaves.
+    pub statistics: bool,
+}
+
+impl Default for Config {
+    /// One node, with every key's default.
+    fn default() -> Self {
+        Config {
+            nodes: Vec::new(),
+            node: 0,
+            manager: 0,
+            region_bytes: 256 << 20,
+            base_address: 0x1000_0000_0000,
+            page_bytes: 4096,
+            catch: Catch::Auto,
+            coherence: Coherence::Ivy,
+            home: Home::Manager,
+            link: LinkKind::Tcp,
+            security: Security::Auto,
+            secret_file: None,
+            reserve: Reserve::Lazy,
+            start: Start::All,
+            start_seconds_max: 60,
+            silence_seconds_max: 10,
+            wait_seconds_max: 3_600,
+            spin_microseconds_max: 50,
+            prefetch_pages_max: 256,
+            record: None,
+            record_faults_max: 1_000_000,
+            statistics: false,
+        }
+    }
+}
+
+impl Config {
+    /// The configuration of a node that `trellis run` started, or that was started by hand with `TRELLIS_CONFIG` and
+    /// `TRELLIS_NODE`: the file named by the environment if one is, then the environment.
+    pub fn from_environment() -> Result<Config, ConfigError> {
+        Sources::new().process_environment().load()
+    }
+
+    /// The configuration in a file, for one of its nodes, overridden by the environment.
+    pub fn from_file(path: impl AsRef<Path>, node: usize) -> Result<Config, ConfigError> {
+        Sources::new().file(path.as_ref()).process_environment().set(format!("node={node}")).load()
+    }
+
+    /// How many nodes the cluster has.
+    pub fn node_count(&self) -> usize {
+        self.nodes.len().max(1)
+    }
+
+    /// Whether every node is certainly on this host: each address is `localhost` or a loopback address.
+    pub fn is_on_loopback(&self) -> bool {
+        self.nodes.iter().all(|item| values::host_and_port(item).is_ok_and(|(host, _)| values::is_loopback(host)))
+    }
+
+    /// What protects a frame: the key `security` with `auto` decided. Never [`Security::Auto`].
+    pub fn security_in_use(&self) -> Security {
+        match self.security {
+            Security::Auto if self.is_on_loopback() => Security::InsecurePlain,
+            Security::Auto => Security::Sealed,
+            asked => asked,
+        }
+    }
+
+    /// What all nodes must have in common, as text: `key=value` separated by spaces, at most 256 bytes.
+    pub fn agreement(&self) -> String {
+        let text = format!(
+            "version={} nodes={} manager={} region_bytes={} base_address={:#x} page_bytes={} coherence={} home={} security={}",
+            env!("CARGO_PKG_VERSION"),
+            self.node_count(),
+            self.manager,
+            self.region_bytes,
+            self.base_address,
+            self.page_bytes,
+            self.coherence,
+            self.home,
+            self.security_in_use(),
+        );
+        assert!(text.len() <= 256, "the agreement fits the hello of a link");
+        text
+    }
+
+    /// Compares a peer's [`Config::agreement`] with ours; the error is one sentence about the first difference.
+    pub fn agree(&self, peer: usize, theirs: &str) -> Result<(), String> {
+        let ours = self.agreement();
+        if ours == theirs {
+            return Ok(());
+        }
+        for our_part in ours.split(' ') {
+            let (name, our_value) = our_part.split_once('=').unwrap_or((our_part, ""));
+            let their_value = theirs.split(' ').filter_map(|part| part.split_once('=')).find(|part| part.0 == name);
+            match their_value {
+                Some((_, their_value)) if their_value == our_value => {}
+                Some((_, their_value)) => {
+                    return Err(format!(
+                        "node {peer} was refused: it has {name} {their_value}, this node has {our_value}; \
+                         start every node with the same configuration and version"
+                    ));
+                }
+                None => {
+                    return Err(format!(
+                        "node {peer} was refused: it does not say its {name}; use one version on every node"
+                    ));
+                }
+            }
+        }
+        Err(format!("node {peer} was refused: it says more than this version knows; use one version on every node"))
+    }
+}
+
+/// What is wrong with the configuration, in one sentence: `FILE:LINE: key: what is wrong; what is accepted`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {what}")]
+pub struct ConfigError {
+    place: String,
+    what: String,
+}
+
+/// Where a value came from; its `Display` opens the sentence of an error.
+#[derive(Clone, Debug)]
+enum Origin {
+    /// A file, a line, and the key as that file spells it.
+    File {
+        path: PathBuf,
+        line: usize,
+        key: String,
+    },
+    Variable(String),
+    Flag(String),
+    /// Nobody gave the value: the name of the key.
+    Default(&'static str),
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Origin::File { path, line, key } => write!(formatter, "{}:{line}: {key}", path.display()),
+            Origin::Variable(name) => formatter.write_str(name),
+            Origin::Flag(text) => write!(formatter, "--set {text}"),
+            Origin::Default(key) => formatter.write_str(key),
+        }
+    }
+}
+
+impl Origin {
+    fn error(&self, what: impl Into<String>) -> ConfigError {
+        ConfigError { place: self.to_string(), what: what.into() }
+    }
+
+    /// The same place, but another line of the file.
+    fn at_line(&self, other: Option<usize>) -> Origin {
+        match (self, other) {
+            (Origin::File { path, key, .. }, Some(line)) => Origin::File { path: path.clone(), line, key: key.clone() },
+            _ => self.clone(),
+        }
+    }
+}
+
+/// Where a configuration comes from. Later kinds win over earlier ones: file, environment, flags.
+///
+/// ```
+/// use trellis::config::Sources;
+/// let config = Sources::new().set("region_bytes=1MiB").set("catch=signal").load()?;
+/// assert_eq!(config.region_bytes, 1 << 20);
+/// # Ok::<(), trellis::config::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    file: Option<PathBuf>,
+    variables: BTreeMap<String, Raw>,
+    flags: Vec<String>,
+}
+
+impl Sources {
+    /// No source at all: every key has its default.
+    pub fn new() -> Self {
+        Sources::default()
+    }
+
+    /// Reads this file, whatever `TRELLIS_CONFIG` says.
+    #[must_use]
+    pub fn file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.file = Some(path.into());
+        self
+    }
+
+    /// Takes the `TRELLIS_` variables of this process.
+    #[must_use]
+    pub fn process_environment(mut self) -> Self {
+        for (name, value) in std::env::vars_os() {
+            if let Some(name) = name.to_str().filter(|name| name.starts_with(VARIABLE_PREFIX)) {
+                self.variables.insert(name.to_owned(), raw_of_variable(value));
+            }
+        }
+        self
+    }
+
+    /// Takes one variable, as if it were in the environment; replaces an earlier one of that name.
+    #[must_use]
+    pub fn variable(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.variables.insert(name.into(), Raw::Text(value.into()));
+        self
+    }
+
+    /// Takes one `key=value`, as `--set` gives it.
+    #[must_use]
+    pub fn set(mut self, key_and_value: impl Into<String>) -> Self {
+        self.flags.push(key_and_value.into());
+        self
+    }
+
+    /// Reads everything for one node: with more than one node, `node` must be given.
+    pub fn load(self) -> Result<Config, ConfigError> {
+        let reader = self.read()?;
+        reader.check_node_is_known()?;
+        Ok(reader.config)
+    }
+
+    /// Reads everything but for no particular node: what a launcher does before it starts the nodes.
+    pub fn load_for_all(self) -> Result<Config, ConfigError> {
+        Ok(self.read()?.config)
+    }
+
+    fn read(self) -> Result<Reader, ConfigError> {
+        let mut reader = Reader::default();
+        if let Some(path) = self.path_of_file()? {
+            reader.take_file(&path)?;
+        }
+        for (name, value) in &self.variables {
+            reader.take_variable(name, value)?;
+        }
+        for flag in &self.flags {
+            reader.take_flag(flag)?;
+        }
+        reader.check()?;
+        Ok(reader)
+    }
+
+    fn path_of_file(&self) -> Result<Option<PathBuf>, ConfigError> {
+        match (&self.file, self.variables.get(FILE_VARIABLE)) {
+            (Some(path), _) => Ok(Some(path.clone())),
+            (None, Some(raw)) => values::text(raw, "the path of a configuration file")
+                .map(|path| Some(PathBuf::from(path)))
+                .map_err(|sentence| Origin::Variable(FILE_VARIABLE.to_owned()).error(sentence)),
+            (None, None) => Ok(None),
+        }
+    }
+}
+
+fn raw_of_variable(value: OsString) -> Raw {
+    value.into_string().map_or(Raw::Other("text that is not UTF-8"), Raw::Text)
+}
+
+/// A configuration under construction, with the place every value came from.
+#[derive(Default)]
+struct Reader {
+    config: Config,
+    origins: BTreeMap<&'static str, Origin>,
+    /// Whether the file was libivy's: its sizes are taken as libivy takes them.
+    is_libivy: bool,
+}
+
+/// libivy's four keys and ours.
+const LIBIVY_KEYS: [(&str, &str); 4] =
+    [("nodes", "nodes"), ("manager_id", "manager"), ("region_sz", "region_bytes"), ("base_addr", "base_address")];
+
+impl Reader {
+    fn take_file(&mut self, path: &Path) -> Result<(), ConfigError> {
+        let contents = file::read(path).map_err(|unreadable| ConfigError {
+            place: unreadable.line.map_or(path.display().to_string(), |line| format!("{}:{line}", path.display())),
+            what: unreadable.sentence,
+        })?;
+        let origin_of = |line: usize, key: &str| Origin::File { path: path.to_owned(), line, key: key.to_owned() };
+        for entry in &contents.entries {
+            let origin = origin_of(entry.line, &entry.key);
+            let key = if contents.is_libivy { libivy_key(&entry.key) } else { toml_key(&entry.key) };
+            let key = key.map_err(|sentence| origin.error(sentence))?;
+            if let Some(Origin::File { line, .. }) = self.origins.get(key.name) {
+                return Err(origin.error(format!("is given twice, first on line {line}; accepted: once")));
+            }
+            let value = if contents.is_libivy { as_libivy_means(key, &entry.value) } else { entry.value.clone() };
+            self.apply(key, &value, origin)?;
+        }
+        if contents.is_libivy {
+            self.finish_libivy(|key| origin_of(1, key))?;
+        }
+        self.resolve_paths(path);
+        Ok(())
+    }
+
+    fn finish_libivy(&mut self, origin_of: impl Fn(&str) -> Origin) -> Result<(), ConfigError> {
+        for (theirs, ours) in LIBIVY_KEYS {
+            if !self.origins.contains_key(ours) {
+                return Err(origin_of(theirs)
+                    .error("is missing; a libivy configuration has nodes, manager_id, region_sz and base_addr"));
+            }
+        }
+        if self.config.nodes.is_empty() {
+            return Err(self.origin("nodes").error("is empty; accepted: a list of at least one \"host:port\""));
+        }
+        // libivy's workers ask only the manager, so a program may list more nodes than it starts.
+        self.config.start = Start::Manager;
+        self.is_libivy = true;
+        Ok(())
+    }
+
+    /// A path in a file is relative to the file, so that a configuration means the same from every folder.
+    fn resolve_paths(&mut self, file: &Path) {
+        let folder = file.parent().unwrap_or(Path::new(""));
+        for path in [&mut self.config.secret_file, &mut self.config.record].into_iter().flatten() {
+            *path = folder.join(&*path);
+        }
+    }
+
+    /// A variable that is no key is refused if it looks like a misspelt one; others are somebody else's.
+    fn take_variable(&mut self, name: &str, value: &Raw) -> Result<(), ConfigError> {
+        let origin = Origin::Variable(name.to_owned());
+        let Some(lower) = name.strip_prefix(VARIABLE_PREFIX).map(str::to_ascii_lowercase) else {
+            return Ok(());
+        };
+        if let Some(key) = key(&lower) {
+            return self.apply(key, value, origin);
+        }
+        if name == FILE_VARIABLE || crate::launch::VARIABLES.contains(&name) {
+            return Ok(());
+        }
+        match values::nearest(&lower, KEYS.iter().map(|key| key.name)) {
+            Some(near) => Err(origin
+                .error(format!("no key has this name; did you mean {VARIABLE_PREFIX}{}?", near.to_ascii_uppercase()))),
+            None => Ok(()),
+        }
+    }
+
+    fn take_flag(&mut self, flag: &str) -> Result<(), ConfigError> {
+        let origin = Origin::Flag(flag.to_owned());
+        let (name, value) = flag
+            .split_once('=')
+            .ok_or_else(|| origin.error("has no equals sign; accepted: key=value, such as page_bytes=16KiB"))?;
+        let key =
+            key(name.trim()).ok_or_else(|| origin.error(unknown_key(name.trim(), KEYS.iter().map(|key| key.name))))?;
+        // A launched process knows which node it is; a program that says otherwise would take another's place.
+        if key.name == "node"
+            && let Some(Origin::Variable(variable)) = self.origins.get("node")
+            && value.trim().parse() != Ok(self.config.node)
+        {
+            return Err(origin.error(format!(
+                "the environment says {variable}={}; give the program the same node number, or none",
+                self.config.node
+            )));
+        }
+        self.apply(key, &Raw::Text(value.to_owned()), origin)
+    }
+
+    fn apply(&mut self, key: &'static Key, value: &Raw, origin: Origin) -> Result<(), ConfigError> {
+        if let Err(wrong) = (key.apply)(&mut self.config, value) {
+            return Err(origin.at_line(wrong.line).error(wrong.sentence));
+        }
+        self.origins.insert(key.name, origin);
+        Ok(())
+    }
+
+    /// Where the value of a key came from.
+    fn origin(&self, key: &'static str) -> Origin {
+        self.origins.get(key).cloned().unwrap_or(Origin::Default(key))
+    }
+}
+
+/// libivy reads its address as hexadecimal digits whether or not they have their prefix.
+fn as_libivy_means(key: &Key, value: &Raw) -> Raw {
+    match value {
+        Raw::Text(text) if key.name == "base_address" && !text.trim().to_ascii_lowercase().starts_with("0x") => {
+            Raw::Text(format!("0x{}", text.trim()))
+        }
+        other => other.clone(),
+    }
+}
+
+fn libivy_key(name: &str) -> Result<&'static Key, String> {
+    match LIBIVY_KEYS.iter().find(|(theirs, _)| *theirs == name) {
+        Some((_, ours)) => Ok(key(ours).expect("each of libivy's keys is one of ours")),
+        None if key(name).is_some() => Err(format!(
+            "libivy's JSON does not have this key; put it into a trellis.toml, into {VARIABLE_PREFIX}{} or after --set",
+            name.to_ascii_uppercase()
+        )),
+        None => Err(unknown_key(name, LIBIVY_KEYS.iter().map(|(theirs, _)| *theirs))),
+    }
+}
+
+fn toml_key(name: &str) -> Result<&'static Key, String> {
+    match key(name) {
+        Some(key) if key.name == "node" => {
+            Err("the file is shared by all nodes; set TRELLIS_NODE or --set node=N instead".to_owned())
+        }
+        Some(key) => Ok(key),
+        None => match LIBIVY_KEYS.iter().find(|(theirs, _)| *theirs == name) {
+            Some((_, ours)) => Err(format!("this is libivy's name; did you mean {ours}?")),
+            None => Err(unknown_key(name, KEYS.iter().map(|key| key.name))),
+        },
+    }
+}
+
+fn unknown_key(name: &str, names: impl Iterator<Item = &'static str> + Clone) -> String {
+    match values::nearest(name, names.clone()) {
+        Some(near) => format!("no key has this name; did you mean {near}?"),
+        None => format!("no key has this name; accepted: {}", names.collect::<Vec<_>>().join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,379 @@
+//! What a launcher hands to a node, and what a node shows its launcher.
+//!
+//! A node gets its number and the addresses in the environment, and three open descriptors: a listening socket, a pipe
+//! with the secret, and a [`StatusPage`] in shared memory, through which the launcher sees what the node does, even
+//! after the node was killed. Promises: descriptors are taken once, their variables leave the environment, and no
+//! program the node starts inherits them. Nothing here ever waits for the other side.
+
+use std::fs::File;
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use crate::record::LiveCounters;
+use crate::secret::{Secret, SecretError};
+
+/// The number of the node.
+pub const NODE_VARIABLE: &str = "TRELLIS_NODE";
+/// The addresses of all nodes, separated by commas.
+pub const NODES_VARIABLE: &str = "TRELLIS_NODES";
+/// The descriptor of the socket that already listens on the node's address.
+pub const LISTEN_FD_VARIABLE: &str = "TRELLIS_LISTEN_FD";
+/// The descriptor of the pipe with the 32 bytes of the secret.
+pub const SECRET_FD_VARIABLE: &str = "TRELLIS_SECRET_FD";
+/// The descriptor of the node's status page.
+pub const STATUS_FD_VARIABLE: &str = "TRELLIS_STATUS_FD";
+
+/// The variables that name descriptors. They are no keys of the configuration.
+pub const VARIABLES: [&str; 3] = [LISTEN_FD_VARIABLE, SECRET_FD_VARIABLE, STATUS_FD_VARIABLE];
+
+/// The exit status of a node that the cluster failed.
+pub const EXIT_CLUSTER: i32 = 70;
+/// The exit status of a node whose configuration was refused.
+pub const EXIT_CONFIGURATION: i32 = 78;
+
+/// What a launcher handed over: everything is absent in a process that was started by hand.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    /// The socket that listens on this node's address.
+    pub listener: Option<TcpListener>,
+    /// The secret of the job.
+    pub secret: Option<Secret>,
+    /// The page the launcher watches.
+    pub status: Option<StatusPage>,
+}
+
+/// Why something that was handed over cannot be used, in one sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LaunchError {
+    /// A variable does not name a descriptor of the right kind.
+    #[error("{variable}={value}: {why}; start the program with `trellis run`, or unset the variable")]
+    Descriptor {
+        /// Which variable.
+        variable: &'static str,
+        /// What it says.
+        value: String,
+        /// What is wrong with that.
+        why: String,
+    },
+    /// The secret could not be read.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+}
+
+impl Inherited {
+    /// Takes what the environment names, and takes the names out of the environment. A second call finds nothing.
+    pub fn take() -> Result<Inherited, LaunchError> {
+        let listener = descriptor(LISTEN_FD_VARIABLE)?;
+        let secret = descriptor(SECRET_FD_VARIABLE)?;
+        let status = descriptor(STATUS_FD_VARIABLE)?;
+        Ok(Inherited {
+            listener: listener.map(listener_of).transpose()?,
+            secret: secret.map(Secret::from_pipe).transpose()?,
+            status: status.map(status_of).transpose()?,
+        })
+    }
+}
+
+/// Takes one variable, and the ownership of the descriptor it names.
+fn descriptor(variable: &'static str) -> Result<Option<OwnedFd>, LaunchError> {
+    let Some(value) = std::env::var_os(variable) else {
+        return Ok(None);
+    };
+    // SAFETY: Rust's own readers of the environment hold a lock against this. C code that reads the environment in
+    // another thread at this moment may miss one variable, but the strings themselves stay where they are.
+    unsafe { std::env::remove_var(variable) };
+    let wrong = |why: String| LaunchError::Descriptor { variable, value: value.to_string_lossy().into_owned(), why };
+    let number: RawFd = value
+        .to_str()
+        .and_then(|text| text.parse().ok())
+        .filter(|number| *number > 2)
+        .ok_or_else(|| wrong("this is no descriptor above 2".to_owned()))?;
+    // SAFETY: fcntl on a plain number; a number that is not open gives EBADF.
+    if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } != 0 {
+        return Err(wrong(format!("the descriptor is not open here ({})", io::Error::last_os_error())));
+    }
+    // SAFETY: it is open, and the launcher that set the variable gave it to us alone; nobody can take it twice, because
+    // the variable is gone.
+    Ok(Some(unsafe { OwnedFd::from_raw_fd(number) }))
+}
+
+fn listener_of(descriptor: OwnedFd) -> Result<TcpListener, LaunchError> {
+    let mut listens: libc::c_int = 0;
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: `listens` and `size` describe one writable integer.
+    let asked = unsafe {
+        libc::getsockopt(
+            descriptor.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ACCEPTCONN,
+            (&raw mut listens).cast(),
+            &mut size,
+        )
+    };
+    if asked != 0 || listens == 0 {
+        return Err(LaunchError::Descriptor {
+            variable: LISTEN_FD_VARIABLE,
+            value: descriptor.as_raw_fd().to_string(),
+            why: "the descriptor is no listening socket".to_owned(),
+        });
+    }
+    Ok(TcpListener::from(descriptor))
+}
+
+fn status_of(descriptor: OwnedFd) -> Result<StatusPage, LaunchError> {
+    let value = descriptor.as_raw_fd().to_string();
+    StatusPage::open(descriptor).map_err(|error| LaunchError::Descriptor {
+        variable: STATUS_FD_VARIABLE,
+        value,
+        why: format!("the descriptor is no status page of this version ({error})"),
+    })
+}
+
+/// What a node does now; with several threads, what one of them began last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// Meeting its peers.
+    Starting,
+    /// Running the program.
+    Computing,
+    /// Waiting for a page to read.
+    ReadFault(u64),
+    /// Waiting for a page to write.
+    WriteFault(u64),
+    /// Waiting in a barrier.
+    Barrier(u64),
+    /// Waiting for a lock.
+    Lock(u64),
+    /// Waiting for the answer to an operation on a word.
+    Atomic(u64),
+    /// Leaving the cluster.
+    Leaving,
+    /// No longer a member.
+    Left,
+}
+
+impl std::fmt::Display for Activity {
+    /// In words that complete "the node was killed while …".
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Activity::Starting => formatter.write_str("waiting for its peers to start"),
+            Activity::Computing => formatter.write_str("computing"),
+            Activity::ReadFault(page) => write!(formatter, "waiting to read page {page}"),
+            Activity::WriteFault(page) => write!(formatter, "waiting to write page {page}"),
+            Activity::Barrier(id) => write!(formatter, "waiting in barrier {id}"),
+            Activity::Lock(id) => write!(formatter, "waiting for lock {id}"),
+            Activity::Atomic(id) => write!(formatter, "waiting for atomic {id}"),
+            Activity::Leaving => formatter.write_str("leaving the cluster"),
+            Activity::Left => formatter.write_str("ending after it left the cluster"),
+        }
+    }
+}
+
+/// The bits of an activity's word that hold its page or id; the code is above them. A longer id is cut for display.
+const DETAIL_BITS: u32 = 56;
+
+impl Activity {
+    /// One word, so that a reader never sees the code of one activity with the page of another. Never zero.
+    fn to_word(self) -> u64 {
+        let (code, detail) = match self {
+            Activity::Starting => (1, 0),
+            Activity::Computing => (2, 0),
+            Activity::ReadFault(page) => (3, page),
+            Activity::WriteFault(page) => (4, page),
+            Activity::Barrier(id) => (5, id),
+            Activity::Lock(id) => (6, id),
+            Activity::Atomic(id) => (7, id),
+            Activity::Leaving => (8, 0),
+            Activity::Left => (9, 0),
+        };
+        code << DETAIL_BITS | detail & ((1 << DETAIL_BITS) - 1)
+    }
+
+    fn from_word(word: u64) -> Option<Activity> {
+        let detail = word & ((1 << DETAIL_BITS) - 1);
+        Some(match word >> DETAIL_BITS {
+            1 => Activity::Starting,
+            2 => Activity::Computing,
+            3 => Activity::ReadFault(detail),
+            4 => Activity::WriteFault(detail),
+            5 => Activity::Barrier(detail),
+            6 => Activity::Lock(detail),
+            7 => Activity::Atomic(detail),
+            8 => Activity::Leaving,
+            9 => Activity::Left,
+            _ => return None,
+        })
+    }
+}
+
+/// The kernel's steady clock, which a launcher and its nodes share.
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is writable, and this clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The longest last sentence a status page keeps.
+pub const FAILURE_BYTES_MAX: usize = 512;
+
+/// Changes with the form below, so that a launcher and a node of different versions notice.
+const MAGIC: u64 = u64::from_le_bytes(*b"trellis1");
+
+/// What lies in the shared page.
+#[repr(C)]
+struct Shared {
+    magic: AtomicU64,
+    pid: AtomicU32,
+    /// 0: no sentence; 1: being written; else its length plus 1.
+    failure_state: AtomicU32,
+    activity: AtomicU64,
+    since_ns: AtomicU64,
+    counters: LiveCounters,
+    failure: [AtomicU8; FAILURE_BYTES_MAX],
+}
+
+const PAGE_BYTES: usize = 4096;
+const _: () = assert!(size_of::<Shared>() <= PAGE_BYTES);
+const _: () = assert!(FAILURE_BYTES_MAX < u32::MAX as usize);
+
+/// One page of memory that a node writes and its launcher reads, while the node lives and after.
+///
+/// Whoever holds the page may die at any moment: every field is an atomic, and no field is a lock.
+#[derive(Debug)]
+pub struct StatusPage {
+    shared: NonNull<Shared>,
+    descriptor: OwnedFd,
+}
+
+// SAFETY: the page consists of atomics only, and stays mapped as long as the value lives.
+unsafe impl Send for StatusPage {}
+// SAFETY: as above.
+unsafe impl Sync for StatusPage {}
+
+impl StatusPage {
+    /// Makes an empty page: what a launcher does for each node, and a node that has no launcher for itself.
+    pub fn create() -> io::Result<StatusPage> {
+        // SAFETY: the name ends with a zero byte.
+        let number =
+            unsafe { libc::memfd_create(c"trellis-status".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+        if number < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: memfd_create made it for us.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(number) });
+        file.set_len(PAGE_BYTES as u64)?;
+        // A node that made its page shorter would kill the launcher with SIGBUS.
+        // SAFETY: fcntl on an open descriptor.
+        let sealed =
+            unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL) };
+        if sealed != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let page = StatusPage::map(OwnedFd::from(file))?;
+        page.shared().magic.store(MAGIC, Ordering::Release);
+        Ok(page)
+    }
+
+    /// Opens the page that a launcher made, and puts this process's number into it.
+    pub fn open(descriptor: OwnedFd) -> io::Result<StatusPage> {
+        let file = File::from(descriptor);
+        if file.metadata()?.len() < PAGE_BYTES as u64 {
+            return Err(io::Error::other("it is shorter than a page"));
+        }
+        let page = StatusPage::map(OwnedFd::from(file))?;
+        if page.shared().magic.load(Ordering::Acquire) != MAGIC {
+            return Err(io::Error::other("it does not begin as a status page"));
+        }
+        page.shared().pid.store(std::process::id(), Ordering::Relaxed);
+        Ok(page)
+    }
+
+    /// The descriptor to hand over; it is closed in programs that this process starts unless they are given it.
+    pub fn descriptor(&self) -> RawFd {
+        self.descriptor.as_raw_fd()
+    }
+
+    /// The process that opened the page; 0 before one did.
+    pub fn pid(&self) -> u32 {
+        self.shared().pid.load(Ordering::Relaxed)
+    }
+
+    /// Says what the node does from now on, and returns what it did before, to be put back afterwards.
+    pub fn enter(&self, activity: Activity, now_ns: u64) -> Option<Activity> {
+        self.shared().since_ns.store(now_ns, Ordering::Relaxed);
+        Activity::from_word(self.shared().activity.swap(activity.to_word(), Ordering::Relaxed))
+    }
+
+    /// What the node does, and since when on the clock of [`monotonic_ns`]; nothing before it said so.
+    pub fn activity(&self) -> Option<(Activity, u64)> {
+        let activity = Activity::from_word(self.shared().activity.load(Ordering::Relaxed))?;
+        Some((activity, self.shared().since_ns.load(Ordering::Relaxed)))
+    }
+
+    /// The counters of the node. Threads count in them directly.
+    pub fn counters(&self) -> &LiveCounters {
+        &self.shared().counters
+    }
+
+    /// Leaves the node's last sentence for the launcher. The first one stays: later ones are consequences.
+    pub fn set_failure(&self, sentence: &str) {
+        let shared = self.shared();
+        if shared.failure_state.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return;
+        }
+        let length = (0..=sentence.len().min(FAILURE_BYTES_MAX)).rev().find(|end| sentence.is_char_boundary(*end));
+        let bytes = &sentence.as_bytes()[..length.unwrap_or(0)];
+        for (cell, byte) in shared.failure.iter().zip(bytes) {
+            cell.store(*byte, Ordering::Relaxed);
+        }
+        // The length last: a reader that sees it sees the bytes.
+        shared.failure_state.store(bytes.len() as u32 + 1, Ordering::Release);
+    }
+
+    /// The node's last sentence, if it left one.
+    pub fn failure(&self) -> Option<String> {
+        let shared = self.shared();
+        let length = (shared.failure_state.load(Ordering::Acquire) as usize).checked_sub(1)?.min(FAILURE_BYTES_MAX);
+        let bytes: Vec<u8> = shared.failure[..length].iter().map(|cell| cell.load(Ordering::Relaxed)).collect();
+        (!bytes.is_empty()).then(|| String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    fn shared(&self) -> &Shared {
+        // SAFETY: the mapping is as long as `Shared`, page-aligned, zero or atomics ever since, and lives as long as
+        // `self`; the file cannot be made shorter.
+        unsafe { self.shared.as_ref() }
+    }
+
+    fn map(descriptor: OwnedFd) -> io::Result<StatusPage> {
+        // SAFETY: a new mapping where the kernel likes; the file was checked to be at least this long.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                PAGE_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                descriptor.as_raw_fd(),
+                0,
+            )
+        };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let shared = NonNull::new(address.cast()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
+        Ok(StatusPage { shared, descriptor })
+    }
+}
+
+impl Drop for StatusPage {
+    fn drop(&mut self) {
+        // SAFETY: this is the mapping that `map` made, and no reference into it outlives `self`.
+        unsafe { libc::munmap(self.shared.as_ptr().cast(), PAGE_BYTES) };
+    }
+}
+
+#[cfg(test)]
+mod tests;

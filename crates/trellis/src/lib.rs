@@ -1,0 +1,40 @@
+//! One memory over several processes: the runtime and the Rust API of Trellis.
+//!
+//! A region is mapped at the same address in every process of a cluster. Loads and stores just work; a coherence
+//! protocol decides who may read or write a page now. Start a program with `trellis run -n 4 ./program`, join with
+//! [`Cluster::join`], and share what lies in [`Cluster::region`].
+//!
+//! ```
+//! let cluster = trellis::join()?;
+//! // SAFETY: every node writes its own element, and reads the others' only after the barrier.
+//! let squares = unsafe { cluster.region().slice_mut::<u64>(0, cluster.nodes()) };
+//! squares[cluster.node()] = (cluster.node() * cluster.node()) as u64;
+//! cluster.barrier(0)?;
+//! println!("sum of squares: {}", squares.iter().sum::<u64>());
+//! cluster.leave()?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod cluster;
+pub mod config;
+mod join;
+pub mod launch;
+pub mod record;
+mod runtime;
+pub mod secret;
+
+pub use cluster::{Atomic, Cluster, JoinError, LockGuard, Region, WaitError};
+pub use config::{Config, ConfigError};
+pub use record::Counters;
+/// The leaves, for tools that look below the runtime (`trellis doctor`, embedders with a link of their own).
+pub use {trellis_memory as memory, trellis_transport as transport};
+
+/// Joins the cluster that the environment describes: the one that `trellis run` started, or a cluster of one node when
+/// the program was started by itself.
+///
+/// # Errors
+///
+/// As [`Config::from_environment`] and [`Cluster::join`].
+pub fn join() -> Result<Cluster, JoinError> {
+    Cluster::join(Config::from_environment()?)
+}

@@ -1,0 +1,95 @@
+//! How a node fails: one sentence, kept, told to the peers, and the end of the process.
+//!
+//! Promises: the first failure is the one reported; every blocked call returns an error that carries it; a process
+//! whose threads compute and never look is ended [`GRACE`] after the failure. Must never end a process whose program
+//! reacts to the error by itself in that time.
+
+use std::io::Write;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use trellis_protocol::membership::Message;
+use trellis_protocol::{NodeId, wire};
+
+use super::{EPOCH, Node};
+use crate::launch::EXIT_CLUSTER;
+
+/// How long the program has to react to an error before the process is ended.
+const GRACE: Duration = Duration::from_millis(1000);
+
+/// The first failure of a node.
+#[derive(Default)]
+pub(crate) struct Failure {
+    sentence: OnceLock<String>,
+    is_set: AtomicBool,
+    reported: AtomicBool,
+}
+
+impl Failure {
+    pub(crate) fn is_set(&self) -> bool {
+        self.is_set.load(Ordering::Acquire)
+    }
+
+    /// What happened, for people.
+    pub(crate) fn sentence(&self) -> String {
+        self.sentence.get().cloned().unwrap_or_default()
+    }
+}
+
+impl Node {
+    /// The cluster cannot go on, and this is why.
+    pub(crate) fn fail(&self, sentence: String) {
+        if self.failure.sentence.set(sentence).is_err() {
+            return;
+        }
+        self.status.set_failure(&self.failure.sentence());
+        self.failure.is_set.store(true, Ordering::Release);
+        let encoded = wire::encode(&wire::Message::Membership(Message::Fail), EPOCH);
+        for peer in (0..self.nodes).map(NodeId).filter(|&peer| peer != self.me) {
+            if self.link.is_connected(usize::from(peer.0)) {
+                // Who cannot be told notices that the connection breaks.
+                let _ = self.link.send(usize::from(peer.0), &encoded.header, trellis_transport::Payload::Nothing);
+            }
+        }
+        self.waiters.rouse_all();
+        self.progress.stop();
+    }
+
+    /// A thread cannot go on without its page and there is nobody to return an error to.
+    pub(super) fn end_after_failure(&self) -> ! {
+        self.report_failure();
+        end_now()
+    }
+
+    /// Gives the program time to end by itself, then ends it.
+    pub(super) fn end_unless_program_does(&self) {
+        std::thread::sleep(GRACE);
+        if !self.left.load(Ordering::Acquire) {
+            self.end_after_failure();
+        }
+    }
+
+    fn report_failure(&self) {
+        if !self.failure.reported.swap(true, Ordering::AcqRel) {
+            self.recorder.write(self);
+            say(&format!("node {}: {}", self.me.0, self.failure.sentence()));
+        }
+    }
+}
+
+/// Reports `sentence` and ends the process.
+pub(crate) fn end_process(sentence: &str) -> ! {
+    say(sentence);
+    end_now()
+}
+
+fn say(sentence: &str) {
+    // One write, so that the lines of several nodes do not mix.
+    let _ = std::io::stderr().write_all(format!("trellis: {sentence}\n").as_bytes());
+}
+
+fn end_now() -> ! {
+    // SAFETY: ends the process without running destructors, which could wait for the cluster that just failed.
+    unsafe { libc::_exit(EXIT_CLUSTER) }
+}

@@ -1,0 +1,84 @@
+//! Membership: hands the facts to the pure state machine and carries out what it says.
+
+use std::sync::atomic::Ordering;
+
+use trellis_protocol::membership::{Effect, Input, Message};
+use trellis_protocol::{NodeId, wire};
+
+use super::Node;
+use super::pages::lock;
+
+impl Node {
+    pub(super) fn member_connected(&self, peer: NodeId) {
+        self.member_step(Input::Connected(peer), "");
+    }
+
+    pub(super) fn member_lost(&self, peer: NodeId, why: &str) {
+        self.member_step(Input::Lost(peer), &format!("is gone without having left the cluster: {why}"));
+    }
+
+    pub(super) fn member_message(&self, from: NodeId, message: Message) {
+        self.member_step(Input::Message(from, message), "failed; its own message says why");
+    }
+
+    /// This node's program is done.
+    pub(crate) fn member_leave(&self) {
+        self.member_step(Input::Leave, "");
+    }
+
+    /// Names of those for whom a leaving node waits.
+    pub(crate) fn members_missing(&self) -> Vec<String> {
+        lock(&self.membership).0.missing().map(|peer| self.name_of(peer)).collect()
+    }
+
+    /// Looks at the clock for silent peers; returns how long until the next look.
+    pub(super) fn tick(&self) -> u64 {
+        let statistics = self.link.statistics();
+        let refused = &self.counters().strangers_refused;
+        refused.store(statistics.strangers_refused, Ordering::Relaxed);
+        for (peer, heard) in self.heard.iter().enumerate() {
+            let heard = heard.swap(0, Ordering::Relaxed);
+            if heard != 0 {
+                self.member_step_at(heard, Input::Heard(NodeId(peer as u16)), "");
+            }
+        }
+        self.member_step(Input::Tick, "");
+        lock(&self.membership).0.tick_interval()
+    }
+
+    fn member_step(&self, input: Input, why: &str) {
+        self.member_step_at(self.now(), input, why);
+    }
+
+    fn member_step_at(&self, now: u64, input: Input, why: &str) {
+        let mut members = lock(&self.membership);
+        let mut effects = std::mem::take(&mut members.1);
+        members.0.step(now, input, &mut effects);
+        let mut sentence = None;
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Send(peer, message) => self.send(peer, &wire::Message::Membership(message)),
+                Effect::AllLeft => {
+                    self.all_left.store(true, Ordering::Release);
+                    self.waiters.rouse_all();
+                }
+                Effect::Died(peer) => {
+                    sentence = Some(format!("{} {why}", self.name_of(peer)));
+                }
+                Effect::Silent(peer, silence) => {
+                    sentence = Some(format!(
+                        "{} has been silent for {:.1} s; it may be stopped or unreachable \
+                         (silence_seconds_max sets the limit)",
+                        self.name_of(peer),
+                        silence as f64 / 1e9
+                    ));
+                }
+            }
+        }
+        members.1 = effects;
+        drop(members);
+        if let Some(sentence) = sentence {
+            self.fail(sentence);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The joint: carries out what the protocols decide, with the memory and the link of one node.
+//!
+//! Promises: a fault is served in the thread that faulted where the catcher allows it; every wait has a deadline; the
+//! first failure is kept, told to the peers and reported once; effects are carried out in the order in which they were
+//! decided, under the lock of their shard. Must never touch the application view, and on the fault path must never
+//! allocate, log, or take a lock other than those of its shard, of the stream guesser and of the link.
+//!
+//! Locks are taken in this order: a connection's receive side, a shard (or the synchronisation, or the membership), a
+//! connection's send side. Nothing is ever waited for while one is held.
+
+mod failure;
+mod faults;
+mod members;
+mod pages;
+mod progress;
+mod recorder;
+mod sink;
+mod synchronisation;
+mod waiters;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use trellis_memory::Region as MappedRegion;
+use trellis_protocol::homes::HomeOf;
+use trellis_protocol::membership::{self, Membership};
+use trellis_protocol::prefetch::Streams;
+use trellis_protocol::wire::{self, Limits};
+use trellis_protocol::{NodeId, PageIndex, PageRange, sync};
+use trellis_transport::{Link, Payload};
+
+use crate::config::Config;
+use crate::launch::{Activity, StatusPage, monotonic_ns};
+use crate::record::LiveCounters;
+
+pub(crate) use failure::Failure;
+pub(crate) use faults::Server;
+pub(crate) use progress::{Waited, start_service};
+pub(crate) use recorder::Recorder;
+pub(crate) use waiters::Ticket;
+
+use pages::Shard;
+use progress::Progress;
+use waiters::Waiters;
+
+/// Independent parts of the page protocol, each with a lock of its own; neighbouring chunks are in different ones.
+const SHARDS: u32 = 16;
+/// There is one cluster and it does not change: frames of any other epoch are refused.
+const EPOCH: u32 = 1;
+/// A leaving node looks this often whether the others have left, besides being told.
+const LEAVE_LOOK_NS: u64 = 250_000_000;
+/// A leaving node says for whom it stays after this long, and then ever more seldom.
+const LEAVE_WORD_NS: u64 = 30_000_000_000;
+
+/// Everything that one node of a cluster is.
+pub(crate) struct Node {
+    pub(crate) config: Config,
+    pub(crate) me: NodeId,
+    pub(crate) nodes: u16,
+    pub(crate) region: MappedRegion,
+    pub(crate) recorder: Recorder,
+    pub(crate) failure: Failure,
+    pub(crate) status: StatusPage,
+    link: Box<dyn Link>,
+    limits: Limits,
+    shards: Box<[Mutex<Shard>]>,
+    streams: Mutex<Streams>,
+    synchronisation: Mutex<(sync::Sync, Vec<sync::Effect>)>,
+    membership: Mutex<(Membership, Vec<membership::Effect>)>,
+    /// When something last arrived from each peer, by [`Node::now`].
+    heard: Box<[AtomicU64]>,
+    waiters: Waiters,
+    progress: Progress,
+    started: Instant,
+    left: AtomicBool,
+    all_left: AtomicBool,
+}
+
+impl Node {
+    pub(crate) fn new(
+        config: Config,
+        region: MappedRegion,
+        link: Box<dyn Link>,
+        status: StatusPage,
+    ) -> std::io::Result<Node> {
+        let me = NodeId(config.node as u16);
+        let nodes = config.node_count() as u16;
+        let pages = region.pages() as u32;
+        let silence_max = config.silence_seconds_max.saturating_mul(1_000_000_000);
+        let progress = Progress::new(&config, link.readiness(), region.event_fd())?;
+        Ok(Node {
+            me,
+            nodes,
+            limits: Limits { pages, page_bytes: config.page_bytes as u32, nodes, epoch: EPOCH },
+            shards: (0..SHARDS).map(|shard| Mutex::new(Shard::new(&config, pages, shard))).collect(),
+            streams: Mutex::new(Streams::new(pages, config.prefetch_pages_max as u32)),
+            synchronisation: Mutex::new((sync::Sync::new(me, nodes), Vec::with_capacity(64))),
+            membership: Mutex::new((Membership::new(me, nodes, silence_max), Vec::with_capacity(64))),
+            heard: (0..nodes).map(|_| AtomicU64::new(0)).collect(),
+            waiters: Waiters::new(),
+            progress,
+            recorder: Recorder::new(&config),
+            failure: Failure::default(),
+            status,
+            link,
+            region,
+            config,
+            started: Instant::now(),
+            left: AtomicBool::new(false),
+            all_left: AtomicBool::new(false),
+        })
+    }
+
+    /// Nanoseconds since this node started.
+    pub(crate) fn now(&self) -> u64 {
+        self.started.elapsed().as_nanos() as u64
+    }
+
+    /// What the launcher and the report see of this node's counters.
+    pub(crate) fn counters(&self) -> &LiveCounters {
+        self.status.counters()
+    }
+
+    /// Shows the launcher what this node does now.
+    pub(crate) fn doing(&self, activity: Activity) {
+        self.status.enter(activity, monotonic_ns());
+    }
+
+    pub(crate) fn is_connected(&self, peer: usize) -> bool {
+        self.link.is_connected(peer)
+    }
+
+    /// Why a peer is not there yet, where the link knows.
+    pub(crate) fn trouble_with(&self, peer: usize) -> Option<String> {
+        self.link.trouble(peer)
+    }
+
+    /// How an error names a peer.
+    pub(crate) fn name_of(&self, node: NodeId) -> String {
+        match self.config.nodes.get(usize::from(node.0)) {
+            Some(address) => format!("node {} ({address})", node.0),
+            None => format!("node {}", node.0),
+        }
+    }
+
+    /// Sends a message, with the bytes of its pages straight from the engine view.
+    fn send(&self, to: NodeId, message: &wire::Message) {
+        debug_assert_ne!(to, self.me);
+        let encoded = wire::encode(message, EPOCH);
+        let pages = match message {
+            wire::Message::Coherence(message) => message.bytes(),
+            _ => None,
+        };
+        let counters = self.counters();
+        let payload = match pages {
+            Some(range) => {
+                LiveCounters::add(&counters.pages_out, u64::from(range.count()));
+                Payload::Pinned(self.engine(range), self.bytes_of(range))
+            }
+            None if encoded.body().is_empty() => Payload::Nothing,
+            None => Payload::Copy(encoded.body()),
+        };
+        let body_bytes = pages.map_or(encoded.body().len(), |range| self.bytes_of(range));
+        LiveCounters::add(&counters.messages_out, 1);
+        LiveCounters::add(&counters.bytes_out, (wire::HEADER_BYTES + body_bytes) as u64);
+        if let Err(error) = self.link.send(usize::from(to.0), &encoded.header, payload) {
+            // A peer that is gone is reported by `lost`, which knows more; what cannot be queued is our own failure.
+            if !self.link.is_lost(usize::from(to.0)) {
+                self.fail(format!("cannot send to {}: {error}", self.name_of(to)));
+            }
+        }
+    }
+
+    fn engine(&self, range: PageRange) -> *mut u8 {
+        self.region.engine(range.first().0 as usize, range.count() as usize)
+    }
+
+    fn bytes_of(&self, range: PageRange) -> usize {
+        range.count() as usize * self.config.page_bytes
+    }
+
+    /// The node that manages `page`.
+    fn manager_of(&self, page: PageIndex) -> NodeId {
+        pages::home(&self.config).manager_of(page, self.nodes)
+    }
+
+    /// Waits until every node's program is done, or the cluster failed.
+    pub(crate) fn wait_until_all_left(&self) {
+        let ticket = self.waiters.take();
+        let mut next_word = self.now() + LEAVE_WORD_NS;
+        while !self.is_over() {
+            self.wait(&ticket, self.now() + LEAVE_LOOK_NS);
+            if self.now() >= next_word {
+                next_word = self.now() * 2;
+                let missing = self.members_missing().join(", ");
+                eprintln!("trellis: node {}: done, and serving until {missing} leave too", self.me.0);
+            }
+        }
+    }
+
+    /// Ends the service thread and closes the link: nothing is served after this.
+    pub(crate) fn close(&self, service: std::thread::JoinHandle<()>) -> std::thread::Result<()> {
+        self.left.store(true, Ordering::Release);
+        self.progress.stop();
+        let ended = service.join();
+        self.link.close();
+        ended
+    }
+
+    fn is_over(&self) -> bool {
+        self.failure.is_set() || self.all_left.load(Ordering::Acquire)
+    }
+
+    /// Pages of the application view that hold bytes `[offset, offset + bytes)`.
+    pub(crate) fn pages_of(&self, offset: usize, bytes: usize) -> std::ops::Range<u32> {
+        let end = (offset + bytes).min(self.region.bytes());
+        let page_bytes = self.config.page_bytes;
+        (offset / page_bytes) as u32..end.div_ceil(page_bytes) as u32
+    }
+
+    fn shard_of(&self, page: PageIndex) -> &Mutex<Shard> {
+        &self.shards[(page.0 / trellis_protocol::CHUNK_PAGES % SHARDS) as usize]
+    }
+}

@@ -1,0 +1,310 @@
+//! Who looks after the link, and how threads wait.
+//!
+//! One thread at a time has the *receiving role*. A thread that waits takes it if it is free and polls, because waking
+//! another core costs more than everything else on the way of a page (about 22 µs on the reference machine). When
+//! nobody waits, the service thread sleeps on the link's readiness and takes the role when something arrives. While a
+//! thread of the program polls, the service thread's interest in the link is switched off, so that a message wakes
+//! nobody.
+//!
+//! Polling is bounded by `spin_microseconds_max` since the last frame, and does not happen at all when this host runs
+//! more nodes than it has cores: then the one who polls keeps the one who would answer from running.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::{Node, Ticket};
+use crate::config::Config;
+
+/// A sleeping thread looks at the cluster's health this often.
+const SLEEP_MAX: Duration = Duration::from_millis(250);
+/// Polls between two looks at the clock.
+const POLLS_PER_LOOK: u32 = 8;
+
+const LINK: u64 = 1;
+const FAULTS: u64 = 2;
+const TIMER: u64 = 3;
+const STOP: u64 = 4;
+
+/// How a wait ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Waited {
+    Done,
+    Failed,
+    TooLong,
+}
+
+/// The receiving role and the service thread's descriptors.
+pub(crate) struct Progress {
+    role: AtomicBool,
+    epoll: OwnedFd,
+    link: RawFd,
+    timer: OwnedFd,
+    stop: OwnedFd,
+    /// When the timer is set to go off; `u64::MAX` when it is not.
+    due: AtomicU64,
+    spin_ns: u64,
+}
+
+impl Progress {
+    pub(super) fn new(config: &Config, link: RawFd, faults: Option<RawFd>) -> io::Result<Progress> {
+        let progress = Progress {
+            role: AtomicBool::new(false),
+            // SAFETY: creates a descriptor; takes no pointer.
+            epoll: owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?,
+            link,
+            // SAFETY: creates a descriptor; takes no pointer.
+            timer: owned(unsafe {
+                libc::timerfd_create(libc::CLOCK_MONOTONIC, libc::TFD_CLOEXEC | libc::TFD_NONBLOCK)
+            })?,
+            // SAFETY: creates a descriptor; takes no pointer.
+            stop: owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?,
+            due: AtomicU64::new(u64::MAX),
+            spin_ns: spin_ns(config),
+        };
+        progress.control(libc::EPOLL_CTL_ADD, link, LINK, libc::EPOLLIN)?;
+        progress.control(libc::EPOLL_CTL_ADD, progress.timer.as_raw_fd(), TIMER, libc::EPOLLIN)?;
+        progress.control(libc::EPOLL_CTL_ADD, progress.stop.as_raw_fd(), STOP, libc::EPOLLIN)?;
+        if let Some(faults) = faults {
+            progress.control(libc::EPOLL_CTL_ADD, faults, FAULTS, libc::EPOLLIN)?;
+        }
+        Ok(progress)
+    }
+
+    /// Makes the service thread look after held pages at `due` (see [`Node::now`]) at the latest.
+    pub(super) fn wake_at(&self, now: u64, due: u64) {
+        if self.due.fetch_min(due, Ordering::AcqRel) <= due {
+            return;
+        }
+        let wait = due.saturating_sub(now).max(1);
+        let at = libc::itimerspec {
+            it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },
+            it_value: libc::timespec {
+                tv_sec: (wait / 1_000_000_000) as libc::time_t,
+                tv_nsec: (wait % 1_000_000_000) as libc::c_long,
+            },
+        };
+        // SAFETY: `at` lives on this stack during the call; the descriptor is ours.
+        unsafe { libc::timerfd_settime(self.timer.as_raw_fd(), 0, &raw const at, std::ptr::null_mut()) };
+    }
+
+    /// Ends the service thread.
+    pub(super) fn stop(&self) {
+        let one = 1u64;
+        // SAFETY: writes the eight bytes of `one`, as eventfd(2) wants.
+        unsafe { libc::write(self.stop.as_raw_fd(), (&raw const one).cast(), 8) };
+    }
+
+    fn take_role(&self) -> bool {
+        self.role.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    fn drop_role(&self) {
+        self.role.store(false, Ordering::Release);
+    }
+
+    /// Switches the service thread's interest in the link.
+    fn watch_link(&self, on: bool) {
+        let events = if on { libc::EPOLLIN } else { 0 };
+        // Both descriptors live as long as the node, so this cannot fail.
+        let _ = self.control(libc::EPOLL_CTL_MOD, self.link, LINK, events);
+    }
+
+    fn control(&self, operation: i32, fd: RawFd, tag: u64, events: i32) -> io::Result<()> {
+        let mut event = libc::epoll_event { events: events as u32, u64: tag };
+        // SAFETY: `event` lives on this stack during the call.
+        match unsafe { libc::epoll_ctl(self.epoll.as_raw_fd(), operation, fd, &raw mut event) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn sleep(&self, timeout: Duration, events: &mut [libc::epoll_event; 4]) -> usize {
+        let timeout_ms = timeout.as_millis().clamp(1, i32::MAX as u128) as i32;
+        // SAFETY: the kernel writes at most four events into the array of four.
+        let count = unsafe { libc::epoll_wait(self.epoll.as_raw_fd(), events.as_mut_ptr(), 4, timeout_ms) };
+        usize::try_from(count).unwrap_or(0)
+    }
+}
+
+impl Node {
+    /// Waits until the ticket is signalled, the cluster failed, or `deadline` passed.
+    pub(crate) fn wait(&self, ticket: &Ticket<'_>, deadline: u64) -> Waited {
+        loop {
+            if self.poll_until(ticket, deadline) {
+                return Waited::Done;
+            }
+            if self.failure.is_set() {
+                return Waited::Failed;
+            }
+            let now = self.now();
+            if now >= deadline {
+                return Waited::TooLong;
+            }
+            ticket.sleep(SLEEP_MAX.min(Duration::from_nanos(deadline - now)));
+        }
+    }
+
+    /// Polls, with the receiving role if it is free, for the bounded time; whether the ticket was signalled.
+    fn poll_until(&self, ticket: &Ticket<'_>, deadline: u64) -> bool {
+        let mut until = self.now() + self.progress.spin_ns;
+        let has_role = self.progress.take_role();
+        if has_role {
+            self.progress.watch_link(false);
+        }
+        let mut polls = 0u32;
+        while !ticket.is_done() {
+            if has_role && self.receive() > 0 {
+                until = self.now() + self.progress.spin_ns;
+                continue;
+            }
+            std::hint::spin_loop();
+            polls = polls.wrapping_add(1);
+            if polls.is_multiple_of(POLLS_PER_LOOK) && (self.now() > until.min(deadline) || self.failure.is_set()) {
+                break;
+            }
+        }
+        if has_role {
+            self.progress.watch_link(true);
+            self.progress.drop_role();
+        }
+        ticket.is_done()
+    }
+
+    fn receive(&self) -> usize {
+        self.link.poll(&mut super::sink::Receiver(self))
+    }
+
+    fn serve_forever(&self) {
+        let mut next_tick = 0;
+        while !self.is_over() {
+            let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+            let now = self.now();
+            let timeout = Duration::from_nanos(next_tick.max(now) - now);
+            let count = self.progress.sleep(timeout, &mut events);
+            for event in &events[..count] {
+                match event.u64 {
+                    LINK => self.serve_link(),
+                    FAULTS => self.serve_faults(),
+                    TIMER => self.serve_timer(),
+                    _ => return,
+                }
+            }
+            if self.now() >= next_tick {
+                next_tick = self.now() + self.tick();
+            }
+        }
+    }
+
+    fn serve_link(&self) {
+        if self.progress.take_role() {
+            while self.receive() > 0 {}
+            self.progress.drop_role();
+        }
+    }
+
+    /// Faults of blocked threads: submits them and stays awake for the answers, because waking this thread once more
+    /// for each would cost more than the answer takes.
+    fn serve_faults(&self) {
+        let mut faults = Vec::with_capacity(64);
+        let mut until = self.now() + self.progress.spin_ns;
+        loop {
+            self.region.take_faults(&mut faults);
+            let busy = !faults.is_empty();
+            for fault in faults.drain(..) {
+                self.submit(fault);
+            }
+            let mut received = 0;
+            if self.progress.take_role() {
+                received = self.receive();
+                self.progress.drop_role();
+            }
+            if busy || received > 0 {
+                until = self.now() + self.progress.spin_ns;
+            } else if self.now() > until || self.is_over() {
+                return;
+            }
+        }
+    }
+
+    fn serve_timer(&self) {
+        let mut expirations = 0u64;
+        // SAFETY: reads the eight bytes that timerfd(2) gives into `expirations`.
+        unsafe { libc::read(self.progress.timer.as_raw_fd(), (&raw mut expirations).cast(), 8) };
+        self.progress.due.store(u64::MAX, Ordering::Release);
+        if let Some(due) = self.release_held() {
+            self.progress.wake_at(self.now(), due);
+        }
+    }
+}
+
+/// Starts the thread that serves the link while no thread of the program does.
+pub(crate) fn start_service(node: &Arc<Node>) -> io::Result<std::thread::JoinHandle<()>> {
+    let node = Arc::clone(node);
+    std::thread::Builder::new().name("trellis-service".to_owned()).spawn(move || {
+        block_all_signals();
+        prefer_short_slices();
+        node.serve_forever();
+        if node.failure.is_set() {
+            node.end_unless_program_does();
+        }
+    })
+}
+
+/// The program's signals are for the program's threads.
+fn block_all_signals() {
+    // SAFETY: a signal set on this stack is filled, cleared of the signals that a fault of our own would raise, and
+    // handed to the kernel.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigfillset(&raw mut set);
+        for fatal in [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT] {
+            libc::sigdelset(&raw mut set, fatal);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
+    }
+}
+
+/// Asks for the shortest time slice, so that the kernel lets this thread in early when every core computes: a peer waits
+/// for it. Linux takes it since 6.12; elsewhere nothing changes.
+fn prefer_short_slices() {
+    #[repr(C)]
+    struct SchedulingAttributes {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        runtime_ns: u64,
+        deadline_ns: u64,
+        period_ns: u64,
+    }
+    let attributes = SchedulingAttributes {
+        size: size_of::<SchedulingAttributes>() as u32,
+        policy: 0,
+        flags: 0,
+        nice: 0,
+        priority: 0,
+        runtime_ns: 100_000,
+        deadline_ns: 0,
+        period_ns: 0,
+    };
+    // SAFETY: the structure is sched_setattr(2)'s first version, whose size it names; it lives during the call.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+}
+
+fn spin_ns(config: &Config) -> u64 {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let nodes_here = if config.is_on_loopback() { config.node_count() } else { 1 };
+    if nodes_here > cores { 0 } else { config.spin_microseconds_max * 1000 }
+}
+
+fn owned(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor was just created and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

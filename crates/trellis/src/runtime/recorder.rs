@@ -1,0 +1,116 @@
+//! The run's own record: phases always, single faults when a record was asked for.
+//!
+//! Promises: noting a fault allocates nothing, the room for `record_faults_max` of them is taken at the start (and is
+//! only address space until used); what finds no room is counted.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Node;
+use super::pages::lock;
+use crate::config::Config;
+use crate::record::{FaultKind, FaultRecord, Phase, Record, VERSION};
+
+/// Most threads whose faults are told apart; later ones count as the last.
+const THREADS_MAX: usize = 1024;
+
+pub(crate) struct Recorder {
+    faults: Option<Mutex<Faults>>,
+    dropped: AtomicU64,
+    phases: Mutex<Vec<(String, u64)>>,
+}
+
+struct Faults {
+    faults: Vec<FaultRecord>,
+    /// Kernel numbers of the threads that faulted, in the order of their first fault.
+    threads: Vec<libc::pid_t>,
+}
+
+impl Recorder {
+    pub(crate) fn new(config: &Config) -> Recorder {
+        let faults = config.record.as_ref().map(|_| {
+            Mutex::new(Faults {
+                faults: Vec::with_capacity(config.record_faults_max),
+                threads: Vec::with_capacity(THREADS_MAX),
+            })
+        });
+        Recorder { faults, dropped: AtomicU64::new(0), phases: Mutex::new(Vec::new()) }
+    }
+
+    pub(super) fn fault(&self, since_ns: u64, page: u32, kind: FaultKind, waited_ns: u64) {
+        let Some(faults) = &self.faults else { return };
+        // SAFETY: gettid(2) has no arguments and cannot fail.
+        let this_thread = unsafe { libc::gettid() };
+        let mut faults = lock(faults);
+        let thread = faults.number_of(this_thread);
+        if faults.faults.len() == faults.faults.capacity() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        faults.faults.push(FaultRecord {
+            time_us: since_ns / 1000,
+            page: u64::from(page),
+            kind,
+            wait_us_x10: waited_ns / 100,
+            thread,
+        });
+    }
+
+    /// A part of the run that the program names begins.
+    pub(crate) fn phase(&self, name: &str, now_ns: u64) {
+        lock(&self.phases).push((name.to_owned(), now_ns));
+    }
+
+    /// Writes the record if one was asked for.
+    pub(crate) fn write(&self, node: &Node) {
+        let (Some(folder), Some(faults)) = (&node.config.record, &self.faults) else { return };
+        let record = self.record(node, &lock(faults).faults);
+        if let Err(error) = record.write(folder) {
+            eprintln!("trellis: node {}: {error}", node.me.0);
+        }
+    }
+
+    fn record(&self, node: &Node, faults: &[FaultRecord]) -> Record {
+        let now_us = node.now() / 1000;
+        let begun = lock(&self.phases);
+        let ends = begun.iter().skip(1).map(|(_, start)| start / 1000).chain([now_us]);
+        let phases = begun.iter().zip(ends).map(|((name, start), end_us)| Phase {
+            name: name.clone(),
+            start_us: start / 1000,
+            end_us,
+        });
+        let program = std::env::current_exe().ok();
+        let program = program.as_deref().and_then(|path| path.file_name()).unwrap_or_default();
+        Record {
+            version: VERSION,
+            node: usize::from(node.me.0),
+            nodes: usize::from(node.nodes),
+            program: program.to_string_lossy().into_owned(),
+            page_bytes: node.config.page_bytes,
+            region_bytes: node.region.bytes(),
+            catch: node.region.catcher().to_string(),
+            link: node.config.link.to_string(),
+            coherence: node.config.coherence.to_string(),
+            home: node.config.home.to_string(),
+            security: node.config.security_in_use().to_string(),
+            seconds: now_us as f64 / 1e6,
+            counters: node.counters().load(),
+            phases: phases.collect(),
+            faults_dropped: self.dropped.load(Ordering::Relaxed),
+            faults: faults.to_vec(),
+        }
+    }
+}
+
+impl Faults {
+    fn number_of(&mut self, thread: libc::pid_t) -> u64 {
+        let known = self.threads.iter().position(|&known| known == thread);
+        let number = known.unwrap_or_else(|| {
+            if self.threads.len() < THREADS_MAX {
+                self.threads.push(thread);
+            }
+            self.threads.len() - 1
+        });
+        number as u64
+    }
+}

@@ -1,0 +1,238 @@
+//! The runtime over a link inside one process: several nodes, each with its own views of its own region, joined by
+//! real catchers and the real protocol. Every test runs with every catcher and every home.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use trellis::config::{Catch, Home};
+use trellis::transport::links::in_process;
+use trellis::{Cluster, Config};
+
+/// Where the next cluster's first node maps its region: tests run at the same time in one process.
+static NEXT_BASE: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
+const REGION_BYTES: usize = 8 << 20;
+
+fn on_every_kind(nodes: usize, program: impl Fn(&Cluster) + Sync) {
+    for catch in [Catch::Signal, Catch::Handler, Catch::Mprotect] {
+        for home in [Home::Manager, Home::Interleaved] {
+            run(nodes, |config| (config.catch, config.home) = (catch, home), &program);
+        }
+    }
+}
+
+fn run(nodes: usize, change: impl Fn(&mut Config), program: impl Fn(&Cluster) + Sync) {
+    let links = in_process::mesh(nodes);
+    std::thread::scope(|scope| {
+        for (node, link) in links.into_iter().enumerate() {
+            let mut config = Config {
+                nodes: (0..nodes).map(|node| format!("localhost:{}", 1 + node)).collect(),
+                node,
+                region_bytes: REGION_BYTES,
+                base_address: NEXT_BASE.fetch_add(2 * REGION_BYTES, Ordering::Relaxed),
+                start_seconds_max: 20,
+                silence_seconds_max: 20,
+                wait_seconds_max: 60,
+                ..Config::default()
+            };
+            change(&mut config);
+            let program = &program;
+            scope.spawn(move || {
+                let cluster = Cluster::join_over(config, Box::new(link)).expect("the node joins");
+                program(&cluster);
+                cluster.leave().expect("the node leaves");
+            });
+        }
+    });
+}
+
+/// A word of the region as an atomic, because other nodes write it at the same time.
+fn word(cluster: &Cluster, index: usize) -> &AtomicU64 {
+    assert!(index * 8 < cluster.region().bytes());
+    // SAFETY: inside the region, aligned, and only ever used as an atomic by these tests.
+    unsafe { &*cluster.region().base().cast::<AtomicU64>().add(index) }
+}
+
+#[test]
+fn what_one_node_writes_the_others_read_after_a_barrier() {
+    on_every_kind(3, |cluster| {
+        let words = 3 * 4096;
+        for index in (0..words).filter(|index| index % 3 == cluster.node()) {
+            word(cluster, index).store(index as u64 * 7 + 1, Ordering::Relaxed);
+        }
+        cluster.barrier(1).unwrap();
+        for index in 0..words {
+            assert_eq!(word(cluster, index).load(Ordering::Relaxed), index as u64 * 7 + 1, "word {index}");
+        }
+        cluster.barrier(2).unwrap();
+    });
+}
+
+#[test]
+fn hardware_atomics_count_across_nodes_and_threads() {
+    const ROUNDS: u64 = 300;
+    on_every_kind(3, |cluster| {
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| for _ in 0..ROUNDS { word(cluster, 5).fetch_add(1, Ordering::SeqCst); });
+            }
+        });
+        cluster.barrier(0).unwrap();
+        assert_eq!(word(cluster, 5).load(Ordering::SeqCst), 3 * 2 * ROUNDS);
+    });
+}
+
+#[test]
+fn a_lock_keeps_plain_increments_apart() {
+    const ROUNDS: u64 = 100;
+    on_every_kind(3, |cluster| {
+        for _ in 0..ROUNDS {
+            let _guard = cluster.lock(42).unwrap();
+            let counter = word(cluster, 0);
+            counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        }
+        cluster.barrier(0).unwrap();
+        assert_eq!(word(cluster, 0).load(Ordering::Relaxed), 3 * ROUNDS);
+    });
+}
+
+#[test]
+fn a_lock_taken_again_by_its_last_holder_costs_no_message() {
+    run(2, |_| (), |cluster| {
+        if cluster.node() == 1 {
+            drop(cluster.lock(2).unwrap());
+            let before = cluster.counters();
+            for _ in 0..100 {
+                drop(cluster.lock(2).unwrap());
+            }
+            let since = cluster.counters().since(&before);
+            assert_eq!((since.lock_acquires, since.lock_acquires_local), (100, 100));
+            assert_eq!(since.messages_out, 0);
+        }
+        cluster.barrier(0).unwrap();
+    });
+}
+
+#[test]
+fn words_at_their_home_are_atomic() {
+    on_every_kind(3, |cluster| {
+        let mine: Vec<u64> = (0..50).map(|_| cluster.atomic(7).fetch_add(1).unwrap()).collect();
+        assert!(mine.windows(2).all(|pair| pair[0] < pair[1]));
+        cluster.barrier(0).unwrap();
+        assert_eq!(cluster.atomic(7).load().unwrap(), 150);
+        let won = cluster.atomic(8).compare_exchange(0, 1 + cluster.node() as u64).unwrap().is_ok();
+        cluster.atomic(9).fetch_add(u64::from(won)).unwrap();
+        cluster.barrier(0).unwrap();
+        assert_eq!(cluster.atomic(9).load().unwrap(), 1, "exactly one exchange wins");
+    });
+}
+
+#[test]
+fn many_threads_fault_on_the_same_pages_at_once() {
+    on_every_kind(2, |cluster| {
+        if cluster.node() == 0 {
+            (0..64).for_each(|page| word(cluster, page * 512).store(page as u64, Ordering::Relaxed));
+        }
+        cluster.barrier(0).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..8usize {
+                scope.spawn(move || {
+                    for step in 0..64 {
+                        let page = (step * 7 + thread) % 64;
+                        assert_eq!(word(cluster, page * 512).load(Ordering::Relaxed), page as u64);
+                        word(cluster, page * 512 + 1 + thread).fetch_add(1, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        cluster.barrier(1).unwrap();
+        for page in 0..64 {
+            for thread in 0..8 {
+                assert_eq!(word(cluster, page * 512 + 1 + thread).load(Ordering::Relaxed), 2, "page {page}");
+            }
+        }
+    });
+}
+
+#[test]
+fn nodes_that_take_turns_on_one_word_all_get_there() {
+    for catch in [Catch::Signal, Catch::Handler, Catch::Mprotect] {
+        run(4, |config| config.catch = catch, |cluster| {
+            let (me, nodes) = (cluster.node() as u64, cluster.nodes() as u64);
+            loop {
+                let counter = word(cluster, 9).load(Ordering::SeqCst);
+                if counter >= 50 {
+                    break;
+                }
+                if counter % nodes == me {
+                    word(cluster, 9).store(counter + 1, Ordering::SeqCst);
+                }
+                std::hint::spin_loop();
+            }
+            cluster.barrier(0).unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_sequential_reader_faults_far_less_than_once_a_page() {
+    run(2, |config| config.catch = Catch::Signal, |cluster| {
+        let words = REGION_BYTES / 8;
+        if cluster.node() == 0 {
+            (0..words).for_each(|index| word(cluster, index).store(index as u64, Ordering::Relaxed));
+        }
+        cluster.barrier(0).unwrap();
+        if cluster.node() == 1 {
+            let sum = (0..words).map(|index| word(cluster, index).load(Ordering::Relaxed)).sum::<u64>();
+            assert_eq!(sum, (0..words as u64).sum::<u64>());
+            let faults = cluster.counters().read_faults;
+            assert!(faults < 100, "{faults} read faults for {} pages", REGION_BYTES / 4096);
+        }
+        cluster.barrier(1).unwrap();
+    });
+}
+
+#[test]
+fn announced_pages_are_there_when_they_are_touched() {
+    on_every_kind(2, |cluster| {
+        if cluster.node() == 0 {
+            (0..1024).for_each(|page| word(cluster, page * 512).store(page as u64, Ordering::Relaxed));
+        }
+        cluster.barrier(0).unwrap();
+        if cluster.node() == 1 {
+            cluster.prefetch(0, 1024 * 4096, true).unwrap();
+            let before = cluster.counters();
+            for page in 0..1024 {
+                assert_eq!(word(cluster, page * 512).fetch_add(1, Ordering::Relaxed), page as u64);
+            }
+            let since = cluster.counters().since(&before);
+            let faults = since.read_faults + since.write_faults + since.upgrade_faults;
+            assert_eq!(faults, 0, "every page was announced");
+        }
+        cluster.barrier(1).unwrap();
+    });
+}
+
+#[test]
+fn larger_pages_travel_whole() {
+    for page_bytes in [64 << 10, 2 << 20] {
+        run(2, |config| config.page_bytes = page_bytes, |cluster| {
+            if cluster.node() == 0 {
+                for index in 0..REGION_BYTES / 8 {
+                    word(cluster, index).store(index as u64, Ordering::Relaxed);
+                }
+            }
+            cluster.barrier(0).unwrap();
+            let every = (0..REGION_BYTES / 8).step_by(97);
+            every.for_each(|index| assert_eq!(word(cluster, index).load(Ordering::Relaxed), index as u64));
+            cluster.barrier(1).unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_range_outside_the_region_is_refused() {
+    run(1, |_| (), |cluster| {
+        let error = cluster.prefetch(REGION_BYTES - 1, 2, false).unwrap_err();
+        assert!(error.to_string().contains("not inside the region"), "{error}");
+        assert!(cluster.lock_release(3).unwrap_err().to_string().contains("lock 3 is not held"));
+    });
+}
