@@ -59,7 +59,8 @@ pub(crate) fn join(config: Config) -> Result<Joined, JoinError> {
     let Inherited { listener, secret, status } = Inherited::take()?;
     let region = make_region(&config)?;
     let link: Box<dyn Link> = if config.node_count() == 1 {
-        Box::new(in_process::mesh(1).pop().expect("a mesh of one has one link"))
+        let alone = in_process::mesh(1).map_err(|source| JoinError::System { what: "descriptors cannot be made", source });
+        Box::new(alone?.pop().expect("a mesh of one has one link"))
     } else {
         Box::new(make_link(&config, listener, &Secret::choose(&config, secret)?)?)
     };

@@ -20,7 +20,7 @@ fn on_every_kind(nodes: usize, program: impl Fn(&Cluster) + Sync) {
 }
 
 fn run(nodes: usize, change: impl Fn(&mut Config), program: impl Fn(&Cluster) + Sync) {
-    let links = in_process::mesh(nodes);
+    let links = in_process::mesh(nodes).expect("descriptors can be made");
     std::thread::scope(|scope| {
         for (node, link) in links.into_iter().enumerate() {
             let mut config = Config {

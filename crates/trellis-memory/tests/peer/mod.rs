@@ -161,8 +161,10 @@ impl World {
     }
 
     /// Takes access away, as another node's write (`Access::None`) or read (`Access::Read`) would.
-    pub(crate) fn withdraw(&self, page: usize, count: usize, left: Access) {
+    /// Returns from how many pages.
+    pub(crate) fn withdraw(&self, page: usize, count: usize, left: Access) -> usize {
         let mut held = self.peer.held();
+        let mut changed = 0;
         for page in page..page + count {
             match (held.access[page], left) {
                 (Access::Write, Access::Read) => self.region.downgrade(page, 1).expect("downgraded"),
@@ -170,7 +172,9 @@ impl World {
                 _ => continue,
             }
             held.access[page] = left;
+            changed += 1;
         }
+        changed
     }
 
     /// Downgrades a page, runs `look` on its engine view, and lets faults be answered again.

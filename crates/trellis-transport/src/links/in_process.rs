@@ -1,0 +1,337 @@
+//! The link `in_process`: queues between threads, for tests of the layers above.
+//!
+//! Promised: the contract of [`crate::links`], with two simplifications: a pinned body is copied when
+//! it is sent, and all nodes are up from the start.
+//!
+//! Never done here: security (all nodes are one process), sockets.
+
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use crate::links::descriptors::{Epoll, Event};
+use crate::links::{Link, LinkStatistics, Lost, Payload, PeerStatistics, Placement, SendError, Sink};
+use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX, QUEUE_BYTES_MAX, QUEUED_FRAME_BYTES};
+
+/// Frames delivered from one peer in one poll, so that a fast peer does not starve the others.
+const FRAMES_PER_POLL_MAX: usize = 64;
+
+/// One node's end of a mesh.
+pub struct InProcess {
+    node: usize,
+    mesh: Arc<Mesh>,
+}
+
+/// Joins `nodes` nodes in this process.
+///
+/// # Errors
+///
+/// When the operating system gives no more descriptors (two for each node).
+pub fn mesh(nodes: usize) -> io::Result<Vec<InProcess>> {
+    let mut ends = Vec::with_capacity(nodes);
+    for _ in 0..nodes {
+        let (epoll, event) = (Epoll::new()?, Event::new()?);
+        epoll.add(event.raw(), false, 0)?;
+        // Readable from the start: all peers are up, and nobody has heard of it yet.
+        event.signal();
+        ends.push(End { epoll, event, closed: AtomicBool::new(false) });
+    }
+    let lanes = (0..nodes * nodes).map(|_| Lane::new()).collect();
+    let mesh = Arc::new(Mesh { ends, lanes });
+    Ok((0..nodes).map(|node| InProcess { node, mesh: Arc::clone(&mesh) }).collect())
+}
+
+struct Mesh {
+    ends: Vec<End>,
+    /// The lane from node `a` to node `b` is number `a * nodes + b`.
+    lanes: Vec<Lane>,
+}
+
+struct End {
+    epoll: Epoll,
+    event: Event,
+    closed: AtomicBool,
+}
+
+/// One direction of one pair.
+struct Lane {
+    queue: Mutex<Queue>,
+    /// Held while the receiver of this lane is inside its callbacks.
+    receiving: Mutex<Receiving>,
+    /// Set by the receiver that refused a frame, or that saw the sender go.
+    broken: AtomicBool,
+    frames_in: AtomicU64,
+    bytes_in: AtomicU64,
+    frames_out: AtomicU64,
+    bytes_out: AtomicU64,
+    refused: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    frames: VecDeque<Frame>,
+    held_bytes: usize,
+}
+
+struct Frame {
+    header: [u8; HEADER_BYTES],
+    body: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Receiving {
+    announced: bool,
+    lost: bool,
+}
+
+impl fmt::Debug for InProcess {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("InProcess").field("node", &self.node).finish_non_exhaustive()
+    }
+}
+
+impl Link for InProcess {
+    fn node(&self) -> usize {
+        self.node
+    }
+
+    fn nodes(&self) -> usize {
+        self.mesh.ends.len()
+    }
+
+    fn send(&self, peer: usize, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<(), SendError> {
+        self.check(peer, payload.bytes())?;
+        let lane = self.mesh.lane(self.node, peer);
+        let body = match payload {
+            Payload::Nothing => Vec::new(),
+            Payload::Copy(bytes) => bytes.to_vec(),
+            Payload::Pinned(_, 0) => Vec::new(),
+            Payload::Pinned(pointer, bytes) => {
+                // SAFETY: readable by the promise of `Payload::Pinned`.
+                unsafe { std::slice::from_raw_parts(pointer, bytes) }.to_vec()
+            }
+        };
+        let mut queue = lock(&lane.queue);
+        let cost = QUEUED_FRAME_BYTES + body.len();
+        if queue.held_bytes + cost > QUEUE_BYTES_MAX {
+            return Err(SendError::QueueFull { peer, queued_bytes: queue.held_bytes });
+        }
+        queue.held_bytes += cost;
+        lane.frames_out.fetch_add(1, Ordering::Relaxed);
+        lane.bytes_out.fetch_add((HEADER_BYTES + body.len()) as u64, Ordering::Relaxed);
+        queue.frames.push_back(Frame { header: *header, body });
+        drop(queue);
+        self.mesh.ends[peer].event.signal();
+        Ok(())
+    }
+
+    fn poll(&self, sink: &mut dyn Sink) -> usize {
+        let end = &self.mesh.ends[self.node];
+        if end.closed.load(Ordering::SeqCst) {
+            return 0;
+        }
+        // Drained first: what is sent from here on makes it readable again.
+        end.event.drain();
+        let mut frames = 0;
+        let mut more = false;
+        for peer in (0..self.nodes()).filter(|&peer| peer != self.node) {
+            let lane = self.mesh.lane(peer, self.node);
+            match lane.receiving.try_lock() {
+                Ok(mut receiving) => {
+                    let (delivered, rest) = self.receive(peer, lane, &mut receiving, sink);
+                    frames += delivered;
+                    more |= rest;
+                }
+                // Whoever holds it may have looked at the queue before the last frame came.
+                Err(TryLockError::WouldBlock) => more = true,
+                Err(TryLockError::Poisoned(poisoned)) => {
+                    let why = "a callback panicked in the middle of a frame".to_owned();
+                    let mut receiving = poisoned.into_inner();
+                    self.lose(peer, lane, &mut receiving, &Lost::Broken { why }, sink);
+                }
+            }
+        }
+        if more {
+            end.event.signal();
+        }
+        frames
+    }
+
+    fn readiness(&self) -> RawFd {
+        self.mesh.ends[self.node].epoll.raw()
+    }
+
+    fn is_connected(&self, peer: usize) -> bool {
+        peer < self.nodes() && peer != self.node && !self.is_lost(peer)
+    }
+
+    fn is_lost(&self, peer: usize) -> bool {
+        peer < self.nodes() && peer != self.node && self.mesh.lane(peer, self.node).broken.load(Ordering::SeqCst)
+    }
+
+    fn statistics(&self) -> LinkStatistics {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut all = LinkStatistics::default();
+        for peer in 0..self.nodes() {
+            let (inward, outward) = (self.mesh.lane(peer, self.node), self.mesh.lane(self.node, peer));
+            let one = PeerStatistics {
+                frames_in: read(&inward.frames_in),
+                frames_out: read(&outward.frames_out),
+                bytes_in: read(&inward.bytes_in),
+                bytes_out: read(&outward.bytes_out),
+                queued_bytes: lock(&outward.queue).held_bytes as u64,
+            };
+            all.frames_in += one.frames_in;
+            all.frames_out += one.frames_out;
+            all.bytes_in += one.bytes_in;
+            all.bytes_out += one.bytes_out;
+            all.frames_refused += read(&inward.refused);
+            all.peers.push(one);
+        }
+        all
+    }
+
+    fn close(&self) {
+        if self.mesh.ends[self.node].closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        // What was sent lies in the peers' queues already; they only have to look.
+        for end in &self.mesh.ends {
+            end.event.signal();
+        }
+    }
+}
+
+impl Drop for InProcess {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl InProcess {
+    fn check(&self, peer: usize, bytes: usize) -> Result<(), SendError> {
+        if peer >= self.nodes() {
+            return Err(SendError::NoSuchNode { peer, nodes: self.nodes() });
+        }
+        if peer == self.node {
+            return Err(SendError::ToSelf { node: peer });
+        }
+        if bytes > BODY_BYTES_MAX {
+            return Err(SendError::TooLong { bytes });
+        }
+        if self.mesh.ends[self.node].closed.load(Ordering::SeqCst) {
+            return Err(SendError::Closed);
+        }
+        if self.is_lost(peer) || self.mesh.ends[peer].closed.load(Ordering::SeqCst) {
+            return Err(SendError::Lost { peer, why: Lost::Ended });
+        }
+        Ok(())
+    }
+
+    /// Delivers what is queued; tells how many frames, and whether there is more.
+    fn receive(&self, peer: usize, lane: &Lane, receiving: &mut Receiving, sink: &mut dyn Sink) -> (usize, bool) {
+        if receiving.lost {
+            return (0, false);
+        }
+        // Both read before the queue: what was sent before is in it by now.
+        let ended = self.mesh.ends[peer].closed.load(Ordering::SeqCst);
+        let refused_there = self.mesh.lane(self.node, peer).broken.load(Ordering::SeqCst);
+        if !receiving.announced {
+            receiving.announced = true;
+            sink.connected(peer);
+        }
+        for delivered in 0..FRAMES_PER_POLL_MAX {
+            let frame = {
+                let mut queue = lock(&lane.queue);
+                let frame = queue.frames.pop_front();
+                if let Some(frame) = &frame {
+                    queue.held_bytes -= QUEUED_FRAME_BYTES + frame.body.len();
+                }
+                frame
+            };
+            let Some(frame) = frame else {
+                if ended || refused_there {
+                    self.lose(peer, lane, receiving, &Lost::Ended, sink);
+                }
+                return (delivered, false);
+            };
+            if let Err(lost) = deliver(peer, lane, &frame, sink) {
+                lane.refused.fetch_add(1, Ordering::Relaxed);
+                self.lose(peer, lane, receiving, &lost, sink);
+                return (delivered, false);
+            }
+        }
+        (FRAMES_PER_POLL_MAX, true)
+    }
+
+    /// The end of a pair, on this side; the other side hears of it by its own poll.
+    fn lose(&self, peer: usize, lane: &Lane, receiving: &mut Receiving, why: &Lost, sink: &mut dyn Sink) {
+        if std::mem::replace(&mut receiving.lost, true) {
+            return;
+        }
+        lane.broken.store(true, Ordering::SeqCst);
+        *lock(&lane.queue) = Queue::default();
+        self.mesh.ends[peer].event.signal();
+        sink.lost(peer, why);
+    }
+}
+
+impl Mesh {
+    fn lane(&self, from: usize, to: usize) -> &Lane {
+        &self.lanes[from * self.ends.len() + to]
+    }
+}
+
+impl Lane {
+    fn new() -> Lane {
+        Lane {
+            queue: Mutex::default(),
+            receiving: Mutex::default(),
+            broken: AtomicBool::new(false),
+            frames_in: AtomicU64::new(0),
+            bytes_in: AtomicU64::new(0),
+            frames_out: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }
+    }
+}
+
+/// One frame to its place. A stream cannot carry a body of another length than the receiver expects;
+/// a queue could, so here that is an error.
+fn deliver(peer: usize, lane: &Lane, frame: &Frame, sink: &mut dyn Sink) -> Result<(), Lost> {
+    let refuse = |why: String| Lost::FrameRefused { why };
+    let placement = sink.place(peer, &frame.header).map_err(|refused| refuse(refused.why.into_owned()))?;
+    let (expected, shown): (usize, &[u8]) = match placement {
+        Placement::Nothing => (0, &[]),
+        Placement::Inline(bytes) if bytes <= INLINE_BODY_BYTES_MAX => (bytes, &frame.body),
+        Placement::At { bytes, .. } if bytes <= BODY_BYTES_MAX => (bytes, &[]),
+        Placement::Inline(bytes) | Placement::At { bytes, .. } => {
+            let why = format!("its body of {bytes} bytes is longer than any frame may be");
+            return Err(refuse(why));
+        }
+    };
+    if expected != frame.body.len() {
+        let why = format!("its body has {} bytes and not {expected}", frame.body.len());
+        return Err(refuse(why));
+    }
+    if let Placement::At { pointer, bytes } = placement
+        && bytes > 0
+    {
+        // SAFETY: writable for `bytes` bytes by the sink's promise; a queued frame is not there.
+        unsafe { pointer.copy_from_nonoverlapping(frame.body.as_ptr(), bytes) };
+    }
+    lane.frames_in.fetch_add(1, Ordering::Relaxed);
+    lane.bytes_in.fetch_add((HEADER_BYTES + frame.body.len()) as u64, Ordering::Relaxed);
+    sink.deliver(peer, &frame.header, shown);
+    Ok(())
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

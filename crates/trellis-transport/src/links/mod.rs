@@ -1,0 +1,317 @@
+//! The axis *link*: how messages travel between the nodes of a cluster.
+//!
+//! # The contract
+//!
+//! A link joins nodes `0..nodes`. Whoever implements it promises, and `tests/conformance.rs` checks
+//! for every choice:
+//!
+//! 1. **Order.** The frames from one node to another arrive in the order in which their `send` calls
+//!    returned, each once and whole. Between different pairs there is no order.
+//! 2. **Nothing blocks.** `send` and `poll` never wait: not for a socket, not for a peer that has not
+//!    started, not for another thread's callback. `close` waits, with a bound.
+//! 3. **Placement.** A body is written to where [`Sink::place`] said, and nowhere else; `place` is
+//!    called once per frame, with a header that is already authentic where the link authenticates.
+//! 4. **Any thread.** All calls may be made from any thread at any time. Two threads that poll never
+//!    receive from one peer at once; the second skips it. Callbacks run inside `poll`, with the
+//!    receive side of that one peer locked, and may call `send` to any peer, that one included.
+//! 5. **Before, during, after.** Frames sent before the peer came up wait. `connected` comes before
+//!    the first `place`, `lost` after the last `deliver`; each at most once per peer. A peer that is
+//!    lost stays lost. A peer that never comes holds up nobody else.
+//! 6. **Bounds.** What waits for one peer holds at most [`QUEUE_BYTES_MAX`](crate::QUEUE_BYTES_MAX)
+//!    bytes; beyond that `send` gives the frame back with an error.
+//! 7. **Sleep.** [`Link::readiness`] is an epoll descriptor that may be nested in another: readable,
+//!    level triggered, as long as a `poll` would do something.
+//! 8. **End.** `close` sends what waits (with a deadline); the peers then receive all of it and
+//!    report the node lost.
+//!
+//! # Choices
+//!
+//! * [`tcp`]: between machines or processes; one connection per pair, with the security of
+//!   [`crate::wrap::secure`].
+//! * [`in_process`]: between threads, for tests of the layers above.
+//!
+//! A new choice is one file here, one entry in [`Choice`], and one line in the conformance suite.
+
+pub(crate) mod descriptors;
+pub mod in_process;
+pub mod tcp;
+
+use std::borrow::Cow;
+use std::fmt;
+use std::os::fd::RawFd;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::{BODY_BYTES_MAX, HEADER_BYTES, QUEUE_BYTES_MAX};
+
+/// The links there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// One TCP connection per pair of nodes.
+    Tcp,
+    /// Queues between threads of one process.
+    InProcess,
+}
+
+impl Choice {
+    /// All of them, for messages and tests.
+    pub const ALL: [Choice; 2] = [Choice::Tcp, Choice::InProcess];
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Choice::Tcp => "tcp",
+            Choice::InProcess => "in_process",
+        })
+    }
+}
+
+impl FromStr for Choice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Choice::ALL
+            .into_iter()
+            .find(|choice| choice.to_string() == text)
+            .ok_or_else(|| format!("`{text}` is no link; use tcp or in_process"))
+    }
+}
+
+/// Where the body of a frame shall be put.
+#[derive(Clone, Copy, Debug)]
+pub enum Placement {
+    /// The frame has no body.
+    Nothing,
+    /// So many bytes, at most [`INLINE_BODY_BYTES_MAX`](crate::INLINE_BODY_BYTES_MAX), into a buffer
+    /// of the link; `deliver` gets them.
+    Inline(usize),
+    /// So many bytes, straight to this address.
+    ///
+    /// The address must stay valid for writing, and nobody else may use these bytes, until the
+    /// frame is delivered or the peer is lost. Where a body turns out to be forged or incomplete,
+    /// the bytes are undefined and the peer is lost.
+    At {
+        /// The first byte.
+        pointer: *mut u8,
+        /// How many.
+        bytes: usize,
+    },
+}
+
+/// The body of a frame that is sent.
+#[derive(Clone, Copy, Debug)]
+pub enum Payload<'a> {
+    /// No body.
+    Nothing,
+    /// Bytes that the link copies if it cannot send them at once.
+    Copy(&'a [u8]),
+    /// Bytes at an address, sent without a copy and perhaps later.
+    ///
+    /// The caller promises that they stay readable and unchanged until they are sent; the link is
+    /// closed or the peer lost at the latest.
+    Pinned(*const u8, usize),
+}
+
+impl Payload<'_> {
+    /// Bytes of the body.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Payload::Nothing => 0,
+            Payload::Copy(bytes) => bytes.len(),
+            Payload::Pinned(_, bytes) => *bytes,
+        }
+    }
+}
+
+/// A frame that the receiver will not have: the peer that sent it is dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// What is wrong with it.
+    pub why: Cow<'static, str>,
+}
+
+impl From<&'static str> for Refused {
+    fn from(why: &'static str) -> Self {
+        Refused { why: Cow::Borrowed(why) }
+    }
+}
+
+impl From<String> for Refused {
+    fn from(why: String) -> Self {
+        Refused { why: Cow::Owned(why) }
+    }
+}
+
+/// Who receives. Called from [`Link::poll`], by one thread at a time for each peer.
+pub trait Sink {
+    /// A frame begins: says where its body goes. An error drops the frame and the peer.
+    fn place(&mut self, peer: usize, header: &[u8; HEADER_BYTES]) -> Result<Placement, Refused>;
+    /// The frame is here, its body where `place` said; `body` has the bytes of an inline body and is
+    /// empty otherwise.
+    fn deliver(&mut self, peer: usize, header: &[u8; HEADER_BYTES], body: &[u8]);
+    /// The peer is up; comes before its first frame.
+    fn connected(&mut self, peer: usize);
+    /// The peer is gone for good; nothing comes from it after this.
+    fn lost(&mut self, peer: usize, why: &Lost);
+}
+
+/// Why a peer is gone. Reads as what follows "node 3: ".
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Lost {
+    /// It closed its end between two frames.
+    #[error("it ended the connection (its process left or was killed)")]
+    Ended,
+    /// It closed its end within a frame.
+    #[error("it ended the connection in the middle of a frame (its process was killed)")]
+    Truncated,
+    /// The operating system gave up the connection.
+    #[error("the connection broke: {why}")]
+    Broken {
+        /// The operating system's word for it.
+        why: String,
+    },
+    /// A frame was changed on the way or is not the peer's.
+    #[error("a frame failed authentication: it was changed on the way or was not sent by that node")]
+    Forged,
+    /// The receiver refused one of its frames.
+    #[error("it sent a frame that is refused: {why}")]
+    FrameRefused {
+        /// What is wrong with the frame.
+        why: String,
+    },
+    /// One of the two nodes would not have the other.
+    #[error("{why}")]
+    NodeRefused {
+        /// The sentence that says why and what to do.
+        why: String,
+    },
+    /// This node closed its link.
+    #[error("this node closed its link")]
+    ClosedHere,
+}
+
+/// Why a frame was not taken.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SendError {
+    /// There is no such node.
+    #[error("there is no node {peer}: the cluster has nodes 0 to {}; check the node number", nodes - 1)]
+    NoSuchNode {
+        /// The number that was asked for.
+        peer: usize,
+        /// How many nodes there are.
+        nodes: usize,
+    },
+    /// A node does not send to itself over a link.
+    #[error("node {node} cannot send to itself over a link; handle the message where it is made")]
+    ToSelf {
+        /// This node.
+        node: usize,
+    },
+    /// The peer is gone.
+    #[error("node {peer} is lost: {why}")]
+    Lost {
+        /// Which.
+        peer: usize,
+        /// Why.
+        why: Lost,
+    },
+    /// Too much waits for this peer already; poll, then try again.
+    #[error(
+        "{queued_bytes} bytes wait for node {peer} and at most {QUEUE_BYTES_MAX} may; poll the link \
+         and send again"
+    )]
+    QueueFull {
+        /// Which.
+        peer: usize,
+        /// How much waits.
+        queued_bytes: usize,
+    },
+    /// The body is longer than any frame may be.
+    #[error("a body of {bytes} bytes is too long: at most {BODY_BYTES_MAX}; send it in pieces")]
+    TooLong {
+        /// How long it is.
+        bytes: usize,
+    },
+    /// The link is closed, or this is a forked child, which has no link.
+    #[error("this link is closed (a forked child has none); use the process that joined")]
+    Closed,
+}
+
+/// What passed over a link since it was made. Bytes count headers and bodies, not tags.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LinkStatistics {
+    /// Frames received whole.
+    pub frames_in: u64,
+    /// Frames taken by `send`.
+    pub frames_out: u64,
+    /// Bytes of the frames received.
+    pub bytes_in: u64,
+    /// Bytes of the frames taken.
+    pub bytes_out: u64,
+    /// Connections that never authenticated: wrong secret, foreign protocol, replay, time-out.
+    pub strangers_refused: u64,
+    /// Peers that know the secret and were refused all the same (other version or configuration).
+    pub nodes_refused: u64,
+    /// Frames that failed authentication or that the receiver refused.
+    pub frames_refused: u64,
+    /// The same for each peer, by node number; the entry of this node stays empty.
+    pub peers: Vec<PeerStatistics>,
+}
+
+/// What passed between this node and one peer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PeerStatistics {
+    /// Frames received whole.
+    pub frames_in: u64,
+    /// Frames taken by `send`.
+    pub frames_out: u64,
+    /// Bytes of the frames received.
+    pub bytes_in: u64,
+    /// Bytes of the frames taken.
+    pub bytes_out: u64,
+    /// Memory held by frames that wait, as counted against the maximum.
+    pub queued_bytes: u64,
+}
+
+/// A way for messages to travel; the module text is its contract.
+pub trait Link: Send + Sync {
+    /// This node's number.
+    fn node(&self) -> usize;
+
+    /// How many nodes there are.
+    fn nodes(&self) -> usize;
+
+    /// Sends one frame, or keeps it until the peer is up and its socket has room. Never blocks.
+    ///
+    /// A [`Payload::Pinned`] must stay readable and unchanged until it is sent.
+    fn send(&self, peer: usize, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<(), SendError>;
+
+    /// Receives what is there and sends what waits; returns how many frames were delivered. Never
+    /// blocks; does a bounded amount of work.
+    fn poll(&self, sink: &mut dyn Sink) -> usize;
+
+    /// An epoll descriptor that is readable while a `poll` would do something. It belongs to the
+    /// link: nest it or wait on it, do not close it.
+    fn readiness(&self) -> RawFd;
+
+    /// Whether the peer is up.
+    fn is_connected(&self, peer: usize) -> bool;
+
+    /// Whether the peer is gone for good.
+    fn is_lost(&self, peer: usize) -> bool;
+
+    /// Why a peer is not up yet, where the link knows more than that it waits.
+    fn trouble(&self, peer: usize) -> Option<String> {
+        let _ = peer;
+        None
+    }
+
+    /// What passed so far.
+    fn statistics(&self) -> LinkStatistics;
+
+    /// Sends what waits, for at most a second, then ends every connection and joins the link's
+    /// threads. Nothing is received after it began. Not to be called from a callback.
+    fn close(&self);
+}

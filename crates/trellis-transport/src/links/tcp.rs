@@ -1,0 +1,259 @@
+//! The link `tcp`: one connection per pair of nodes.
+//!
+//! Promised: the contract of [`crate::links`]. Every node listens; of two nodes the one with the
+//! higher number dials, again and again, until the connection is up or the link is closed. Pairs
+//! come up on their own: a node that never starts holds up nobody.
+//!
+//! Never done here: coming back after a loss (the layer above decides what a lost node means),
+//! answering a stranger, taking a socket along into a forked child.
+//!
+//! # Locks
+//!
+//! Each peer has a receiving half and a sending half, each with its own lock. Whoever holds a
+//! receiving half may take sending halves, one at a time; nobody who holds a sending half takes
+//! anything. `poll` only tries the receiving half; callbacks run under it and may send to anybody.
+//!
+//! # Modules
+//!
+//! `doorman` (a thread: accepts, dials, shakes hands), `greeting` (one handshake, step by step),
+//! `input` and `output` (the two halves of a connection), `sockets` (system calls).
+
+mod doorman;
+mod greeting;
+mod input;
+mod output;
+mod peers;
+mod sockets;
+
+use std::net::TcpListener;
+use std::os::fd::{IntoRawFd, RawFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::{fmt, io};
+
+use thiserror::Error;
+
+use self::doorman::Doorman;
+use self::peers::Peers;
+use crate::links::descriptors::Descriptor;
+use crate::links::{Link, LinkStatistics, Payload, SendError, Sink};
+use crate::wrap::secure::Security;
+use crate::{HEADER_BYTES, HELLO_BYTES_MAX};
+
+/// Whether a peer is welcome, by its number and its greeting; an error is the reason it is not.
+pub type Admit = Box<dyn Fn(usize, &[u8]) -> Result<(), String> + Send + Sync>;
+/// Gets a sentence about a peer that knows the secret and was refused all the same.
+pub type OnRefused = Box<dyn Fn(String) + Send + Sync>;
+
+/// What a node needs to take part.
+pub struct TcpOptions {
+    /// This node's number.
+    pub node: usize,
+    /// `host:port` of every node, by number.
+    pub addresses: Vec<String>,
+    /// A listening socket made elsewhere; otherwise this node's own address is bound.
+    pub listener: Option<TcpListener>,
+    /// The secret of the cluster.
+    pub secret: [u8; 32],
+    /// How frames are protected; the same on every node.
+    pub security: Security,
+    /// A greeting that every peer gets to see, encrypted, before it is connected: at most
+    /// [`HELLO_BYTES_MAX`] bytes.
+    pub hello: Vec<u8>,
+    /// Judges the greeting of a peer. Called on the link's own thread; must not close the link.
+    pub admit: Admit,
+    /// Told about peers that were refused, here or by them. Called on the link's own thread.
+    pub refused: OnRefused,
+}
+
+impl fmt::Debug for TcpOptions {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The secret stays out of every log.
+        formatter
+            .debug_struct("TcpOptions")
+            .field("node", &self.node)
+            .field("addresses", &self.addresses)
+            .field("security", &self.security)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a link could not be started.
+#[derive(Debug, Error)]
+pub enum StartError {
+    /// The node's number is not in the list.
+    #[error("node {node} has no address: the list has {nodes}, for nodes 0 to {}; give each node one", nodes.saturating_sub(1))]
+    NoAddress {
+        /// The number.
+        node: usize,
+        /// How many addresses there are.
+        nodes: usize,
+    },
+    /// The greeting is too long.
+    #[error("the greeting has {bytes} bytes and at most {HELLO_BYTES_MAX} are carried; shorten it")]
+    HelloTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The node's own address cannot be listened on.
+    #[error(
+        "node {node} cannot listen on {address}: {source}; another process has it, or it is not an \
+         address of this machine"
+    )]
+    Listen {
+        /// The number.
+        node: usize,
+        /// Its address.
+        address: String,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// The socket handed over is not a listening one.
+    #[error("the socket handed over to node {node} does not listen; bind it and listen first")]
+    NotListening {
+        /// The number.
+        node: usize,
+    },
+    /// The operating system gives no descriptor or thread.
+    #[error("the link of node {node} cannot be made: {source}; see `ulimit -n` and `ulimit -u`")]
+    System {
+        /// The number.
+        node: usize,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+}
+
+/// The tcp link of one node.
+pub struct Tcp {
+    peers: Arc<Peers>,
+    doorman: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Tcp {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Tcp")
+            .field("node", &self.peers.node)
+            .field("nodes", &self.peers.count())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Tcp {
+    /// Starts to listen and to dial; returns at once, before any peer is connected.
+    pub fn start(mut options: TcpOptions) -> Result<Tcp, StartError> {
+        let (node, nodes) = (options.node, options.addresses.len());
+        if node >= nodes {
+            return Err(StartError::NoAddress { node, nodes });
+        }
+        if options.hello.len() > HELLO_BYTES_MAX {
+            return Err(StartError::HelloTooLong { bytes: options.hello.len() });
+        }
+        let system = |source| StartError::System { node, source };
+        let peers = Arc::new(Peers::new(node, nodes).map_err(system)?);
+        // A node alone has nobody to wait for: no socket, no thread.
+        if nodes == 1 {
+            return Ok(Tcp { peers, doorman: Mutex::new(None) });
+        }
+        let listener = listen(&mut options)?;
+        let doorman = Doorman::new(Arc::clone(&peers), listener, options);
+        let thread = doorman::spawn(doorman).map_err(system)?;
+        Ok(Tcp { peers, doorman: Mutex::new(Some(thread)) })
+    }
+
+    fn join_doorman(&self) {
+        let thread = self.doorman.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic of the thread was printed when it happened and ends nothing here.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Link for Tcp {
+    fn node(&self) -> usize {
+        self.peers.node
+    }
+
+    fn nodes(&self) -> usize {
+        self.peers.count()
+    }
+
+    #[inline]
+    fn send(&self, peer: usize, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<(), SendError> {
+        self.peers.send(peer, header, payload)
+    }
+
+    #[inline]
+    fn poll(&self, sink: &mut dyn Sink) -> usize {
+        self.peers.poll(sink)
+    }
+
+    fn readiness(&self) -> RawFd {
+        self.peers.epoll.raw()
+    }
+
+    fn is_connected(&self, peer: usize) -> bool {
+        self.peers.is_up(peer)
+    }
+
+    fn is_lost(&self, peer: usize) -> bool {
+        self.peers.is_lost(peer)
+    }
+
+    fn trouble(&self, peer: usize) -> Option<String> {
+        self.peers.trouble(peer)
+    }
+
+    fn statistics(&self) -> LinkStatistics {
+        self.peers.statistics()
+    }
+
+    fn close(&self) {
+        // A forked child shares neither thread nor sockets with the process that started the link.
+        if self.peers.is_forked() || self.peers.closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        self.peers.wake.signal();
+        self.join_doorman();
+        self.peers.end_all();
+    }
+}
+
+impl Drop for Tcp {
+    fn drop(&mut self) {
+        self.close();
+        if self.peers.is_forked() {
+            // Joining a thread that only the parent has would wait for ever.
+            std::mem::forget(self.doorman.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
+    }
+}
+
+fn listen(options: &mut TcpOptions) -> Result<Descriptor, StartError> {
+    let node = options.node;
+    let listener = match options.listener.take() {
+        Some(listener) => listener,
+        None => {
+            let address = &options.addresses[node];
+            TcpListener::bind(address.as_str()).map_err(|source| StartError::Listen {
+                node,
+                address: address.clone(),
+                source,
+            })?
+        }
+    };
+    let system = |source| StartError::System { node, source };
+    let descriptor = Descriptor::adopt(|| listener.into_raw_fd()).map_err(system)?;
+    if !sockets::is_listening(descriptor.raw()) {
+        return Err(StartError::NotListening { node });
+    }
+    sockets::make_own(descriptor.raw()).map_err(system)?;
+    // Inherited by what it accepts.
+    sockets::tune(descriptor.raw());
+    Ok(descriptor)
+}

@@ -1,0 +1,437 @@
+//! The doorman: one thread per link that dials, accepts, and shakes hands.
+//!
+//! Promised: a stranger gets no byte, holds one of [`GREETINGS_MAX`] places for a bounded time, and
+//! is counted; a peer that knows the secret and is not welcome is told why, and so is this node's
+//! user; once all peers are up the thread sleeps.
+//!
+//! Never done here: carrying frames, touching a connection after it is handed over.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::TcpOptions;
+use super::greeting::{Failure, Greeting, Progress};
+use super::peers::Peers;
+use super::sockets;
+use crate::HELLO_BYTES_MAX;
+use crate::links::Lost;
+use crate::links::descriptors::Descriptor;
+use crate::wrap::secure::{Answering, Card, Dialling, LINK_VERSION, Remembered, security_code, security_word};
+
+/// Handshakes with ends that connected here, at one time.
+const GREETINGS_MAX: usize = 64;
+/// Connections accepted before those that are there are looked at again.
+const ACCEPTS_MAX: usize = 16;
+/// Between two attempts to reach a peer that nobody listens for.
+const DIAL_AGAIN_MS: u64 = 20;
+/// After a listener hung up without an answer, or a name did not resolve: both last.
+const DIAL_AGAIN_SLOW_MS: u64 = 250;
+/// After the operating system had no descriptor left.
+const ACCEPT_AGAIN_MS: u64 = 20;
+
+/// See the module text.
+pub(super) struct Doorman {
+    peers: Arc<Peers>,
+    listener: Descriptor,
+    accept_from: Instant,
+    options: TcpOptions,
+    dials: Vec<Dial>,
+    greetings: Vec<Greeting>,
+    remembered: Remembered,
+}
+
+/// A peer that this node dials.
+struct Dial {
+    peer: usize,
+    resolved: Vec<SocketAddr>,
+    attempts: usize,
+    /// None while an attempt is under way.
+    due: Option<Instant>,
+}
+
+/// Starts the thread, with every signal blocked: signals belong to the application's threads.
+pub(super) fn spawn(doorman: Doorman) -> io::Result<JoinHandle<()>> {
+    let before = block_signals();
+    let name = format!("trellis-door-{}", doorman.peers.node);
+    let thread = std::thread::Builder::new().name(name).spawn(move || doorman.run());
+    restore_signals(&before);
+    thread
+}
+
+impl Doorman {
+    pub(super) fn new(peers: Arc<Peers>, listener: Descriptor, options: TcpOptions) -> Doorman {
+        let now = Instant::now();
+        let dials =
+            (0..peers.node).map(|peer| Dial { peer, resolved: Vec::new(), attempts: 0, due: Some(now) }).collect();
+        Doorman {
+            peers,
+            listener,
+            accept_from: now,
+            options,
+            dials,
+            greetings: Vec::new(),
+            remembered: Remembered::new(),
+        }
+    }
+
+    fn run(mut self) {
+        while !self.peers.closed.load(Ordering::SeqCst) {
+            self.dial_due(Instant::now());
+            let (mut sockets, timeout_ms) = self.what_to_wait_for(Instant::now());
+            sockets::wait(&mut sockets, timeout_ms);
+            if sockets[0].revents != 0 {
+                self.peers.wake.drain();
+            }
+            // Backwards, because one that is over is replaced by the last.
+            for index in (0..self.greetings.len()).rev() {
+                if sockets[index + 2].revents != 0 {
+                    self.advance(index);
+                }
+            }
+            let known = self.greetings.len();
+            if sockets[1].revents != 0 {
+                self.accept_some(Instant::now());
+            }
+            // A node says its first message at once: most likely it is here with the connection.
+            for index in (known..self.greetings.len()).rev() {
+                self.advance(index);
+            }
+            self.expire(Instant::now());
+        }
+    }
+
+    fn what_to_wait_for(&self, now: Instant) -> (Vec<libc::pollfd>, i32) {
+        let entry = |fd: RawFd, events: i16| libc::pollfd { fd, events, revents: 0 };
+        let accepting = self.accept_from <= now;
+        let mut sockets = vec![
+            entry(self.peers.wake.raw(), libc::POLLIN),
+            // poll(2) passes over negative numbers.
+            entry(if accepting { self.listener.raw() } else { -1 }, libc::POLLIN),
+        ];
+        sockets.extend(self.greetings.iter().map(|greeting| entry(greeting.socket.raw(), greeting.events())));
+        let next = self
+            .dials
+            .iter()
+            .filter_map(|dial| dial.due)
+            .chain(self.greetings.iter().map(|greeting| greeting.deadline))
+            .chain((!accepting).then_some(self.accept_from))
+            .min();
+        // Rounded up: a wait that ends just too early would only turn in circles.
+        let timeout_ms = next.map_or(-1, |next| {
+            i32::try_from(next.saturating_duration_since(now).as_millis()).unwrap_or(i32::MAX - 1) + 1
+        });
+        (sockets, timeout_ms)
+    }
+
+    fn dial_due(&mut self, now: Instant) {
+        let peers = &self.peers;
+        self.dials.retain(|dial| peers.is_absent(dial.peer));
+        for dial in &mut self.dials {
+            if dial.due.is_none_or(|due| due > now) {
+                continue;
+            }
+            let address = &self.options.addresses[dial.peer];
+            let (failure, again_ms) = match dial.next_address(address) {
+                Err(error) => (format!("{address} is no address: {error}"), DIAL_AGAIN_SLOW_MS),
+                Ok(target) => match sockets::dial(&target) {
+                    Ok(socket) => {
+                        dial.due = None;
+                        self.greetings.push(Greeting::dialled(socket, dial.peer, now));
+                        continue;
+                    }
+                    Err(error) => (unreachable_sentence(address, &error), DIAL_AGAIN_MS),
+                },
+            };
+            dial.due = Some(now + Duration::from_millis(again_ms));
+            peers.set_trouble(dial.peer, Some(failure));
+        }
+    }
+
+    fn accept_some(&mut self, now: Instant) {
+        for _ in 0..ACCEPTS_MAX {
+            match sockets::accept(self.listener.raw()) {
+                Ok(Some(socket)) => {
+                    self.make_room();
+                    self.greetings.push(Greeting::accepted(socket, now));
+                }
+                Ok(None) => return,
+                Err(_) => {
+                    self.accept_from = now + Duration::from_millis(ACCEPT_AGAIN_MS);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// When all places are taken the stranger that waits longest goes: a node of the cluster says
+    /// its first message at once, so whoever waits is most likely none.
+    fn make_room(&mut self) {
+        let strangers = self.greetings.iter().filter(|greeting| greeting.is_stranger()).count();
+        if strangers < GREETINGS_MAX {
+            return;
+        }
+        let oldest = self
+            .greetings
+            .iter()
+            .enumerate()
+            .filter(|(_, greeting)| greeting.is_stranger())
+            .min_by_key(|(_, greeting)| greeting.deadline)
+            .map(|(index, _)| index);
+        if let Some(index) = oldest {
+            self.over(index, Failure::Stranger);
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        for index in (0..self.greetings.len()).rev() {
+            if self.greetings[index].deadline <= now {
+                let failure = self.greetings[index].timed_out();
+                self.over(index, failure);
+            }
+        }
+    }
+
+    /// Takes one handshake as far as it goes now.
+    fn advance(&mut self, index: usize) {
+        let dialled = self.greetings[index].dialled_peer();
+        let progress = self.greetings[index].advance(&self.options.secret, self.options.security);
+        match progress {
+            Progress::Waits => {}
+            Progress::Connected { peer } => self.say_first(index, peer),
+            Progress::Answered { peer, card, keys, confirmation } => {
+                if card.refused {
+                    let why = String::from_utf8_lossy(&card.text).into_owned();
+                    let why = format!("node {peer} refused this node: {why}");
+                    self.turn_away_dialled(index, peer, why);
+                } else if let Err(why) = self.judge(peer, &card) {
+                    self.turn_away_dialled(index, peer, format!("node {peer} was refused: {why}"));
+                } else {
+                    let greeting = self.greetings.swap_remove(index);
+                    match sockets::send_whole(greeting.socket.raw(), &confirmation) {
+                        Ok(()) => drop(self.peers.install(peer, greeting.socket, *keys)),
+                        Err(_) => self.dial_again(peer, DIAL_AGAIN_MS),
+                    }
+                }
+            }
+            Progress::Introduced { answering, card } => self.answer(index, answering, &card),
+            Progress::Confirmed { peer, keys } => {
+                let greeting = self.greetings.swap_remove(index);
+                // If the peer came up meanwhile by another connection, this one is dropped.
+                self.peers.install(peer, greeting.socket, *keys);
+            }
+            Progress::Over(failure) => {
+                if let (Some(peer), Failure::Stranger) = (dialled, &failure) {
+                    // Whoever answers at that address does not know the secret.
+                    self.dial_again(peer, DIAL_AGAIN_SLOW_MS);
+                    self.peers.set_trouble(peer, Some(self.no_answer_sentence(peer)));
+                }
+                self.over(index, failure);
+            }
+        }
+    }
+
+    fn say_first(&mut self, index: usize, peer: usize) {
+        let card = self.card(peer, false, &self.options.hello);
+        let said = Dialling::start(&self.options.secret, &card).ok().and_then(|(dialling, first)| {
+            let socket = &self.greetings[index].socket;
+            sockets::send_whole(socket.raw(), &first).ok().map(|()| dialling)
+        });
+        match said {
+            Some(dialling) => self.greetings[index].await_answer(peer, dialling),
+            None => self.over(index, Failure::NoAnswer),
+        }
+    }
+
+    /// Somebody who knows the secret introduced itself: lets it in, or tells it why not.
+    fn answer(&mut self, index: usize, mut answering: Box<Answering>, card: &Card) {
+        let peer = card.from as usize;
+        // A first message that was meant for somebody else, or that was here before, is somebody's
+        // recording: silence, as for any stranger.
+        if card.to as usize != self.peers.node || !self.remembered.is_new(answering.ephemeral()) {
+            self.over(index, Failure::Stranger);
+            return;
+        }
+        let verdict = self.judge_dialler(peer, card).and_then(|()| self.judge(peer, card));
+        let text = match &verdict {
+            Ok(()) => self.options.hello.clone(),
+            Err(why) => shortened(why),
+        };
+        let reply = self.card(peer, verdict.is_err(), &text);
+        let sent = answering
+            .answer(&reply)
+            .is_ok_and(|second| sockets::send_whole(self.greetings[index].socket.raw(), &second).is_ok());
+        match verdict {
+            Ok(()) if sent => {
+                self.greetings[index].await_confirmation(peer, answering, Instant::now());
+            }
+            Ok(()) => self.over(index, Failure::Left),
+            Err(why) => {
+                self.peers.nodes_refused.fetch_add(1, Ordering::Relaxed);
+                (self.options.refused)(format!("node {peer} was refused: {why}"));
+                self.over(index, Failure::Left);
+            }
+        }
+    }
+
+    /// What only the listening side can judge.
+    fn judge_dialler(&self, peer: usize, card: &Card) -> Result<(), String> {
+        let (node, nodes) = (self.peers.node, self.peers.count());
+        if card.version == LINK_VERSION && card.nodes as usize == nodes && peer <= node {
+            return Err(format!(
+                "it says it is node {peer}, which node {node} dials and not the other way round; \
+                 give every process its own node number"
+            ));
+        }
+        if peer < nodes && !self.peers.is_absent(peer) {
+            return Err(format!(
+                "node {node} has met node {peer} already; give every process its own node number, \
+                 and start all nodes again after one was lost"
+            ));
+        }
+        Ok(())
+    }
+
+    /// What both sides judge. The sentences are true on either side.
+    fn judge(&self, peer: usize, card: &Card) -> Result<(), String> {
+        let (node, nodes) = (self.peers.node, self.peers.count());
+        if card.version != LINK_VERSION {
+            return Err(format!(
+                "node {peer} speaks link version {}, node {node} version {LINK_VERSION}; run the \
+                 same release on every node",
+                card.version
+            ));
+        }
+        if card.nodes as usize != nodes || peer >= nodes {
+            return Err(format!(
+                "node {peer} has a list of {} nodes, node {node} one of {nodes}; give every node \
+                 the same list",
+                card.nodes
+            ));
+        }
+        let security = self.options.security;
+        if card.security != security_code(security) {
+            return Err(format!(
+                "the links of node {peer} are {}, those of node {node} {security}; give every node \
+                 the same security",
+                security_word(card.security)
+            ));
+        }
+        if card.from as usize != peer || card.to as usize != node {
+            return Err(format!(
+                "node {} answers at the address of node {peer}; give every node the same list",
+                card.from
+            ));
+        }
+        (self.options.admit)(peer, &card.text)
+    }
+
+    /// A peer this node dialled and that will not be: told once, never dialled again.
+    fn turn_away_dialled(&mut self, index: usize, peer: usize, why: String) {
+        drop(self.greetings.swap_remove(index));
+        self.peers.nodes_refused.fetch_add(1, Ordering::Relaxed);
+        self.peers.give_up(peer, Lost::NodeRefused { why: why.clone() });
+        (self.options.refused)(why);
+    }
+
+    /// Ends a handshake that came to nothing.
+    fn over(&mut self, index: usize, failure: Failure) {
+        let greeting = self.greetings.swap_remove(index);
+        if matches!(failure, Failure::Stranger) {
+            self.peers.strangers.fetch_add(1, Ordering::Relaxed);
+        }
+        let Some(peer) = greeting.dialled_peer() else { return };
+        match failure {
+            Failure::Unreachable(error) => {
+                let sentence = unreachable_sentence(&self.options.addresses[peer], &error);
+                self.peers.set_trouble(peer, Some(sentence));
+                self.dial_again(peer, DIAL_AGAIN_MS);
+            }
+            Failure::NoAnswer => {
+                self.peers.set_trouble(peer, Some(self.no_answer_sentence(peer)));
+                self.dial_again(peer, DIAL_AGAIN_SLOW_MS);
+            }
+            Failure::Stranger | Failure::Left => self.dial_again(peer, DIAL_AGAIN_SLOW_MS),
+        }
+    }
+
+    fn dial_again(&mut self, peer: usize, after_ms: u64) {
+        let due = Instant::now() + Duration::from_millis(after_ms);
+        if let Some(dial) = self.dials.iter_mut().find(|dial| dial.peer == peer) {
+            dial.due = Some(due);
+        }
+    }
+
+    fn card(&self, to: usize, refused: bool, text: &[u8]) -> Card {
+        Card {
+            version: LINK_VERSION,
+            refused,
+            security: security_code(self.options.security),
+            from: self.peers.node as u32,
+            to: to as u32,
+            nodes: self.peers.count() as u32,
+            text: text.to_vec(),
+        }
+    }
+
+    fn no_answer_sentence(&self, peer: usize) -> String {
+        let address = &self.options.addresses[peer];
+        format!(
+            "{address} takes the connection and does not answer: its process is not that far yet, \
+             has another secret, or is no node of this cluster"
+        )
+    }
+}
+
+impl Dial {
+    /// The addresses of a name in turn; a name is looked up until that succeeds once.
+    fn next_address(&mut self, text: &str) -> io::Result<SocketAddr> {
+        if self.resolved.is_empty() {
+            self.resolved = text.to_socket_addrs()?.collect();
+        }
+        let count = self.resolved.len();
+        let Some(address) = self.resolved.get(self.attempts % count.max(1)) else {
+            return Err(io::Error::other("the name has no address"));
+        };
+        self.attempts += 1;
+        Ok(*address)
+    }
+}
+
+fn unreachable_sentence(address: &str, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => format!("nobody listens at {address} yet"),
+        _ => format!("{address} cannot be reached: {error}"),
+    }
+}
+
+/// As much of a sentence as a card carries, cut between characters.
+fn shortened(sentence: &str) -> Vec<u8> {
+    let mut end = sentence.len().min(HELLO_BYTES_MAX);
+    while !sentence.is_char_boundary(end) {
+        end -= 1;
+    }
+    sentence.as_bytes()[..end].to_vec()
+}
+
+#[allow(unsafe_code)]
+fn block_signals() -> libc::sigset_t {
+    // SAFETY: both sets are local; the calls cannot fail with these arguments.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        before
+    }
+}
+
+#[allow(unsafe_code)]
+fn restore_signals(before: &libc::sigset_t) {
+    // SAFETY: the set is the one that `block_signals` gave.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
+}

@@ -1,0 +1,337 @@
+//! The receiving half of one connection: from bytes of a stream to frames in their places.
+//!
+//! Promised: a header is shown to the receiver only when it is whole and authentic; a body goes
+//! straight to where the receiver said, apart from its first part if that came along with the
+//! header; no frame is delivered before all of it is there and authentic; nothing is allocated for
+//! a frame.
+//!
+//! Never done here: waiting, sending, taking the lock of the sending half.
+//!
+//! The buffer that headers are received into has room for a header and a page of 4 KiB, so that the
+//! answer to a fault costs one system call and one copy of 4 KiB (0.03 µs per KiB), less than a
+//! second system call would. Beyond that, bodies are received where they belong.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+
+use super::sockets::{self, Part, Received};
+use crate::links::descriptors::Descriptor;
+use crate::links::{Lost, Placement, Sink};
+use crate::wrap::secure::{Opener, TAG_BYTES};
+use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX};
+
+/// See the module text; larger values copy more of a stream of pages, smaller ones call more often.
+const STAGING_BYTES: usize = 16 << 10;
+/// System calls for one peer in one poll, so that a fast peer does not starve the others.
+const RECEIVES_PER_POLL_MAX: usize = 8;
+
+/// The receiving half. Everything happens under its lock.
+pub(super) struct Input {
+    peer: usize,
+    connection: Option<Connection>,
+    announced: bool,
+    /// Set by who noticed; reported to the sink once.
+    pub(super) loss: Option<Lost>,
+    pub(super) loss_reported: bool,
+}
+
+/// What a poll brought for one peer.
+#[derive(Default)]
+pub(super) struct Harvest {
+    pub(super) frames: u64,
+    pub(super) bytes: u64,
+    pub(super) lost: Option<Lost>,
+    pub(super) refused: bool,
+}
+
+struct Connection {
+    socket: Arc<Descriptor>,
+    opener: Opener,
+    staging: Box<[u8; STAGING_BYTES]>,
+    staged: usize,
+    inline: Box<[u8; INLINE_BODY_BYTES_MAX]>,
+    body: Option<Body>,
+}
+
+/// A body that is on its way.
+struct Body {
+    header: [u8; HEADER_BYTES],
+    pointer: *mut u8,
+    bytes: usize,
+    is_inline: bool,
+    tag: [u8; TAG_BYTES],
+    tag_bytes: usize,
+    /// Of body and tag together.
+    received: usize,
+}
+
+// SAFETY: the pointer is written only under the lock of the receiving half; the sink promised that
+// nobody else uses these bytes until the frame is delivered.
+unsafe impl Send for Body {}
+
+impl Input {
+    pub(super) fn new(peer: usize) -> Input {
+        Input { peer, connection: None, announced: false, loss: None, loss_reported: false }
+    }
+
+    /// The connection is up: from now on frames can come.
+    pub(super) fn start(&mut self, socket: Arc<Descriptor>, opener: Opener) {
+        assert!(self.connection.is_none() && !self.loss_reported, "a peer connects once");
+        self.connection = Some(Connection {
+            socket,
+            opener,
+            staging: Box::new([0; STAGING_BYTES]),
+            staged: 0,
+            inline: Box::new([0; INLINE_BODY_BYTES_MAX]),
+            body: None,
+        });
+    }
+
+    /// Nothing comes any more.
+    pub(super) fn end(&mut self) -> Option<Arc<Descriptor>> {
+        self.connection.take().map(|connection| connection.socket)
+    }
+
+    /// Tells the sink, once, that the peer is up.
+    #[inline]
+    pub(super) fn announce(&mut self, sink: &mut dyn Sink) {
+        if !self.announced && self.connection.is_some() {
+            self.announced = true;
+            sink.connected(self.peer);
+        }
+    }
+
+    /// Receives what is there, within the bounds of one poll.
+    #[inline]
+    pub(super) fn receive(&mut self, sink: &mut dyn Sink) -> Harvest {
+        let mut harvest = Harvest::default();
+        let Some(connection) = &mut self.connection else { return harvest };
+        for _ in 0..RECEIVES_PER_POLL_MAX {
+            let (received, wanted) = connection.receive_once();
+            match received {
+                Received::Bytes(count) => {
+                    if let Err(lost) = connection.accept(self.peer, count, sink, &mut harvest) {
+                        harvest.lost = Some(lost);
+                        break;
+                    }
+                    // Less than there was room for: the socket is empty, and a call to learn so
+                    // would cost a tenth of a round trip.
+                    if count < wanted {
+                        break;
+                    }
+                }
+                Received::Nothing => break,
+                Received::End => {
+                    harvest.lost = Some(connection.ended());
+                    break;
+                }
+                Received::Failed(error) => {
+                    harvest.lost = Some(Lost::Broken { why: error.to_string() });
+                    break;
+                }
+            }
+        }
+        harvest
+    }
+
+    /// Throws away what comes, when this node is leaving; false when the connection is broken.
+    pub(super) fn discard(&mut self) -> bool {
+        let Some(connection) = &mut self.connection else { return false };
+        connection.body = None;
+        for _ in 0..RECEIVES_PER_POLL_MAX * 8 {
+            match sockets::receive(connection.socket.raw(), &mut connection.staging[..]) {
+                Received::Bytes(_) => {}
+                Received::Nothing | Received::End => return true,
+                Received::Failed(_) => return false,
+            }
+        }
+        true
+    }
+}
+
+impl Connection {
+    /// One system call: into the buffer, or into the rest of a body, its tag, and the buffer.
+    #[inline]
+    fn receive_once(&mut self) -> (Received, usize) {
+        let socket = self.socket.raw();
+        let Some(body) = &mut self.body else {
+            let room = &mut self.staging[self.staged..];
+            let wanted = room.len();
+            return (sockets::receive(socket, room), wanted);
+        };
+        assert_eq!(self.staged, 0, "what is staged belongs to the body first");
+        let body_rest = body.bytes.saturating_sub(body.received);
+        let tag_from = body.received.saturating_sub(body.bytes);
+        let mut parts = [
+            Part::write(body.pointer.wrapping_add(body.bytes - body_rest), body_rest),
+            Part::write(body.tag[tag_from..].as_mut_ptr(), body.tag_bytes - tag_from),
+            Part::write(self.staging.as_mut_ptr(), STAGING_BYTES),
+        ];
+        let wanted = parts.iter().map(Part::bytes).sum();
+        // SAFETY: the body is writable by the sink's promise, or is our inline buffer; tag and
+        // staging are ours; the bounds are kept by the two subtractions above.
+        (unsafe { sockets::receive_parts(socket, &mut parts) }, wanted)
+    }
+
+    /// `count` bytes were received: finishes the body they belong to, then all whole frames staged.
+    fn accept(
+        &mut self,
+        peer: usize,
+        mut count: usize,
+        sink: &mut dyn Sink,
+        harvest: &mut Harvest,
+    ) -> Result<(), Lost> {
+        if let Some(body) = &mut self.body {
+            let taken = count.min(body.rest());
+            body.received += taken;
+            count -= taken;
+            if body.rest() > 0 {
+                return Ok(());
+            }
+        }
+        self.staged += count;
+        let mut at = 0;
+        loop {
+            if self.body.is_some() {
+                at += self.fill_body(at);
+                if !self.finish_body(peer, sink, harvest)? {
+                    break;
+                }
+            }
+            let header_end = at + self.opener.wire_header_bytes();
+            if header_end > self.staged {
+                break;
+            }
+            let Ok(header) = self.opener.header(&self.staging[at..header_end]) else {
+                harvest.refused = true;
+                return Err(Lost::Forged);
+            };
+            at = header_end;
+            at += self.begin_frame(peer, header, at, sink, harvest)?;
+        }
+        self.staging.copy_within(at..self.staged, 0);
+        self.staged -= at;
+        Ok(())
+    }
+
+    /// Asks where the body goes. A frame without one, or with an inline body that is staged whole,
+    /// is delivered at once. Returns how many staged bytes were used.
+    fn begin_frame(
+        &mut self,
+        peer: usize,
+        header: [u8; HEADER_BYTES],
+        at: usize,
+        sink: &mut dyn Sink,
+        harvest: &mut Harvest,
+    ) -> Result<usize, Lost> {
+        let placement = sink.place(peer, &header).map_err(|refused| {
+            harvest.refused = true;
+            Lost::FrameRefused { why: refused.why.into_owned() }
+        })?;
+        let (pointer, bytes, is_inline) = match placement {
+            Placement::Nothing | Placement::Inline(0) | Placement::At { bytes: 0, .. } => {
+                harvest.count(0);
+                sink.deliver(peer, &header, &[]);
+                return Ok(0);
+            }
+            Placement::Inline(bytes) if bytes <= INLINE_BODY_BYTES_MAX => {
+                if let Some(used) = self.deliver_staged(peer, &header, at, bytes, sink, harvest)? {
+                    return Ok(used);
+                }
+                (self.inline.as_mut_ptr(), bytes, true)
+            }
+            Placement::At { pointer, bytes } if bytes <= BODY_BYTES_MAX => (pointer, bytes, false),
+            Placement::Inline(bytes) | Placement::At { bytes, .. } => {
+                harvest.refused = true;
+                let why = format!("its body of {bytes} bytes is longer than any frame may be");
+                return Err(Lost::FrameRefused { why });
+            }
+        };
+        let tag_bytes = self.opener.body_tag_bytes();
+        let tag = [0; TAG_BYTES];
+        self.body = Some(Body { header, pointer, bytes, is_inline, tag, tag_bytes, received: 0 });
+        Ok(0)
+    }
+
+    /// Delivers an inline body from the buffer it was received into, if all of it is there.
+    fn deliver_staged(
+        &mut self,
+        peer: usize,
+        header: &[u8; HEADER_BYTES],
+        at: usize,
+        bytes: usize,
+        sink: &mut dyn Sink,
+        harvest: &mut Harvest,
+    ) -> Result<Option<usize>, Lost> {
+        let tag_bytes = self.opener.body_tag_bytes();
+        if self.staged - at < bytes + tag_bytes {
+            return Ok(None);
+        }
+        let (body, rest) = self.staging[at..self.staged].split_at_mut(bytes);
+        let mut tag = [0; TAG_BYTES];
+        tag[..tag_bytes].copy_from_slice(&rest[..tag_bytes]);
+        if self.opener.body(body, &tag).is_err() {
+            harvest.refused = true;
+            return Err(Lost::Forged);
+        }
+        harvest.count(bytes);
+        sink.deliver(peer, header, body);
+        Ok(Some(bytes + tag_bytes))
+    }
+
+    /// Moves staged bytes from `at` on to the body and its tag; returns how many.
+    fn fill_body(&mut self, at: usize) -> usize {
+        let body = self.body.as_mut().expect("checked by the caller");
+        let staged = &self.staging[at..self.staged];
+        let for_body = body.bytes.saturating_sub(body.received).min(staged.len());
+        if for_body > 0 {
+            // SAFETY: the target has `bytes` writable bytes, `received` of them are used, and it is
+            // not the staging buffer: the inline buffer, or memory of the sink's.
+            unsafe {
+                body.pointer.add(body.received).copy_from_nonoverlapping(staged.as_ptr(), for_body);
+            }
+            body.received += for_body;
+        }
+        if body.received < body.bytes {
+            return for_body;
+        }
+        let tag_from = body.received - body.bytes;
+        let for_tag = (body.tag_bytes - tag_from).min(staged.len() - for_body);
+        body.tag[tag_from..tag_from + for_tag].copy_from_slice(&staged[for_body..for_body + for_tag]);
+        body.received += for_tag;
+        for_body + for_tag
+    }
+
+    /// Checks and delivers the body if all of it is there; false if not.
+    fn finish_body(&mut self, peer: usize, sink: &mut dyn Sink, harvest: &mut Harvest) -> Result<bool, Lost> {
+        let Some(body) = self.body.take_if(|body| body.rest() == 0) else { return Ok(false) };
+        // SAFETY: all `bytes` bytes were written just now, and nobody else uses them yet.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(body.pointer, body.bytes) };
+        if self.opener.body(bytes, &body.tag).is_err() {
+            harvest.refused = true;
+            return Err(Lost::Forged);
+        }
+        harvest.count(body.bytes);
+        let shown: &[u8] = if body.is_inline { bytes } else { &[] };
+        sink.deliver(peer, &body.header, shown);
+        Ok(true)
+    }
+
+    fn ended(&self) -> Lost {
+        if self.body.is_some() || self.staged > 0 { Lost::Truncated } else { Lost::Ended }
+    }
+}
+
+impl Body {
+    fn rest(&self) -> usize {
+        self.bytes + self.tag_bytes - self.received
+    }
+}
+
+impl Harvest {
+    fn count(&mut self, body_bytes: usize) {
+        self.frames += 1;
+        self.bytes += (HEADER_BYTES + body_bytes) as u64;
+    }
+}

@@ -1,0 +1,6 @@
+//! What is wrapped round the bytes of a link.
+//!
+//! * [`secure`]: who may speak (a handshake that only holders of the secret complete) and what may
+//!   not be changed or read on the way (protection of each frame).
+
+pub mod secure;

@@ -1,0 +1,570 @@
+//! Who may speak, and what nobody may change or read on the way.
+//!
+//! Promised: a connection is used only after both ends proved that they know the secret of the
+//! cluster and that they are alive now; a stranger gets no byte of an answer; every buffer used
+//! before that has a fixed size. Frames of a `signed` or `sealed` connection that were changed,
+//! repeated, dropped, reordered or sent back to their sender are noticed before they are delivered.
+//!
+//! Never done here: reading a socket, allocating what a peer asked for, saying to a stranger why it
+//! was turned away.
+//!
+//! # Handshake
+//!
+//! `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s`, the secret mixed in before the first byte:
+//!
+//! ```text
+//! dialler  -> listener   8 B "trellis" 01 | 32 B ephemeral | card, encrypted | 16 B tag
+//! listener -> dialler                       32 B ephemeral | card, encrypted | 16 B tag
+//! dialler  -> listener   16 B tag over the hash of the whole exchange: "I am here now"
+//! ```
+//!
+//! A card has [`CARD_BYTES`] bytes, whatever it says. The listener answers only a first message that
+//! authenticates and whose ephemeral it has not seen ([`Remembered`]); the third message keeps a
+//! replay that outlives this memory from ever becoming a connection.
+//!
+//! # Frames
+//!
+//! ```text
+//! plain    header                 | body
+//! signed   header | 16 B tag      | body | 16 B tag      ChaCha20-Poly1305 over the bytes as they are
+//! sealed   header | 16 B tag      | body | 16 B tag      the same, encrypted
+//! ```
+//!
+//! One key per direction, one counter per record, and a byte in the nonce that says what a record is,
+//! so that a body is never taken for a header. An empty body has no tag.
+
+use std::fmt;
+use std::str::FromStr;
+
+use chacha20poly1305::aead::AeadInPlace;
+use chacha20poly1305::{ChaCha20Poly1305, KeyInit, Nonce, Tag};
+use snow::{Builder, HandshakeState};
+
+use crate::{HEADER_BYTES, HELLO_BYTES_MAX};
+
+/// How the frames of a connection are protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Security {
+    /// Not at all once the handshake is done: for one host, or a network nobody else is on.
+    Plain,
+    /// Nobody can change, repeat or drop a frame unnoticed; everybody on the way can read it.
+    Signed,
+    /// As signed, and nobody on the way can read it.
+    Sealed,
+}
+
+impl fmt::Display for Security {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Security::Plain => "plain",
+            Security::Signed => "signed",
+            Security::Sealed => "sealed",
+        })
+    }
+}
+
+impl FromStr for Security {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "plain" => Ok(Security::Plain),
+            "signed" => Ok(Security::Signed),
+            "sealed" => Ok(Security::Sealed),
+            other => Err(format!("`{other}` is no protection; use plain, signed or sealed")),
+        }
+    }
+}
+
+pub(crate) const TAG_BYTES: usize = 16;
+/// The longest header on the wire: the header and its tag.
+pub(crate) const WIRE_HEADER_BYTES_MAX: usize = HEADER_BYTES + TAG_BYTES;
+/// The version of everything after the handshake. The handshake itself is fixed by its magic, so
+/// that two versions can still tell each other why they will not talk.
+pub(crate) const LINK_VERSION: u16 = 1;
+
+const MAGIC: [u8; 8] = *b"trellis\x01";
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+const EPHEMERAL_BYTES: usize = 32;
+const CARD_FIXED_BYTES: usize = 20;
+/// Bytes of a card on the wire, whatever it says.
+pub(crate) const CARD_BYTES: usize = CARD_FIXED_BYTES + HELLO_BYTES_MAX;
+pub(crate) const FIRST_MESSAGE_BYTES: usize = MAGIC.len() + EPHEMERAL_BYTES + CARD_BYTES + TAG_BYTES;
+pub(crate) const SECOND_MESSAGE_BYTES: usize = EPHEMERAL_BYTES + CARD_BYTES + TAG_BYTES;
+pub(crate) const CONFIRMATION_BYTES: usize = TAG_BYTES;
+/// First messages remembered against replay. A cluster makes one per pair and retry, so this covers
+/// a start-up of thousands of attempts; see the module text for what holds beyond.
+const REMEMBERED_MAX: usize = 4096;
+
+/// The other side does not know the secret, or its bytes were changed on the way.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct NotAuthentic;
+
+/// What a node says about itself in the handshake; encrypted under the secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Card {
+    pub(crate) version: u16,
+    /// The listener will not have this dialler; `text` says why.
+    pub(crate) refused: bool,
+    pub(crate) security: u8,
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    pub(crate) nodes: u32,
+    /// The greeting of the layer above, or the reason of a refusal.
+    pub(crate) text: Vec<u8>,
+}
+
+impl Card {
+    fn encode(&self) -> [u8; CARD_BYTES] {
+        let length = self.text.len().min(HELLO_BYTES_MAX);
+        let mut bytes = [0; CARD_BYTES];
+        bytes[0..2].copy_from_slice(&self.version.to_le_bytes());
+        bytes[2] = u8::from(self.refused);
+        bytes[3] = self.security;
+        bytes[4..8].copy_from_slice(&self.from.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.to.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.nodes.to_le_bytes());
+        bytes[16..18].copy_from_slice(&(length as u16).to_le_bytes());
+        bytes[CARD_FIXED_BYTES..CARD_FIXED_BYTES + length].copy_from_slice(&self.text[..length]);
+        bytes
+    }
+
+    /// Only ever given bytes that authenticated; a length out of range still is an error, no panic.
+    fn decode(bytes: &[u8; CARD_BYTES]) -> Result<Card, NotAuthentic> {
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let length = usize::from(u16::from_le_bytes([bytes[16], bytes[17]]));
+        let text = bytes[CARD_FIXED_BYTES..].get(..length).ok_or(NotAuthentic)?;
+        Ok(Card {
+            version: u16::from_le_bytes([bytes[0], bytes[1]]),
+            refused: bytes[2] != 0,
+            security: bytes[3],
+            from: word(4),
+            to: word(8),
+            nodes: word(12),
+            text: text.to_vec(),
+        })
+    }
+}
+
+/// The number of a protection on the wire.
+pub(crate) fn security_code(security: Security) -> u8 {
+    match security {
+        Security::Plain => 0,
+        Security::Signed => 1,
+        Security::Sealed => 2,
+    }
+}
+
+/// The word for a protection's number, for sentences about a peer.
+pub(crate) fn security_word(code: u8) -> &'static str {
+    match code {
+        0 => "plain",
+        1 => "signed",
+        2 => "sealed",
+        _ => "unknown",
+    }
+}
+
+/// Protects what leaves and opens what comes, with the keys of one connection.
+pub(crate) struct Keys {
+    pub(crate) sealer: Sealer,
+    pub(crate) opener: Opener,
+}
+
+/// The side that dialled, after its first message.
+pub(crate) struct Dialling {
+    state: HandshakeState,
+}
+
+impl Dialling {
+    pub(crate) fn start(secret: &[u8; 32], card: &Card) -> Result<(Dialling, [u8; FIRST_MESSAGE_BYTES]), snow::Error> {
+        let mut state = builder(secret)?.build_initiator()?;
+        let mut message = [0; FIRST_MESSAGE_BYTES];
+        message[..MAGIC.len()].copy_from_slice(&MAGIC);
+        let written = state.write_message(&card.encode(), &mut message[MAGIC.len()..])?;
+        assert_eq!(written, FIRST_MESSAGE_BYTES - MAGIC.len(), "the first message has one size");
+        Ok((Dialling { state }, message))
+    }
+
+    /// Reads the answer; gives the listener's card, the keys and the confirmation to send.
+    pub(crate) fn finish(
+        mut self,
+        message: &[u8; SECOND_MESSAGE_BYTES],
+        security: Security,
+    ) -> Result<(Card, Keys, [u8; CONFIRMATION_BYTES]), NotAuthentic> {
+        let card = read_card(&mut self.state, message)?;
+        let (outward, inward) = self.state.dangerously_get_raw_split();
+        let mut sealer = Sealer::new(&outward, security);
+        let confirmation = sealer.confirm(self.state.get_handshake_hash());
+        Ok((card, Keys { sealer, opener: Opener::new(&inward, security) }, confirmation))
+    }
+}
+
+/// The side that listened, after a first message that authenticated.
+pub(crate) struct Answering {
+    state: HandshakeState,
+    ephemeral: [u8; EPHEMERAL_BYTES],
+}
+
+impl Answering {
+    /// Reads a first message; costs hashes only, no curve arithmetic and no answer.
+    pub(crate) fn read(
+        secret: &[u8; 32],
+        message: &[u8; FIRST_MESSAGE_BYTES],
+    ) -> Result<(Answering, Card), NotAuthentic> {
+        let noise = message.strip_prefix(&MAGIC).ok_or(NotAuthentic)?;
+        let mut ephemeral = [0; EPHEMERAL_BYTES];
+        ephemeral.copy_from_slice(&noise[..EPHEMERAL_BYTES]);
+        let mut state = builder(secret).and_then(Builder::build_responder).map_err(|_| NotAuthentic)?;
+        let card = read_card(&mut state, noise)?;
+        Ok((Answering { state, ephemeral }, card))
+    }
+
+    pub(crate) fn ephemeral(&self) -> &[u8; EPHEMERAL_BYTES] {
+        &self.ephemeral
+    }
+
+    pub(crate) fn answer(&mut self, card: &Card) -> Result<[u8; SECOND_MESSAGE_BYTES], snow::Error> {
+        let mut message = [0; SECOND_MESSAGE_BYTES];
+        let written = self.state.write_message(&card.encode(), &mut message)?;
+        assert_eq!(written, SECOND_MESSAGE_BYTES, "the second message has one size");
+        Ok(message)
+    }
+
+    /// Checks that the dialler is alive and read the answer; gives the keys.
+    pub(crate) fn confirm(
+        mut self,
+        confirmation: &[u8; CONFIRMATION_BYTES],
+        security: Security,
+    ) -> Result<Keys, NotAuthentic> {
+        let (inward, outward) = self.state.dangerously_get_raw_split();
+        let mut opener = Opener::new(&inward, security);
+        opener.confirm(self.state.get_handshake_hash(), confirmation)?;
+        Ok(Keys { sealer: Sealer::new(&outward, security), opener })
+    }
+}
+
+/// Whether bytes can still be the start of a first message: strangers that speak something else are
+/// turned away at once and do not hold a place until the deadline.
+pub(crate) fn may_be_first_message(bytes: &[u8]) -> bool {
+    let length = bytes.len().min(MAGIC.len());
+    bytes[..length] == MAGIC[..length]
+}
+
+/// The ephemerals of first messages that were answered, oldest forgotten first.
+pub(crate) struct Remembered {
+    seen: Vec<[u8; EPHEMERAL_BYTES]>,
+    next: usize,
+}
+
+impl Remembered {
+    pub(crate) fn new() -> Remembered {
+        Remembered { seen: Vec::new(), next: 0 }
+    }
+
+    /// True the first time; only called with messages that authenticated, so that a stranger cannot
+    /// push anything out.
+    pub(crate) fn is_new(&mut self, ephemeral: &[u8; EPHEMERAL_BYTES]) -> bool {
+        if self.seen.contains(ephemeral) {
+            return false;
+        }
+        if self.seen.len() < REMEMBERED_MAX {
+            self.seen.push(*ephemeral);
+        } else {
+            self.seen[self.next] = *ephemeral;
+            self.next = (self.next + 1) % REMEMBERED_MAX;
+        }
+        true
+    }
+}
+
+/// What a record is; part of its nonce, so that one is never taken for another.
+#[derive(Clone, Copy)]
+enum Record {
+    Confirmation = 0,
+    Header = 1,
+    Body = 2,
+}
+
+/// Protects the frames of one direction.
+pub(crate) struct Sealer {
+    cipher: ChaCha20Poly1305,
+    security: Security,
+    counter: u64,
+}
+
+impl Sealer {
+    fn new(key: &[u8; 32], security: Security) -> Sealer {
+        Sealer { cipher: ChaCha20Poly1305::new(key.into()), security, counter: 0 }
+    }
+
+    pub(crate) fn security(&self) -> Security {
+        self.security
+    }
+
+    fn confirm(&mut self, hash: &[u8]) -> [u8; TAG_BYTES] {
+        tag(&self.cipher, &next_nonce(&mut self.counter, Record::Confirmation), hash, &mut [])
+    }
+
+    /// Writes the header as it goes over the wire; returns how many bytes that are.
+    #[inline]
+    pub(crate) fn header(&mut self, header: &[u8; HEADER_BYTES], wire: &mut [u8; WIRE_HEADER_BYTES_MAX]) -> usize {
+        wire[..HEADER_BYTES].copy_from_slice(header);
+        if self.security == Security::Plain {
+            return HEADER_BYTES;
+        }
+        let nonce = next_nonce(&mut self.counter, Record::Header);
+        let (bytes, tag_bytes) = wire.split_at_mut(HEADER_BYTES);
+        let tag = match self.security {
+            Security::Sealed => tag(&self.cipher, &nonce, &[], bytes),
+            _ => tag(&self.cipher, &nonce, bytes, &mut []),
+        };
+        tag_bytes.copy_from_slice(&tag);
+        WIRE_HEADER_BYTES_MAX
+    }
+
+    /// The tag of a body that travels as it is.
+    pub(crate) fn sign_body(&mut self, body: &[u8]) -> [u8; TAG_BYTES] {
+        assert!(self.security == Security::Signed && !body.is_empty());
+        tag(&self.cipher, &next_nonce(&mut self.counter, Record::Body), body, &mut [])
+    }
+
+    /// Encrypts a body where it lies; returns its tag.
+    pub(crate) fn seal_body(&mut self, body: &mut [u8]) -> [u8; TAG_BYTES] {
+        assert!(self.security == Security::Sealed && !body.is_empty());
+        tag(&self.cipher, &next_nonce(&mut self.counter, Record::Body), &[], body)
+    }
+}
+
+/// Checks and opens the frames of one direction, in the order in which they were protected.
+pub(crate) struct Opener {
+    cipher: ChaCha20Poly1305,
+    security: Security,
+    counter: u64,
+}
+
+impl Opener {
+    fn new(key: &[u8; 32], security: Security) -> Opener {
+        Opener { cipher: ChaCha20Poly1305::new(key.into()), security, counter: 0 }
+    }
+
+    fn confirm(&mut self, hash: &[u8], sent: &[u8; TAG_BYTES]) -> Result<(), NotAuthentic> {
+        let nonce = next_nonce(&mut self.counter, Record::Confirmation);
+        check(&self.cipher, &nonce, hash, &mut [], sent)
+    }
+
+    /// Bytes of a header on the wire.
+    #[inline]
+    pub(crate) fn wire_header_bytes(&self) -> usize {
+        match self.security {
+            Security::Plain => HEADER_BYTES,
+            _ => WIRE_HEADER_BYTES_MAX,
+        }
+    }
+
+    /// Bytes that follow a body that is not empty.
+    #[inline]
+    pub(crate) fn body_tag_bytes(&self) -> usize {
+        match self.security {
+            Security::Plain => 0,
+            _ => TAG_BYTES,
+        }
+    }
+
+    /// Checks and opens `wire`, which has [`Self::wire_header_bytes`] bytes.
+    #[inline]
+    pub(crate) fn header(&mut self, wire: &[u8]) -> Result<[u8; HEADER_BYTES], NotAuthentic> {
+        assert_eq!(wire.len(), self.wire_header_bytes());
+        let mut header = [0; HEADER_BYTES];
+        header.copy_from_slice(&wire[..HEADER_BYTES]);
+        if self.security == Security::Plain {
+            return Ok(header);
+        }
+        let mut sent = [0; TAG_BYTES];
+        sent.copy_from_slice(&wire[HEADER_BYTES..]);
+        let nonce = next_nonce(&mut self.counter, Record::Header);
+        match self.security {
+            Security::Sealed => check(&self.cipher, &nonce, &[], &mut header, &sent)?,
+            _ => check(&self.cipher, &nonce, &header, &mut [], &sent)?,
+        }
+        Ok(header)
+    }
+
+    /// Checks a body and opens it where it lies. After an error its bytes mean nothing.
+    pub(crate) fn body(&mut self, body: &mut [u8], sent: &[u8; TAG_BYTES]) -> Result<(), NotAuthentic> {
+        match self.security {
+            Security::Plain => Ok(()),
+            Security::Signed => {
+                let nonce = next_nonce(&mut self.counter, Record::Body);
+                check(&self.cipher, &nonce, body, &mut [], sent)
+            }
+            Security::Sealed => {
+                let nonce = next_nonce(&mut self.counter, Record::Body);
+                check(&self.cipher, &nonce, &[], body, sent)
+            }
+        }
+    }
+}
+
+fn builder(secret: &[u8; 32]) -> Result<Builder<'_>, snow::Error> {
+    Builder::new(PATTERN.parse()?).psk(0, secret)?.prologue(&MAGIC)
+}
+
+fn read_card(state: &mut HandshakeState, message: &[u8]) -> Result<Card, NotAuthentic> {
+    let mut card = [0; CARD_BYTES];
+    match state.read_message(message, &mut card) {
+        Ok(CARD_BYTES) => Card::decode(&card),
+        _ => Err(NotAuthentic),
+    }
+}
+
+/// 2^64 records at a billion per second take five centuries: the counter never comes round.
+#[inline]
+fn next_nonce(counter: &mut u64, record: Record) -> Nonce {
+    let mut nonce = Nonce::default();
+    nonce[0] = record as u8;
+    nonce[4..].copy_from_slice(&counter.to_le_bytes());
+    *counter += 1;
+    nonce
+}
+
+#[inline]
+fn tag(cipher: &ChaCha20Poly1305, nonce: &Nonce, read: &[u8], sealed: &mut [u8]) -> [u8; 16] {
+    cipher
+        .encrypt_in_place_detached(nonce, read, sealed)
+        .expect("the cipher takes 256 GiB in one record, a body is far below")
+        .into()
+}
+
+#[inline]
+fn check(
+    cipher: &ChaCha20Poly1305,
+    nonce: &Nonce,
+    read: &[u8],
+    sealed: &mut [u8],
+    sent: &[u8; TAG_BYTES],
+) -> Result<(), NotAuthentic> {
+    cipher.decrypt_in_place_detached(nonce, read, sealed, Tag::from_slice(sent)).map_err(|_| NotAuthentic)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: [u8; 32] = [7; 32];
+
+    fn card(text: &[u8]) -> Card {
+        Card { version: LINK_VERSION, refused: false, security: 2, from: 1, to: 0, nodes: 2, text: text.to_vec() }
+    }
+
+    fn connect(security: Security) -> (Keys, Keys) {
+        let (dialling, first) = Dialling::start(&SECRET, &card(b"hello")).unwrap();
+        let (mut answering, seen) = Answering::read(&SECRET, &first).unwrap();
+        assert_eq!(seen, card(b"hello"));
+        let second = answering.answer(&card(b"welcome")).unwrap();
+        let (seen, dialler, confirmation) = dialling.finish(&second, security).unwrap();
+        assert_eq!(seen, card(b"welcome"));
+        (dialler, answering.confirm(&confirmation, security).unwrap())
+    }
+
+    #[test]
+    fn frames_open_in_order_in_every_mode() {
+        for security in [Security::Plain, Security::Signed, Security::Sealed] {
+            let (mut near, mut far) = connect(security);
+            for round in 0..3_u8 {
+                let mut wire = [0; WIRE_HEADER_BYTES_MAX];
+                let length = near.sealer.header(&[round; HEADER_BYTES], &mut wire);
+                assert_eq!(length, far.opener.wire_header_bytes());
+                assert_eq!(far.opener.header(&wire[..length]).unwrap(), [round; HEADER_BYTES]);
+                let mut body = [round; 100];
+                let tag = match security {
+                    Security::Plain => [0; TAG_BYTES],
+                    Security::Signed => near.sealer.sign_body(&body),
+                    Security::Sealed => near.sealer.seal_body(&mut body),
+                };
+                assert_eq!(body != [round; 100], security == Security::Sealed);
+                far.opener.body(&mut body, &tag).unwrap();
+                assert_eq!(body, [round; 100]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_first_message_with_any_bit_flipped_is_no_first_message() {
+        let (_, first) = Dialling::start(&SECRET, &card(b"hello")).unwrap();
+        for at in 0..FIRST_MESSAGE_BYTES {
+            let mut changed = first;
+            changed[at] ^= 1 << (at % 8);
+            assert!(Answering::read(&SECRET, &changed).is_err(), "byte {at}");
+        }
+        assert!(Answering::read(&[8; 32], &first).is_err(), "another secret");
+    }
+
+    #[test]
+    fn a_second_message_or_confirmation_with_any_bit_flipped_is_refused() {
+        for at in (0..SECOND_MESSAGE_BYTES).step_by(7) {
+            let (dialling, first) = Dialling::start(&SECRET, &card(b"")).unwrap();
+            let (mut answering, _) = Answering::read(&SECRET, &first).unwrap();
+            let mut second = answering.answer(&card(b"")).unwrap();
+            second[at] ^= 0x10;
+            assert!(dialling.finish(&second, Security::Sealed).is_err(), "byte {at}");
+        }
+        for at in 0..CONFIRMATION_BYTES {
+            let (dialling, first) = Dialling::start(&SECRET, &card(b"")).unwrap();
+            let (mut answering, _) = Answering::read(&SECRET, &first).unwrap();
+            let second = answering.answer(&card(b"")).unwrap();
+            let (_, _, mut third) = dialling.finish(&second, Security::Sealed).unwrap();
+            third[at] ^= 1;
+            assert!(answering.confirm(&third, Security::Sealed).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn a_body_is_never_taken_for_a_header() {
+        for security in [Security::Signed, Security::Sealed] {
+            let (mut near, mut far) = connect(security);
+            let mut body = [9; HEADER_BYTES];
+            let tag = match security {
+                Security::Signed => near.sealer.sign_body(&body),
+                _ => near.sealer.seal_body(&mut body),
+            };
+            let wire = [&body[..], &tag[..]].concat();
+            assert!(far.opener.header(&wire).is_err());
+        }
+    }
+
+    #[test]
+    fn a_frame_repeated_or_sent_back_is_refused() {
+        for security in [Security::Signed, Security::Sealed] {
+            let (mut near, mut far) = connect(security);
+            let mut wire = [0; WIRE_HEADER_BYTES_MAX];
+            near.sealer.header(&[1; HEADER_BYTES], &mut wire);
+            assert!(near.opener.header(&wire).is_err(), "sent back");
+            assert!(far.opener.header(&wire).is_ok());
+            assert!(far.opener.header(&wire).is_err(), "repeated");
+        }
+    }
+
+    #[test]
+    fn the_memory_of_first_messages_is_bounded_and_remembers_the_latest() {
+        let mut remembered = Remembered::new();
+        let ephemeral = |number: usize| {
+            let mut bytes = [0; EPHEMERAL_BYTES];
+            bytes[..8].copy_from_slice(&number.to_le_bytes());
+            bytes
+        };
+        for number in 0..REMEMBERED_MAX + 10 {
+            assert!(remembered.is_new(&ephemeral(number)));
+            assert!(!remembered.is_new(&ephemeral(number)));
+        }
+        assert_eq!(remembered.seen.len(), REMEMBERED_MAX);
+        assert!(!remembered.is_new(&ephemeral(REMEMBERED_MAX)));
+    }
+
+    #[test]
+    fn a_card_with_an_impossible_length_is_refused() {
+        let mut bytes = card(b"x").encode();
+        bytes[16..18].copy_from_slice(&300_u16.to_le_bytes());
+        assert_eq!(Card::decode(&bytes), Err(NotAuthentic));
+    }
+}

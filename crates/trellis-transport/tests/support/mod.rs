@@ -1,0 +1,229 @@
+//! What the suites share: meshes of every kind, frames that describe themselves, and a sink that
+//! checks what it gets.
+
+#![allow(dead_code, unreachable_pub)]
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use trellis_transport::{
+    HEADER_BYTES, INLINE_BODY_BYTES_MAX, Link, Lost, Payload, Placement, Refused, Security, Sink, Tcp, TcpOptions, mesh,
+};
+
+pub const SECRET: [u8; 32] = [42; 32];
+/// A test that hangs is a failure; nothing is asserted about how long anything takes.
+pub const HANG_SECONDS: u64 = 60;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    InProcess,
+    Tcp(Security),
+}
+
+pub const SECURITIES: [Security; 3] = [Security::Plain, Security::Signed, Security::Sealed];
+
+/// Links of all nodes of a mesh, by number.
+pub fn build(kind: Kind, nodes: usize) -> Vec<Arc<dyn Link>> {
+    match kind {
+        Kind::InProcess => {
+            let ends = mesh(nodes).expect("descriptors for a small mesh");
+            ends.into_iter().map(|end| Arc::new(end) as Arc<dyn Link>).collect()
+        }
+        Kind::Tcp(security) => {
+            let (listeners, addresses) = listeners(nodes);
+            listeners
+                .into_iter()
+                .enumerate()
+                .map(|(node, listener)| {
+                    let options = options(node, &addresses, Some(listener), security);
+                    Arc::new(Tcp::start(options).expect("a node on loopback")) as Arc<dyn Link>
+                })
+                .collect()
+        }
+    }
+}
+
+/// Listening sockets on free ports, and their addresses.
+pub fn listeners(nodes: usize) -> (Vec<TcpListener>, Vec<String>) {
+    let listeners: Vec<_> = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
+    let addresses = listeners.iter().map(|each| each.local_addr().expect("bound").to_string()).collect();
+    (listeners, addresses)
+}
+
+pub fn options(node: usize, addresses: &[String], listener: Option<TcpListener>, security: Security) -> TcpOptions {
+    TcpOptions {
+        node,
+        addresses: addresses.to_vec(),
+        listener,
+        secret: SECRET,
+        security,
+        hello: b"the same for all".to_vec(),
+        admit: Box::new(|_, _| Ok(())),
+        refused: Box::new(|_| {}),
+    }
+}
+
+/// How the receiver shall place a body; written into the header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Nothing,
+    Inline,
+    At,
+    /// The receiver refuses the frame.
+    Refuse,
+}
+
+/// A header that says all a receiver needs to check the frame.
+pub fn header(form: Form, sender: u16, sequence: u64, bytes: usize) -> [u8; HEADER_BYTES] {
+    let mut header = [0xA5; HEADER_BYTES];
+    header[0] = form as u8;
+    header[2..4].copy_from_slice(&sender.to_le_bytes());
+    header[4..8].copy_from_slice(&(bytes as u32).to_le_bytes());
+    header[8..16].copy_from_slice(&sequence.to_le_bytes());
+    header
+}
+
+pub fn body(sequence: u64, bytes: usize) -> Vec<u8> {
+    // Both factors are odd, so bodies differ from frame to frame and from place to place.
+    (0..bytes).map(|at| (sequence.wrapping_mul(37) as usize + at * 13 + at / 251) as u8).collect()
+}
+
+pub struct Seen {
+    pub form: Form,
+    pub sender: u16,
+    pub sequence: u64,
+    pub bytes: usize,
+}
+
+pub fn read_header(header: &[u8; HEADER_BYTES]) -> Seen {
+    assert_eq!(header[16..], [0xA5; 16], "the rest of a header arrives as it was sent");
+    Seen {
+        form: [Form::Nothing, Form::Inline, Form::At, Form::Refuse][usize::from(header[0])],
+        sender: u16::from_le_bytes(header[2..4].try_into().expect("two bytes")),
+        bytes: u32::from_le_bytes(header[4..8].try_into().expect("four bytes")) as usize,
+        sequence: u64::from_le_bytes(header[8..16].try_into().expect("eight bytes")),
+    }
+}
+
+const GUARD_BYTES: usize = 64;
+const GUARD: u8 = 0xEE;
+
+/// Checks every frame: body, order by sender, and that nothing but the place was written.
+#[derive(Default)]
+pub struct Recorder {
+    pub connected: Vec<usize>,
+    pub lost: Vec<(usize, Lost)>,
+    /// Peer, sender within the peer, sequence.
+    pub frames: Vec<(usize, u16, u64)>,
+    /// Where bodies of [`Form::At`] go, by peer.
+    places: Vec<Vec<u8>>,
+    placed: Vec<Option<u64>>,
+    pub check_bodies: bool,
+}
+
+impl Recorder {
+    pub fn new() -> Recorder {
+        Recorder { check_bodies: true, ..Recorder::default() }
+    }
+
+    pub fn count_from(&self, peer: usize) -> usize {
+        self.frames.iter().filter(|frame| frame.0 == peer).count()
+    }
+
+    /// Sequences of one sender of one peer, as they came.
+    pub fn sequences(&self, peer: usize, sender: u16) -> Vec<u64> {
+        self.frames.iter().filter(|frame| (frame.0, frame.1) == (peer, sender)).map(|frame| frame.2).collect()
+    }
+
+    fn room(&mut self, peer: usize, bytes: usize) -> *mut u8 {
+        if self.places.len() <= peer {
+            self.places.resize(peer + 1, Vec::new());
+        }
+        let place = &mut self.places[peer];
+        place.clear();
+        place.resize(bytes + 2 * GUARD_BYTES, GUARD);
+        place[GUARD_BYTES..].as_mut_ptr()
+    }
+}
+
+impl Sink for Recorder {
+    fn place(&mut self, peer: usize, header: &[u8; HEADER_BYTES]) -> Result<Placement, Refused> {
+        assert!(self.connected.contains(&peer), "connected comes before the first frame");
+        let seen = read_header(header);
+        self.placed.resize(self.placed.len().max(peer + 1), None);
+        assert_eq!(self.placed[peer].replace(seen.sequence), None, "one frame at a time");
+        Ok(match seen.form {
+            Form::Nothing => Placement::Nothing,
+            Form::Inline => Placement::Inline(seen.bytes),
+            Form::At => Placement::At { pointer: self.room(peer, seen.bytes), bytes: seen.bytes },
+            Form::Refuse => return Err("the test does not want this frame".into()),
+        })
+    }
+
+    fn deliver(&mut self, peer: usize, header: &[u8; HEADER_BYTES], shown: &[u8]) {
+        let seen = read_header(header);
+        assert_eq!(self.placed[peer].take(), Some(seen.sequence), "placed once, then delivered");
+        assert!(!self.lost.iter().any(|lost| lost.0 == peer), "nothing after the loss");
+        match seen.form {
+            Form::Inline => {
+                assert!(shown.len() == seen.bytes && seen.bytes <= INLINE_BODY_BYTES_MAX);
+                assert!(shown == body(seen.sequence, seen.bytes), "body of {}", seen.sequence);
+            }
+            Form::At => {
+                assert!(shown.is_empty());
+                let place = &self.places[peer];
+                let (before, rest) = place.split_at(GUARD_BYTES);
+                let (middle, after) = rest.split_at(seen.bytes);
+                assert!(before.iter().chain(after).all(|&byte| byte == GUARD), "only the place");
+                if self.check_bodies {
+                    assert!(middle == body(seen.sequence, seen.bytes), "body of {}", seen.sequence);
+                }
+            }
+            _ => assert!(shown.is_empty()),
+        }
+        self.frames.push((peer, seen.sender, seen.sequence));
+    }
+
+    fn connected(&mut self, peer: usize) {
+        assert!(!self.connected.contains(&peer), "connected comes once");
+        self.connected.push(peer);
+    }
+
+    fn lost(&mut self, peer: usize, why: &Lost) {
+        assert!(!self.lost.iter().any(|lost| lost.0 == peer), "lost comes once");
+        self.lost.push((peer, why.clone()));
+    }
+}
+
+pub fn send_frame(link: &dyn Link, peer: usize, form: Form, sequence: u64, bytes: usize) {
+    let bytes_of_body = body(sequence, bytes);
+    let payload = if bytes == 0 { Payload::Nothing } else { Payload::Copy(&bytes_of_body) };
+    link.send(peer, &header(form, 0, sequence, bytes), payload)
+        .unwrap_or_else(|error| panic!("frame {sequence} to node {peer}: {error}"));
+}
+
+/// Polls all the links, each into its own recorder, until `done` says so.
+pub fn poll_until(links: &[Arc<dyn Link>], sinks: &mut [Recorder], mut done: impl FnMut(&[Recorder]) -> bool) {
+    let start = Instant::now();
+    while !done(sinks) {
+        for (link, sink) in links.iter().zip(sinks.iter_mut()) {
+            link.poll(sink);
+        }
+        assert!(start.elapsed() < Duration::from_secs(HANG_SECONDS), "the test hangs");
+        std::thread::yield_now();
+    }
+}
+
+pub fn recorders(count: usize) -> Vec<Recorder> {
+    (0..count).map(|_| Recorder::new()).collect()
+}
+
+/// Waits for something that no poll of ours brings about.
+pub fn wait_until(mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(HANG_SECONDS), "the test hangs");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
