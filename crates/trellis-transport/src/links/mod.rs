@@ -311,7 +311,8 @@ pub trait Link: Send + Sync {
     /// What passed so far.
     fn statistics(&self) -> LinkStatistics;
 
-    /// Sends what waits, for at most a second, then ends every connection and joins the link's
-    /// threads. Nothing is received after it began. Not to be called from a callback.
+    /// Sends what waits, then ends every connection and joins the link's threads. Gives up after a
+    /// second without progress, or ten in all. Nothing is received after it began. Not to be called
+    /// from a callback.
     fn close(&self);
 }

@@ -65,7 +65,7 @@ impl Reader {
                 .origin("region_bytes")
                 .error(format!("{region} bytes are out of range; accepted: 64KiB to 64GiB")));
         }
-        if region % page != 0 {
+        if !region.is_multiple_of(page) {
             return Err(self.origin("region_bytes").error(format!(
                 "{region} is not a multiple of page_bytes ({page}); accepted: {} or {}",
                 (region / page * page).max(REGION_BYTES_MIN.max(page)),
@@ -78,7 +78,7 @@ impl Reader {
     fn check_address(&self) -> Result<(), ConfigError> {
         let (address, page) = (self.config.base_address, self.config.page_bytes);
         let wrong = |what: String| Err(self.origin("base_address").error(what));
-        if address % page != 0 {
+        if !address.is_multiple_of(page) {
             let near = address / page * page;
             return wrong(format!(
                 "{address:#x} is not a multiple of page_bytes ({page}); accepted: {near:#x}, for example"

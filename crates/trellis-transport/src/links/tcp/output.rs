@@ -133,6 +133,16 @@ impl Output {
         self.held_bytes
     }
 
+    /// Bytes of bodies and of protected frames that have not left; a measure of progress.
+    pub(super) fn unsent_bytes(&self) -> usize {
+        let waiting = self.waiting.iter().map(|frame| match &frame.body {
+            Body::Nothing => 0,
+            Body::Copied(bytes) => bytes.len(),
+            Body::Pinned(_, bytes) => *bytes,
+        });
+        waiting.sum::<usize>() + self.wire_bytes - self.wire_sent
+    }
+
     fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.wire.is_empty()
     }

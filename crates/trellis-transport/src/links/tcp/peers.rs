@@ -18,8 +18,11 @@ use crate::links::{LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sin
 use crate::wrap::secure::Keys;
 use crate::{BODY_BYTES_MAX, HEADER_BYTES};
 
-/// How long leaving may take: what waits is sent and confirmed in this time, or is given up.
-const CLOSE_MS_MAX: u64 = 1000;
+/// Leaving is given up when no byte moved for so long: the peer's process is stopped or its machine
+/// is gone.
+const CLOSE_STALL_MS_MAX: u64 = 1000;
+/// And in any case after this.
+const CLOSE_MS_MAX: u64 = 10_000;
 /// Up to so many peers are asked one by one; beyond, asking epoll who has something is cheaper.
 const ASKED_ONE_BY_ONE_MAX: usize = 2;
 const NEWS_TOKEN: u64 = u64::MAX;
@@ -231,12 +234,23 @@ impl Peers {
     /// A socket closed with unread bytes in it is reset, and a reset can overtake what was sent; so
     /// what comes is thrown away until the peer's machine has confirmed all that left.
     pub(super) fn end_all(&self) {
-        let deadline = Instant::now() + Duration::from_millis(CLOSE_MS_MAX);
+        let start = Instant::now();
+        let mut moved = (usize::MAX, start);
         let mut leaving: Vec<(usize, bool)> =
             (0..self.count()).filter(|&peer| self.is_up(peer)).map(|peer| (peer, false)).collect();
         loop {
-            leaving.retain_mut(|(peer, said_so)| !self.leave(*peer, said_so));
-            if leaving.is_empty() || Instant::now() >= deadline {
+            let mut rest_bytes = 0;
+            leaving.retain_mut(|(peer, said_so)| {
+                let rest = self.leave(*peer, said_so);
+                rest_bytes += rest.unwrap_or(0);
+                rest.is_some()
+            });
+            let now = Instant::now();
+            if rest_bytes != moved.0 {
+                moved = (rest_bytes, now);
+            }
+            let stalled = now - moved.1 >= Duration::from_millis(CLOSE_STALL_MS_MAX);
+            if leaving.is_empty() || stalled || now - start >= Duration::from_millis(CLOSE_MS_MAX) {
                 break;
             }
             let mut full: Vec<_> = leaving
@@ -259,21 +273,23 @@ impl Peers {
         }
     }
 
-    /// One step of leaving one peer; true when there is no more to do.
-    fn leave(&self, index: usize, said_so: &mut bool) -> bool {
+    /// One step of leaving one peer; how many bytes are still to go, or none when it is done.
+    fn leave(&self, index: usize, said_so: &mut bool) -> Option<usize> {
         let peer = &self.peers[index];
         let mut output = lock(&peer.output);
         let queue = output.flush();
-        let Some(socket) = output.socket() else { return true };
+        let socket = output.socket()?;
         if queue == Queue::Empty && !*said_so {
             sockets::shut_down(socket, libc::SHUT_WR);
             *said_so = true;
         }
-        let confirmed = *said_so && sockets::unconfirmed_bytes(socket) == 0;
+        let unconfirmed = sockets::unconfirmed_bytes(socket);
+        let rest = unconfirmed + output.unsent_bytes();
         drop(output);
         // A callback that is still running holds the receiving half; then nothing is thrown away.
         let broken = try_lock(&peer.input).is_some_and(|mut input| !input.discard());
-        confirmed || broken
+        let done = broken || (*said_so && unconfirmed == 0);
+        (!done).then_some(rest)
     }
 
     /// One peer's share of a poll.
