@@ -332,7 +332,7 @@ fn many_threads_fault_at_once(test: &str, catcher: Catcher) {
 fn revoking_races_with_touching(test: &str, catcher: Catcher) {
     const THREADS: usize = 4;
     const PAGES: usize = 4;
-    const ROUNDS: usize = 1500;
+    const ROUNDS: usize = 150;
     let Some(world) = World::make(test, Plan { bytes: 64 << 10, ..Plan::of(catcher) }) else { return };
     let done = AtomicBool::new(false);
     let word = |page: usize, thread: usize| world.at(page * PAGE + 8 * thread) as usize;
@@ -386,7 +386,7 @@ impl Drop for Done<'_> {
 /// number than before, and after a downgrade returned, the number does not change until the writer
 /// faulted again.
 fn readers_see_a_writer_in_order(test: &str, catcher: Catcher) {
-    const DIFFERENT: usize = 300;
+    const DIFFERENT: usize = 50;
     let Some(world) = World::make(test, Plan { bytes: 64 << 10, ..Plan::of(catcher) }) else { return };
     let done = AtomicBool::new(false);
     let written = std::thread::scope(|scope| {

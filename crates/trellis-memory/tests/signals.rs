@@ -566,3 +566,33 @@ fn a_limit_on_file_sizes_is_a_sentence() {
     let output = again(test, &[]);
     assert!(output.status.success(), "{}", said(&output));
 }
+
+/// Every other page open: the catcher `mprotect` needs one mapping for each, and the kernel allows 65,530 by default.
+#[test]
+fn too_many_pieces_are_a_sentence_and_no_harm() {
+    let test = "too_many_pieces_are_a_sentence_and_no_harm";
+    if !is_child() {
+        let output = again(test, &[]);
+        assert!(output.status.success(), "{}", said(&output));
+        print!(
+            "{}",
+            String::from_utf8_lossy(&output.stdout).lines().find(|line| line.starts_with("SKIPPED")).unwrap_or("")
+        );
+        return;
+    }
+    let pieces_max = std::fs::read_to_string("/proc/sys/vm/max_map_count").expect("Linux has it");
+    if pieces_max.trim().parse::<usize>().expect("a number") > 120_000 {
+        println!("SKIPPED {test}: vm.max_map_count is {}", pieces_max.trim());
+        return;
+    }
+    let options = RegionOptions { bytes: 1 << 30, reserve: Reserve::Overcommit, ..options(Catcher::Mprotect) };
+    let region = Region::create(&options).unwrap_or_else(|error| panic!("{error}"));
+    let refused = (0..region.pages())
+        .step_by(2)
+        .find_map(|page| region.install(page, 1, Access::Write, false).err().map(|error| (page, error.to_string())));
+    let (page, error) = refused.expect("the kernel has a limit");
+    // A page's neighbour joins two pieces, so there is room for one again.
+    region.install(1, 1, Access::Write, false).expect("no further piece is needed");
+    let words = ["vm.max_map_count", "page_bytes", &format!("page {page}")].map(|word| error.contains(word));
+    assert_eq!(words, [true; 3], "{error}");
+}

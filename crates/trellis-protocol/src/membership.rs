@@ -34,6 +34,8 @@ pub enum Effect {
     Send(NodeId, Message),
     /// The peer is dead.
     Died(NodeId),
+    /// This node failed, a peer says.
+    Failed(NodeId),
     /// The peer has said nothing for so long.
     Silent(NodeId, Nanoseconds),
     /// Every node is done: connections may be closed.
@@ -47,8 +49,8 @@ pub enum Message {
     Alive,
     /// My program is done; I serve until everybody's is.
     Leave,
-    /// My program failed; this ends the cluster.
-    Fail,
+    /// This node failed, which ends the cluster; whoever tells it tells whose failure it was.
+    Fail(NodeId),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -71,6 +73,15 @@ pub struct Membership {
     said: Nanoseconds,
     leaving: bool,
     finished: bool,
+    gathering: Option<Gathering>,
+    now: Nanoseconds,
+}
+
+/// Nodes come when they come, and only the manager knows of all of them.
+#[derive(Clone, Copy, Debug)]
+struct Gathering {
+    manager: NodeId,
+    until: Nanoseconds,
 }
 
 impl Membership {
@@ -87,7 +98,18 @@ impl Membership {
             said: 0,
             leaving: false,
             finished: false,
+            gathering: None,
+            now: 0,
         }
+    }
+
+    /// For a cluster whose nodes do not wait for each other when they start, only for `manager`. A manager that is
+    /// done expects those who did not come yet until `until`, and every other node stays until the manager is gone:
+    /// it may not have met a late node that needs what it holds.
+    #[must_use]
+    pub fn gathered_by(mut self, manager: NodeId, until: Nanoseconds) -> Membership {
+        self.gathering = Some(Gathering { manager, until });
+        self
     }
 
     /// How often to say [`Input::Tick`].
@@ -97,6 +119,7 @@ impl Membership {
 
     /// Takes one fact, pushes what follows.
     pub fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
+        self.now = self.now.max(now);
         match input {
             Input::Connected(peer) => {
                 self.hear(now, peer);
@@ -112,7 +135,11 @@ impl Membership {
                 match message {
                     Message::Alive => {}
                     Message::Leave => self.peers[usize::from(peer.0)] = Peer::Leaving,
-                    Message::Fail => self.lost(peer, effects),
+                    Message::Fail(culprit) => {
+                        // That the messenger goes too is a consequence, and not to be taken for the cause.
+                        self.peers[usize::from(peer.0)] = Peer::Gone;
+                        effects.push(Effect::Failed(culprit));
+                    }
                 }
             }
             Input::Leave => {
@@ -126,7 +153,14 @@ impl Membership {
 
     /// The peers that this node still waits for while it leaves.
     pub fn missing(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.others().filter(|peer| self.peers[usize::from(peer.0)] == Peer::Present)
+        self.others().filter(|&peer| match self.peers[usize::from(peer.0)] {
+            Peer::Present => true,
+            Peer::Absent => {
+                self.gathering.is_some_and(|all| all.manager == self.me && self.now < all.until)
+            }
+            Peer::Leaving => self.gathering.is_some_and(|all| all.manager == peer),
+            Peer::Gone => false,
+        })
     }
 
     fn lost(&mut self, peer: NodeId, effects: &mut Vec<Effect>) {
@@ -207,6 +241,42 @@ mod tests {
         assert_eq!(m.missing().collect::<Vec<_>>(), [NodeId(1)]);
         let end = step(&mut m, 4, Input::Message(NodeId(1), Message::Leave));
         assert_eq!(end, [Effect::AllLeft]);
+    }
+
+    #[test]
+    fn a_manager_that_gathers_expects_late_nodes_until_the_deadline() {
+        let mut m = Membership::new(NodeId(0), 3, 1000).gathered_by(NodeId(0), 500);
+        step(&mut m, 0, Input::Connected(NodeId(1)));
+        step(&mut m, 1, Input::Message(NodeId(1), Message::Leave));
+        assert_eq!(step(&mut m, 2, Input::Leave), [Effect::Send(NodeId(1), Message::Leave)]);
+        assert_eq!(m.missing().collect::<Vec<_>>(), [NodeId(2)]);
+        let mut in_time = m.clone();
+        let told = step(&mut in_time, 499, Input::Connected(NodeId(2)));
+        assert_eq!(told, [Effect::Send(NodeId(2), Message::Leave)]);
+        assert!(!step(&mut in_time, 600, Input::Tick).contains(&Effect::AllLeft), "it came");
+        let end = step(&mut in_time, 700, Input::Message(NodeId(2), Message::Leave));
+        assert_eq!(end, [Effect::AllLeft]);
+        assert!(step(&mut m, 500, Input::Tick).contains(&Effect::AllLeft), "it did not come");
+    }
+
+    #[test]
+    fn a_gathered_node_stays_until_the_manager_is_gone() {
+        let mut m = Membership::new(NodeId(1), 3, 1000).gathered_by(NodeId(0), 500);
+        step(&mut m, 0, Input::Connected(NodeId(0)));
+        step(&mut m, 1, Input::Message(NodeId(0), Message::Leave));
+        step(&mut m, 2, Input::Leave);
+        assert_eq!(m.missing().collect::<Vec<_>>(), [NodeId(0)], "node 2 may still come");
+        assert_eq!(step(&mut m, 3, Input::Lost(NodeId(0))), [Effect::AllLeft]);
+    }
+
+    #[test]
+    fn a_failure_is_told_with_its_culprit_and_the_messenger_is_not_blamed() {
+        let mut m = Membership::new(NodeId(2), 3, 1000);
+        step(&mut m, 0, Input::Connected(NodeId(0)));
+        step(&mut m, 0, Input::Connected(NodeId(1)));
+        let told = step(&mut m, 1, Input::Message(NodeId(0), Message::Fail(NodeId(1))));
+        assert_eq!(told, [Effect::Failed(NodeId(1))]);
+        assert_eq!(step(&mut m, 2, Input::Lost(NodeId(0))), []);
     }
 
     #[test]

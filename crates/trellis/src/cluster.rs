@@ -178,6 +178,12 @@ impl Cluster {
         self.inner().counters().load()
     }
 
+    /// Ends the cluster because this node's program cannot go on: every node's waits fail and name this node, and
+    /// processes that do not react are ended after a second.
+    pub fn abandon(&self, why: &str) {
+        self.inner().fail(why.to_owned());
+    }
+
     /// Leaves the cluster: serves the other nodes until their programs are done too, then closes the links. The region
     /// must not be touched afterwards. Leaving twice does nothing.
     ///

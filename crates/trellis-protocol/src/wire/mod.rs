@@ -157,7 +157,10 @@ pub fn encode(message: &Message, epoch: u32) -> Encoded {
             fields.kind = match message {
                 membership::Message::Alive => kind::ALIVE,
                 membership::Message::Leave => kind::LEAVE,
-                membership::Message::Fail => kind::FAIL,
+                membership::Message::Fail(culprit) => {
+                    fields.node = culprit.0;
+                    kind::FAIL
+                }
             }
         }
     }
@@ -191,7 +194,7 @@ pub fn decode(
         kind::LOCK_REQUEST..=kind::ATOMIC_REPLY => fields.sync(body, limits).map(Message::Sync),
         kind::ALIVE => Ok(Message::Membership(membership::Message::Alive)),
         kind::LEAVE => Ok(Message::Membership(membership::Message::Leave)),
-        kind::FAIL => Ok(Message::Membership(membership::Message::Fail)),
+        kind::FAIL => Ok(Message::Membership(membership::Message::Fail(fields.member(limits)?))),
         other => Err(Malformed::Kind(other)),
     }
 }

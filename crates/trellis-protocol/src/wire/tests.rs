@@ -47,7 +47,7 @@ fn every_message() -> Vec<Message> {
         .map(Message::Sync),
     );
     messages.extend(
-        [membership::Message::Alive, membership::Message::Leave, membership::Message::Fail]
+        [membership::Message::Alive, membership::Message::Leave, membership::Message::Fail(NodeId(2))]
             .map(Message::Membership),
     );
     messages

@@ -38,14 +38,19 @@ impl Failure {
 }
 
 impl Node {
-    /// The cluster cannot go on, and this is why.
+    /// The cluster cannot go on because of this node, and this is why.
     pub(crate) fn fail(&self, sentence: String) {
+        self.fail_because_of(self.me, sentence);
+    }
+
+    /// The same, because of a peer: the others must hear its name, not ours, whoever tells them first.
+    pub(crate) fn fail_because_of(&self, culprit: NodeId, sentence: String) {
         if self.failure.sentence.set(sentence).is_err() {
             return;
         }
         self.status.set_failure(&self.failure.sentence());
         self.failure.is_set.store(true, Ordering::Release);
-        let encoded = wire::encode(&wire::Message::Membership(Message::Fail), EPOCH);
+        let encoded = wire::encode(&wire::Message::Membership(Message::Fail(culprit)), EPOCH);
         for peer in (0..self.nodes).map(NodeId).filter(|&peer| peer != self.me) {
             if self.link.is_connected(usize::from(peer.0)) {
                 // Who cannot be told notices that the connection breaks.

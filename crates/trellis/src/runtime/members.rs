@@ -18,7 +18,7 @@ impl Node {
     }
 
     pub(super) fn member_message(&self, from: NodeId, message: Message) {
-        self.member_step(Input::Message(from, message), "failed; its own message says why");
+        self.member_step(Input::Message(from, message), "");
     }
 
     /// This node's program is done.
@@ -63,22 +63,29 @@ impl Node {
                     self.waiters.rouse_all();
                 }
                 Effect::Died(peer) => {
-                    sentence = Some(format!("{} {why}", self.name_of(peer)));
+                    sentence = Some((peer, format!("{} {why}", self.name_of(peer))));
+                }
+                Effect::Failed(culprit) if culprit == self.me => {
+                    sentence = Some((culprit, "the other nodes gave this node up; their messages say why".to_owned()));
+                }
+                Effect::Failed(culprit) => {
+                    sentence = Some((culprit, format!("{} failed; its own message says why", self.name_of(culprit))));
                 }
                 Effect::Silent(peer, silence) => {
-                    sentence = Some(format!(
+                    let silent = format!(
                         "{} has been silent for {:.1} s; it may be stopped or unreachable \
                          (silence_seconds_max sets the limit)",
                         self.name_of(peer),
                         silence as f64 / 1e9
-                    ));
+                    );
+                    sentence = Some((peer, silent));
                 }
             }
         }
         members.1 = effects;
         drop(members);
-        if let Some(sentence) = sentence {
-            self.fail(sentence);
+        if let Some((culprit, sentence)) = sentence {
+            self.fail_because_of(culprit, sentence);
         }
     }
 }

@@ -30,7 +30,7 @@ use trellis_protocol::wire::{self, Limits};
 use trellis_protocol::{NodeId, PageIndex, PageRange, sync};
 use trellis_transport::{Link, Payload};
 
-use crate::config::Config;
+use crate::config::{Config, Start};
 use crate::launch::{Activity, StatusPage, monotonic_ns};
 use crate::record::LiveCounters;
 
@@ -77,6 +77,18 @@ pub(crate) struct Node {
     all_left: AtomicBool,
 }
 
+/// With `start = manager` nobody waits for the other nodes at the start, so the manager does at the end.
+fn membership_of(config: &Config, silence_max: u64) -> Membership {
+    let members = Membership::new(NodeId(config.node as u16), config.node_count() as u16, silence_max);
+    match config.start {
+        Start::All => members,
+        Start::Manager => {
+            let until = config.start_seconds_max.saturating_mul(1_000_000_000);
+            members.gathered_by(NodeId(config.manager as u16), until)
+        }
+    }
+}
+
 impl Node {
     pub(crate) fn new(
         config: Config,
@@ -96,7 +108,7 @@ impl Node {
             shards: (0..SHARDS).map(|shard| Mutex::new(Shard::new(&config, pages, shard))).collect(),
             streams: Mutex::new(Streams::new(pages, config.prefetch_pages_max as u32)),
             synchronisation: Mutex::new((sync::Sync::new(me, nodes), Vec::with_capacity(64))),
-            membership: Mutex::new((Membership::new(me, nodes, silence_max), Vec::with_capacity(64))),
+            membership: Mutex::new((membership_of(&config, silence_max), Vec::with_capacity(64))),
             heard: (0..nodes).map(|_| AtomicU64::new(0)).collect(),
             waiters: Waiters::new(),
             progress,

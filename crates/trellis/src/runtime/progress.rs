@@ -6,13 +6,16 @@
 //! thread of the program polls, the service thread's interest in the link is switched off, so that a message wakes
 //! nobody.
 //!
+//! The service thread sleeps again at once while the program computes, and polls on for the same bounded time while a
+//! thread of the program sleeps.
+//!
 //! Polling is bounded by `spin_microseconds_max` since the last frame, and does not happen at all when this host runs
 //! more nodes than it has cores: then the one who polls keeps the one who would answer from running.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{Node, Ticket};
@@ -45,6 +48,8 @@ pub(crate) struct Progress {
     stop: OwnedFd,
     /// When the timer is set to go off; `u64::MAX` when it is not.
     due: AtomicU64,
+    /// Threads of the program that sleep in a wait: their cores are free.
+    sleepers: AtomicU32,
     spin_ns: u64,
 }
 
@@ -62,6 +67,7 @@ impl Progress {
             // SAFETY: creates a descriptor; takes no pointer.
             stop: owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?,
             due: AtomicU64::new(u64::MAX),
+            sleepers: AtomicU32::new(0),
             spin_ns: spin_ns(config),
         };
         progress.control(libc::EPOLL_CTL_ADD, link, LINK, libc::EPOLLIN)?;
@@ -143,7 +149,9 @@ impl Node {
             if now >= deadline {
                 return Waited::TooLong;
             }
+            self.progress.sleepers.fetch_add(1, Ordering::Relaxed);
             ticket.sleep(SLEEP_MAX.min(Duration::from_nanos(deadline - now)));
+            self.progress.sleepers.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -198,17 +206,27 @@ impl Node {
         }
     }
 
+    /// Something arrived while nobody polled. Where a thread of the program sleeps, its core is free: then this thread
+    /// stays awake for what comes next as that thread would have done.
     fn serve_link(&self) {
-        if self.progress.take_role() {
-            while self.receive() > 0 {}
-            self.progress.drop_role();
+        if !self.progress.take_role() {
+            return;
         }
+        let mut until = self.now() + self.progress.spin_ns;
+        loop {
+            if self.receive() > 0 {
+                until = self.now() + self.progress.spin_ns;
+            } else if self.progress.sleepers.load(Ordering::Relaxed) == 0 || self.now() > until || self.is_over() {
+                break;
+            }
+        }
+        self.progress.drop_role();
     }
 
     /// Faults of blocked threads: submits them and stays awake for the answers, because waking this thread once more
     /// for each would cost more than the answer takes.
     fn serve_faults(&self) {
-        let mut faults = Vec::with_capacity(64);
+        let mut faults = Vec::with_capacity(trellis_memory::FAULT_BATCH);
         let mut until = self.now() + self.progress.spin_ns;
         loop {
             self.region.take_faults(&mut faults);

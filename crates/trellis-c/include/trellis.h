@@ -1,0 +1,204 @@
+/* trellis.h - the C interface of Trellis: one memory over several processes.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * Every process ("node") that joins a cluster finds the same region of memory at the same virtual address. A load or
+ * a store finds the newest bytes wherever they are; hardware atomics work across nodes. A whole program:
+ *
+ *     #include <stdio.h>
+ *     #include <trellis.h>
+ *
+ *     int main(void) {
+ *         trellis_cluster *cluster;
+ *         if (trellis_join(NULL, &cluster) != TRELLIS_OK) {
+ *             fprintf(stderr, "%s\n", trellis_last_error());
+ *             return 1;
+ *         }
+ *         int *slots = trellis_base(cluster);
+ *         slots[trellis_node(cluster)] = 42;
+ *         if (trellis_barrier(cluster, 0) != TRELLIS_OK) return 1;
+ *         for (size_t node = 0; node < trellis_nodes(cluster); node++) printf("%d ", slots[node]);
+ *         return trellis_leave(cluster) == TRELLIS_OK ? 0 : 1;
+ *     }
+ *
+ *     cc hello.c $(pkg-config --cflags --libs trellis) -o hello && trellis run -n 4 ./hello
+ *
+ * Errors. A function that returns `int` returns TRELLIS_OK (0), a positive answer where its comment says so, or one
+ * of the negative codes of `trellis_status`. After a negative code trellis_last_error() is one sentence for a person:
+ * what happened, why, and what to do next. It belongs to the calling thread and stays valid until that thread's next
+ * call that fails. No function of this header ends the process, and none leaves `errno` in a promised state.
+ *
+ * Units. Sizes and offsets are bytes. Times are nanoseconds. Nodes are counted from 0.
+ *
+ * Threads. Every function may be called from any thread, except trellis_leave(), after which the handle is gone.
+ * A handle of another process (after fork) is not usable: the child has no region and no connections.
+ */
+#ifndef TRELLIS_H
+#define TRELLIS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TRELLIS_VERSION_MAJOR 0
+#define TRELLIS_VERSION_MINOR 1
+#define TRELLIS_VERSION_PATCH 0
+
+/* A member of a cluster. One per process at a time. */
+typedef struct trellis_cluster trellis_cluster;
+
+/* A configuration under construction: file, then environment, then trellis_config_set(). */
+typedef struct trellis_config trellis_config;
+
+/* What a function answers. New codes may be added; they will be negative. */
+typedef enum trellis_status {
+    TRELLIS_OK = 0,
+    /* An argument is NULL, out of range, or not text: the program is wrong. */
+    TRELLIS_ERROR_ARGUMENT = -1,
+    /* The configuration is wrong; the message names file, line and key. */
+    TRELLIS_ERROR_CONFIGURATION = -2,
+    /* This node could not join: no memory, address taken, a peer did not come or refused. */
+    TRELLIS_ERROR_JOIN = -3,
+    /* A wait passed its deadline (`wait_seconds_max`); the message names the peer. */
+    TRELLIS_ERROR_DEADLINE = -4,
+    /* A node of the cluster is gone, so the cluster is over; the message names the node and the cause. */
+    TRELLIS_ERROR_NODE_LOST = -5,
+    /* The call does not fit the state: a lock released that is not held, a second cluster in one process. */
+    TRELLIS_ERROR_STATE = -6,
+    /* A promise inside Trellis was broken. Please report it with the message. */
+    TRELLIS_ERROR_INTERNAL = -7
+} trellis_status;
+
+/* The version of the loaded library as text, for example "0.1.0". Never NULL; static. */
+const char *trellis_version(void);
+
+/* The calling thread's last failure as one sentence; "" when nothing failed yet. Never NULL. */
+const char *trellis_last_error(void);
+
+/* A short English name of a status, for example "node lost". Never NULL; static. */
+const char *trellis_status_text(int status);
+
+/* ---------------------------------------------------------------------------------------------- configuration -- */
+
+/* Read a configuration. `path` is a trellis.toml or a libivy JSON file; NULL takes TRELLIS_CONFIG, or no file at all.
+ * The environment (TRELLIS_<KEY>) is laid over it. On success `*config` must be given to trellis_config_free().
+ * Errors: ARGUMENT, CONFIGURATION. */
+int trellis_config_load(const char *path, trellis_config **config);
+
+/* Lay one key over file and environment, as `trellis run --set key=value` does: ("region_bytes", "1GiB").
+ * A value that does not fit is refused and the configuration stays as it was. Errors: ARGUMENT, CONFIGURATION. */
+int trellis_config_set(trellis_config *config, const char *key, const char *value);
+
+/* What the configuration says now. Each answers 0 when `config` is NULL. */
+size_t trellis_config_node(const trellis_config *config);
+size_t trellis_config_nodes(const trellis_config *config);
+size_t trellis_config_manager(const trellis_config *config);
+size_t trellis_config_region_bytes(const trellis_config *config);
+
+/* Free a configuration. NULL is allowed. */
+void trellis_config_free(trellis_config *config);
+
+/* ---------------------------------------------------------------------------------------------- joining, leaving -- */
+
+/* Become a node: map the region, connect, wait for the peers (at most `start_seconds_max`). `config` stays the
+ * caller's; NULL means trellis_config_load(NULL, ...). Without any configuration the process is a cluster of one.
+ * Errors: ARGUMENT, CONFIGURATION, JOIN, STATE (the process is a node already). */
+int trellis_join(const trellis_config *config, trellis_cluster **cluster);
+
+/* Leave together: returns when every node has called it, so no node takes away bytes another still needs. The region
+ * is unmapped and the handle is gone whatever is returned. No other thread may be using either.
+ * Errors: ARGUMENT, DEADLINE, NODE_LOST. */
+int trellis_leave(trellis_cluster *cluster);
+
+/* Give up without waiting for anybody: the other nodes are told that this one failed and end with an error that names
+ * it; use it where the program has failed. The handle is gone. NULL is allowed. The process should
+ * end soon: a second later it is ended with exit status 70. */
+void trellis_abandon(trellis_cluster *cluster);
+
+/* ---------------------------------------------------------------------------------------------- the region -- */
+
+/* This node's index, the number of nodes, the manager's index. 0 when `cluster` is NULL. */
+size_t trellis_node(const trellis_cluster *cluster);
+size_t trellis_nodes(const trellis_cluster *cluster);
+size_t trellis_manager(const trellis_cluster *cluster);
+
+/* The region: its first byte (the same address in every node), its size, and the size of a page, the unit in which
+ * bytes travel. Fresh bytes are zero. NULL and 0 when `cluster` is NULL. */
+void *trellis_base(const trellis_cluster *cluster);
+size_t trellis_bytes(const trellis_cluster *cluster);
+size_t trellis_page_bytes(const trellis_cluster *cluster);
+
+/* Values for `access`. */
+#define TRELLIS_READ 0
+#define TRELLIS_WRITE 1
+
+/* Bring the pages that hold [address, address + bytes) here in large steps, before they are needed, instead of one
+ * fault per page. Only a hint for speed: the bytes are right without it. Errors: ARGUMENT (a range outside the region),
+ * DEADLINE, NODE_LOST. */
+int trellis_prefetch(trellis_cluster *cluster, const void *address, size_t bytes, int access);
+
+/* ---------------------------------------------------------------------------------------------- waiting together -- */
+
+/* Wait until every node has come to barrier `id`. One thread per node may wait at one id. What a node wrote before it
+ * came, every node sees after. Errors: ARGUMENT, DEADLINE, NODE_LOST. */
+int trellis_barrier(trellis_cluster *cluster, uint64_t id);
+
+/* Take and give back lock `id`: any 64-bit number names a lock, none has to be made. Fair, first come first served.
+ * Not recursive. Errors: ARGUMENT, STATE (released but not held), DEADLINE, NODE_LOST. */
+int trellis_lock(trellis_cluster *cluster, uint64_t id);
+int trellis_unlock(trellis_cluster *cluster, uint64_t id);
+
+/* A 64-bit word named by `id`, kept and changed at its home node: one round trip, no page moves. It starts as 0.
+ * (Hardware atomics on the region work too; they move the page to the writer.) `*before` is the value replaced and may
+ * be NULL. Errors: ARGUMENT, DEADLINE, NODE_LOST. */
+int trellis_atomic_load(trellis_cluster *cluster, uint64_t id, uint64_t *value);
+int trellis_atomic_store(trellis_cluster *cluster, uint64_t id, uint64_t value);
+int trellis_atomic_exchange(trellis_cluster *cluster, uint64_t id, uint64_t value, uint64_t *before);
+int trellis_atomic_fetch_add(trellis_cluster *cluster, uint64_t id, uint64_t addend, uint64_t *before);
+
+/* Replace `*expected` by `desired`. Answers 1 when it was replaced, 0 when the word held something else, which is then
+ * in `*expected`. Errors as above. */
+int trellis_atomic_compare_exchange(trellis_cluster *cluster, uint64_t id, uint64_t *expected, uint64_t desired);
+
+/* ---------------------------------------------------------------------------------------------- watching -- */
+
+/* Name what follows in this node's record, for `trellis report`: "load", "sort", "merge". Errors: ARGUMENT. */
+int trellis_phase(trellis_cluster *cluster, const char *name);
+
+/* What this node has done so far. Fields are only ever added at the end. */
+typedef struct trellis_counters {
+    uint64_t read_faults;           /* pages fetched because of a load */
+    uint64_t write_faults;          /* pages fetched because of a store */
+    uint64_t upgrade_faults;        /* stores to a page held for reading: permission only, no bytes */
+    uint64_t local_faults;          /* first touches resolved without a message */
+    uint64_t prefetched_pages;
+    uint64_t pages_in;
+    uint64_t pages_out;
+    uint64_t bytes_in;
+    uint64_t bytes_out;
+    uint64_t messages_in;
+    uint64_t messages_out;
+    uint64_t invalidations;
+    uint64_t lock_acquires;
+    uint64_t lock_acquires_local;   /* of those, without a message */
+    uint64_t barriers;
+    uint64_t atomics;
+    uint64_t fault_wait_ns;
+    uint64_t lock_wait_ns;
+    uint64_t barrier_wait_ns;
+    uint64_t strangers_refused;     /* connections that did not know the secret */
+    uint64_t frames_refused;        /* frames of a peer that broke the format */
+} trellis_counters;
+
+/* Fill `*counters`. `counters_bytes` is sizeof(trellis_counters) as the caller was compiled: an older program gets the
+ * fields it knows, a newer one finds zeros in fields this library lacks. Errors: ARGUMENT. */
+int trellis_read_counters(const trellis_cluster *cluster, trellis_counters *counters, size_t counters_bytes);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* TRELLIS_H */

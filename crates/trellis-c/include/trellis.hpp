@@ -1,0 +1,246 @@
+// trellis.hpp - the C++20 interface of Trellis: one memory over several processes. Header-only, over trellis.h.
+//
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//
+//     #include <iostream>
+//     #include <mutex>
+//     #include <trellis.hpp>
+//
+//     int main() {
+//         trellis::cluster cluster;                       // configuration from file and environment
+//         auto total = cluster.view<long>(0, 1);          // std::span<long> of the shared region
+//         trellis::mutex lock = cluster.mutex(1);
+//         {
+//             std::lock_guard guard(lock);                // across every node
+//             total[0] += 10;
+//         }
+//         cluster.barrier();
+//         if (cluster.node() == 0) std::cout << total[0] << '\n';
+//     }                                                   // leaves together with the other nodes
+//
+//     c++ -std=c++20 sum.cpp $(pkg-config --cflags --libs trellis) -o sum && trellis run -n 4 ./sum
+//
+// Failures are thrown as trellis::error, whose what() is one sentence for a person and whose status() is a code of
+// trellis.h. Sizes and offsets are bytes unless a name says otherwise. This header promises nothing that trellis.h
+// does not: it owns handles, checks ranges and turns codes into exceptions, and it never touches the region itself.
+#ifndef TRELLIS_HPP
+#define TRELLIS_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "trellis.h"
+
+namespace trellis {
+
+/// A call that failed: what() is the sentence, status() the code (TRELLIS_ERROR_...).
+class error : public std::runtime_error {
+public:
+    error(int status, const std::string& sentence) : std::runtime_error(sentence), status_(status) {}
+    [[nodiscard]] int status() const noexcept { return status_; }
+
+private:
+    int status_;
+};
+
+namespace detail {
+
+/// Turn a negative answer of the C interface into an exception; hand anything else on.
+inline int check(int status) {
+    if (status < 0) throw error(status, trellis_last_error());
+    return status;
+}
+
+struct free_config {
+    void operator()(trellis_config* config) const noexcept { trellis_config_free(config); }
+};
+
+}  // namespace detail
+
+enum class access : int { read = TRELLIS_READ, write = TRELLIS_WRITE };
+
+/// File, then environment, then set(). Movable, not copyable.
+class configuration {
+public:
+    /// What TRELLIS_CONFIG and the environment say; without any of them, a cluster of one node.
+    configuration() { load(nullptr); }
+    /// A trellis.toml or a libivy JSON file, with the environment laid over it.
+    explicit configuration(const std::string& path) { load(path.c_str()); }
+
+    /// Lay one key over file and environment: set("region_bytes", "1GiB").
+    configuration& set(const std::string& key, const std::string& value) {
+        detail::check(trellis_config_set(config_.get(), key.c_str(), value.c_str()));
+        return *this;
+    }
+
+    [[nodiscard]] std::size_t node() const noexcept { return trellis_config_node(config_.get()); }
+    [[nodiscard]] std::size_t nodes() const noexcept { return trellis_config_nodes(config_.get()); }
+    [[nodiscard]] std::size_t manager() const noexcept { return trellis_config_manager(config_.get()); }
+    [[nodiscard]] std::size_t region_bytes() const noexcept { return trellis_config_region_bytes(config_.get()); }
+    [[nodiscard]] const trellis_config* handle() const noexcept { return config_.get(); }
+
+private:
+    void load(const char* path) {
+        trellis_config* config = nullptr;
+        detail::check(trellis_config_load(path, &config));
+        config_.reset(config);
+    }
+
+    std::unique_ptr<trellis_config, detail::free_config> config_;
+};
+
+/// Lock `id` of a cluster: BasicLockable, so std::lock_guard, std::unique_lock and std::scoped_lock take it. Fair; not
+/// recursive; there is no try_lock, so take several in one order everywhere. Must not outlive its cluster.
+class mutex {
+public:
+    void lock() { detail::check(trellis_lock(cluster_, id_)); }
+
+    /// Never throws, because guards call it while an exception passes. A lost cluster is reported by the next call
+    /// that can throw; a lock released that is not held is a broken program and ends here.
+    void unlock() noexcept {
+        if (trellis_unlock(cluster_, id_) == TRELLIS_ERROR_STATE) {
+            std::fprintf(stderr, "trellis: %s\n", trellis_last_error());
+            std::terminate();
+        }
+    }
+
+    [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
+
+private:
+    friend class cluster;
+    mutex(trellis_cluster* cluster, std::uint64_t id) noexcept : cluster_(cluster), id_(id) {}
+
+    trellis_cluster* cluster_;
+    std::uint64_t id_;
+};
+
+/// A 64-bit word kept at its home node; every operation is one round trip at most. Must not outlive its cluster.
+class atomic_word {
+public:
+    [[nodiscard]] std::uint64_t load() const {
+        std::uint64_t value = 0;
+        detail::check(trellis_atomic_load(cluster_, id_, &value));
+        return value;
+    }
+    void store(std::uint64_t value) { detail::check(trellis_atomic_store(cluster_, id_, value)); }
+    std::uint64_t exchange(std::uint64_t value) {
+        std::uint64_t before = 0;
+        detail::check(trellis_atomic_exchange(cluster_, id_, value, &before));
+        return before;
+    }
+    /// The value before the addition, which wraps at 2^64.
+    std::uint64_t fetch_add(std::uint64_t addend) {
+        std::uint64_t before = 0;
+        detail::check(trellis_atomic_fetch_add(cluster_, id_, addend, &before));
+        return before;
+    }
+    /// True when `expected` was replaced; otherwise `expected` becomes what the word holds.
+    bool compare_exchange(std::uint64_t& expected, std::uint64_t desired) {
+        return detail::check(trellis_atomic_compare_exchange(cluster_, id_, &expected, desired)) == 1;
+    }
+
+private:
+    friend class cluster;
+    atomic_word(trellis_cluster* cluster, std::uint64_t id) noexcept : cluster_(cluster), id_(id) {}
+
+    trellis_cluster* cluster_;
+    std::uint64_t id_;
+};
+
+/// Membership of a cluster. The destructor leaves together with the other nodes; while an exception passes it gives
+/// up instead, so that the others end with an error that names this node and nobody waits for it.
+class cluster {
+public:
+    /// Join with what file and environment say.
+    cluster() { join(nullptr); }
+    explicit cluster(const configuration& config) { join(config.handle()); }
+    explicit cluster(const std::string& config_path) : cluster(configuration(config_path)) {}
+
+    cluster(cluster&& other) noexcept
+        : cluster_(std::exchange(other.cluster_, nullptr)), exceptions_at_join_(other.exceptions_at_join_) {}
+    cluster& operator=(cluster&&) = delete;
+    cluster(const cluster&) = delete;
+    cluster& operator=(const cluster&) = delete;
+
+    ~cluster() {
+        if (cluster_ == nullptr) return;
+        if (std::uncaught_exceptions() > exceptions_at_join_) {
+            trellis_abandon(cluster_);
+        } else if (trellis_leave(cluster_) != TRELLIS_OK) {
+            std::fprintf(stderr, "trellis: %s\n", trellis_last_error());
+        }
+    }
+
+    /// Leave now and learn whether it worked. The region is gone afterwards; so are mutexes and words.
+    void leave() {
+        if (cluster_ != nullptr) detail::check(trellis_leave(std::exchange(cluster_, nullptr)));
+    }
+
+    [[nodiscard]] std::size_t node() const noexcept { return trellis_node(cluster_); }
+    [[nodiscard]] std::size_t nodes() const noexcept { return trellis_nodes(cluster_); }
+    [[nodiscard]] std::size_t manager() const noexcept { return trellis_manager(cluster_); }
+    [[nodiscard]] std::size_t page_bytes() const noexcept { return trellis_page_bytes(cluster_); }
+    [[nodiscard]] std::size_t region_bytes() const noexcept { return trellis_bytes(cluster_); }
+    [[nodiscard]] void* base() const noexcept { return trellis_base(cluster_); }
+
+    /// All bytes of the region.
+    [[nodiscard]] std::span<std::byte> region() const noexcept {
+        return {static_cast<std::byte*>(base()), region_bytes()};
+    }
+
+    /// `count` objects of type T that start `offset_bytes` into the region. Fresh bytes are zero. T must mean the same
+    /// bytes in every process: no virtual functions, and pointers only into the region.
+    template <typename T>
+    [[nodiscard]] std::span<T> view(std::size_t offset_bytes, std::size_t count) const {
+        static_assert(std::is_trivially_destructible_v<T> && !std::is_polymorphic_v<T>,
+                      "an object in shared memory must be plain: every node sees its bytes, no node destroys it");
+        if (offset_bytes % alignof(T) != 0 || offset_bytes > region_bytes() ||
+            count > (region_bytes() - offset_bytes) / sizeof(T)) {
+            throw error(TRELLIS_ERROR_ARGUMENT,
+                        "a view of " + std::to_string(count) + " objects of " + std::to_string(sizeof(T)) +
+                            " bytes at offset " + std::to_string(offset_bytes) + " does not fit the region of " +
+                            std::to_string(region_bytes()) + " bytes, or is not aligned; make it smaller, or set " +
+                            "region_bytes (trellis run --set region_bytes=1GiB)");
+        }
+        return {reinterpret_cast<T*>(static_cast<std::byte*>(base()) + offset_bytes), count};
+    }
+
+    /// Bring what `part` covers here in large steps instead of one fault per page.
+    template <typename T, std::size_t Extent>
+    void prefetch(std::span<T, Extent> part, access how = access::read) {
+        detail::check(trellis_prefetch(cluster_, part.data(), part.size_bytes(), static_cast<int>(how)));
+    }
+
+    /// Wait for every node at barrier `id`; one thread per node.
+    void barrier(std::uint64_t id = 0) { detail::check(trellis_barrier(cluster_, id)); }
+    [[nodiscard]] trellis::mutex mutex(std::uint64_t id) noexcept { return {cluster_, id}; }
+    [[nodiscard]] atomic_word atomic(std::uint64_t id) noexcept { return {cluster_, id}; }
+
+    /// Name what follows in this node's record.
+    void phase(const std::string& name) { detail::check(trellis_phase(cluster_, name.c_str())); }
+    [[nodiscard]] trellis_counters counters() const {
+        trellis_counters counters{};
+        detail::check(trellis_read_counters(cluster_, &counters, sizeof counters));
+        return counters;
+    }
+
+    [[nodiscard]] trellis_cluster* handle() const noexcept { return cluster_; }
+
+private:
+    void join(const trellis_config* config) { detail::check(trellis_join(config, &cluster_)); }
+
+    trellis_cluster* cluster_ = nullptr;
+    int exceptions_at_join_ = std::uncaught_exceptions();
+};
+
+}  // namespace trellis
+
+#endif  // TRELLIS_HPP

@@ -1,0 +1,92 @@
+//! Puts the library, the headers, and what pkg-config and CMake need under a prefix.
+//!
+//! Promises: the tree it makes can be moved, because nothing in it names the prefix; installing twice gives the same
+//! tree. Needs only the standard library, so that whoever installs can include this file. Never removes a file that
+//! it would not write itself.
+//!
+//! ```text
+//! PREFIX/lib/libtrellis.so.0.1.0            the library
+//! PREFIX/lib/libtrellis.so.0                what a program asks for when it starts
+//! PREFIX/lib/libtrellis.so                  what -ltrellis finds
+//! PREFIX/lib/libivy.so                      what -livy finds
+//! PREFIX/lib/pkgconfig/{trellis,libivy}.pc
+//! PREFIX/lib/cmake/Trellis/TrellisConfig.cmake, TrellisConfigVersion.cmake
+//! PREFIX/include/{trellis.h,trellis.hpp,ivy.hh,libivy.hh}, PREFIX/include/libivy/*.hh
+//! ```
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Headers, below `include/` both here and there.
+const HEADERS: [&str; 8] = [
+    "trellis.h",
+    "trellis.hpp",
+    "ivy.hh",
+    "libivy.hh",
+    "libivy/common.hh",
+    "libivy/error.hh",
+    "libivy/ivy.hh",
+    "libivy/libivy.hh",
+];
+
+/// Templates in `cmake/` and where they go; `@VERSION@` in them becomes the version.
+const TEMPLATES: [(&str, &str); 4] = [
+    ("trellis.pc.in", "lib/pkgconfig/trellis.pc"),
+    ("libivy.pc.in", "lib/pkgconfig/libivy.pc"),
+    ("TrellisConfig.cmake.in", "lib/cmake/Trellis/TrellisConfig.cmake"),
+    ("TrellisConfigVersion.cmake.in", "lib/cmake/Trellis/TrellisConfigVersion.cmake"),
+];
+
+/// Installs. `source` is the folder of the crate `trellis-c`; `library` is the shared library as cargo built it
+/// (`target/release/libtrellis_c.so`); `version` is the workspace's, such as "0.1.0". Returns every path it wrote.
+pub(crate) fn install(source: &Path, library: &Path, prefix: &Path, version: &str) -> io::Result<Vec<PathBuf>> {
+    let mut written = Vec::new();
+    let major = version.split('.').next().unwrap_or(version);
+    let full_name = format!("libtrellis.so.{version}");
+    let lib = prefix.join("lib");
+    copy(library, &lib.join(&full_name), &mut written)?;
+    for name in [&format!("libtrellis.so.{major}"), "libtrellis.so", "libivy.so"] {
+        link(&full_name, &lib.join(name), &mut written)?;
+    }
+    for header in HEADERS {
+        copy(&source.join("include").join(header), &prefix.join("include").join(header), &mut written)?;
+    }
+    for (template, target) in TEMPLATES {
+        let from = source.join("cmake").join(template);
+        let text = std::fs::read_to_string(&from).map_err(|error| named(error, "read", &from))?;
+        let to = prefix.join(target);
+        make_parent(&to)?;
+        std::fs::write(&to, text.replace("@VERSION@", version)).map_err(|error| named(error, "write", &to))?;
+        written.push(to);
+    }
+    Ok(written)
+}
+
+/// Copies beside the target and renames, so that a running program keeps the library it has mapped.
+fn copy(from: &Path, to: &Path, written: &mut Vec<PathBuf>) -> io::Result<()> {
+    make_parent(to)?;
+    let beside = to.with_added_extension("new");
+    std::fs::copy(from, &beside).map_err(|error| named(error, "copy", from))?;
+    std::fs::rename(&beside, to).map_err(|error| named(error, "write", to))?;
+    written.push(to.to_owned());
+    Ok(())
+}
+
+fn link(points_to: &str, at: &Path, written: &mut Vec<PathBuf>) -> io::Result<()> {
+    match std::fs::remove_file(at) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(named(error, "replace", at)),
+        _ => {}
+    }
+    std::os::unix::fs::symlink(points_to, at).map_err(|error| named(error, "make", at))?;
+    written.push(at.to_owned());
+    Ok(())
+}
+
+fn make_parent(of: &Path) -> io::Result<()> {
+    let folder = of.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder).map_err(|error| named(error, "make the folder", folder))
+}
+
+fn named(error: io::Error, verb: &str, path: &Path) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot {verb} {}: {error}", path.display()))
+}

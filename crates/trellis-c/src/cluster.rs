@@ -1,0 +1,452 @@
+//! `trellis_join` and everything a member of a cluster can do.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::panic::resume_unwind;
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use trellis::{Cluster, JoinError, WaitError};
+
+use crate::config::ConfigHandle;
+use crate::counters::Counters;
+use crate::failure::{self, Failure, answer, value_or};
+use crate::{signals, status};
+
+/// `TRELLIS_READ`
+pub const READ: c_int = 0;
+/// `TRELLIS_WRITE`
+pub const WRITE: c_int = 1;
+
+/// `struct trellis_cluster`: a member. At most one exists in a process.
+pub struct ClusterHandle {
+    cluster: Cluster,
+    _membership: Membership,
+}
+
+/// The right to be a node: one per process, because a region has one address and a node one set of connections.
+struct Membership;
+
+static IS_MEMBER: AtomicBool = AtomicBool::new(false);
+/// This process was forked from one that had a handle: it has neither the region nor the connections.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+impl Membership {
+    fn take() -> Result<Membership, Failure> {
+        static WATCH_FORKS: Once = Once::new();
+        // SAFETY: the function only stores a flag, which a forked child may do.
+        WATCH_FORKS.call_once(|| unsafe {
+            libc::pthread_atfork(None, None, Some(in_child));
+        });
+        if IS_MEMBER.swap(true, Ordering::SeqCst) {
+            let why = "this process is a node already; leave that cluster first, a process is one node at a time";
+            return Err(Failure::new(status::STATE, why));
+        }
+        Ok(Membership)
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        IS_MEMBER.store(false, Ordering::SeqCst);
+    }
+}
+
+extern "C" fn in_child() {
+    IS_CHILD.store(IS_MEMBER.load(Ordering::SeqCst), Ordering::SeqCst);
+}
+
+impl From<WaitError> for Failure {
+    fn from(error: WaitError) -> Failure {
+        let status = match error {
+            WaitError::Failed(_) => status::NODE_LOST,
+            WaitError::TooLong { .. } => status::DEADLINE,
+            WaitError::Misuse(_) => status::STATE,
+            _ => status::INTERNAL,
+        };
+        Failure::new(status, error)
+    }
+}
+
+fn refuse_in_child() -> Result<(), Failure> {
+    if IS_CHILD.load(Ordering::Relaxed) {
+        let why = "this is a forked child, which has no region and no connections; call Trellis in the parent only";
+        return Err(Failure::new(status::STATE, why));
+    }
+    Ok(())
+}
+
+/// The body of a function on a cluster that answers with a status.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+unsafe fn on_cluster(cluster: *const ClusterHandle, body: impl FnOnce(&Cluster) -> Result<c_int, Failure>) -> c_int {
+    answer(|| {
+        refuse_in_child()?;
+        // SAFETY: the caller's promise.
+        let handle = unsafe { cluster.as_ref() }
+            .ok_or_else(|| Failure::new(status::ARGUMENT, "cluster is NULL; give the handle of trellis_join"))?;
+        body(&handle.cluster)
+    })
+}
+
+/// One fact about a cluster; `otherwise` for NULL.
+///
+/// # Safety
+/// As for [`on_cluster`].
+unsafe fn ask<T>(cluster: *const ClusterHandle, otherwise: T, question: impl FnOnce(&Cluster) -> T) -> T {
+    // SAFETY: the caller's promise.
+    value_or(otherwise, || unsafe { cluster.as_ref() }.map(|handle| question(&handle.cluster)))
+}
+
+/// Become a node.
+///
+/// # Safety
+/// `config` is NULL or came from `trellis_config_load`; `cluster` is NULL or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_join(config: *const ConfigHandle, cluster: *mut *mut ClusterHandle) -> c_int {
+    answer(|| {
+        // SAFETY: the caller's promise.
+        let place = unsafe { failure::place(cluster, "cluster") }?;
+        *place = std::ptr::null_mut();
+        refuse_in_child()?;
+        // SAFETY: the caller's promise.
+        let config = match unsafe { config.as_ref() } {
+            Some(config) => config.for_this_node()?,
+            None => ConfigHandle::load(None)?.for_this_node()?,
+        };
+        let membership = Membership::take()?;
+        signals::prepare();
+        let joined = Cluster::join(config).map_err(|error| match error {
+            JoinError::Config(_) => Failure::new(status::CONFIGURATION, error),
+            other => Failure::new(status::JOIN, other),
+        })?;
+        *place = Box::into_raw(Box::new(ClusterHandle { cluster: joined, _membership: membership }));
+        Ok(status::OK)
+    })
+}
+
+/// Leave together with the other nodes.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back; no other thread uses it or the region.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_leave(cluster: *mut ClusterHandle) -> c_int {
+    answer(|| {
+        refuse_in_child()?;
+        // SAFETY: the caller's promise.
+        let handle = unsafe { take(cluster) }
+            .ok_or_else(|| Failure::new(status::ARGUMENT, "cluster is NULL; give the handle of trellis_join"))?;
+        handle.cluster.leave()?;
+        Ok(status::OK)
+    })
+}
+
+/// Close the connections at once, without waiting.
+///
+/// # Safety
+/// As for [`trellis_leave`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_abandon(cluster: *mut ClusterHandle) {
+    value_or((), || {
+        refuse_in_child().ok()?;
+        // SAFETY: the caller's promise.
+        let handle = unsafe { take(cluster) }?;
+        // A node that is dropped while its thread unwinds tells the others instead of waiting for them. This unwinds
+        // without a message of its own; `value_or` ends it.
+        let _dropped_while_unwinding = handle;
+        resume_unwind(Box::new("the program gave up"));
+    });
+}
+
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not taken before.
+unsafe fn take(cluster: *mut ClusterHandle) -> Option<Box<ClusterHandle>> {
+    // SAFETY: not null, made by Box::into_raw in trellis_join, and otherwise the caller's promise.
+    (!cluster.is_null()).then(|| unsafe { Box::from_raw(cluster) })
+}
+
+/// This node's index.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_node(cluster: *const ClusterHandle) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { ask(cluster, 0, Cluster::node) }
+}
+
+/// The number of nodes.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_nodes(cluster: *const ClusterHandle) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { ask(cluster, 0, Cluster::nodes) }
+}
+
+/// The manager's index.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_manager(cluster: *const ClusterHandle) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { ask(cluster, 0, Cluster::manager) }
+}
+
+/// The region's first byte.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_base(cluster: *const ClusterHandle) -> *mut c_void {
+    // SAFETY: the caller's promise.
+    unsafe { ask(cluster, std::ptr::null_mut(), |cluster| cluster.region().base().cast()) }
+}
+
+/// The region's size.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_bytes(cluster: *const ClusterHandle) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { ask(cluster, 0, |cluster| cluster.region().bytes()) }
+}
+
+/// The size of a page.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_page_bytes(cluster: *const ClusterHandle) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { ask(cluster, 0, |cluster| cluster.region().page_bytes()) }
+}
+
+/// Bring a range here in large steps.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `address` is only compared, never followed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_prefetch(
+    cluster: *mut ClusterHandle,
+    address: *const c_void,
+    bytes: usize,
+    access: c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_cluster(cluster, |cluster| {
+            if access != READ && access != WRITE {
+                let why = format!("access {access} is unknown; give TRELLIS_READ or TRELLIS_WRITE");
+                return Err(Failure::new(status::ARGUMENT, why));
+            }
+            let offset_bytes = offset_of(cluster, address as usize, bytes)?;
+            if bytes > 0 {
+                cluster.prefetch(offset_bytes, bytes, access == WRITE)?;
+            }
+            Ok(status::OK)
+        })
+    }
+}
+
+/// Where a range starts in the region.
+fn offset_of(cluster: &Cluster, address: usize, bytes: usize) -> Result<usize, Failure> {
+    let region = cluster.region();
+    let base = region.base() as usize;
+    address
+        .checked_sub(base)
+        .filter(|offset_bytes| *offset_bytes <= region.bytes() && bytes <= region.bytes() - offset_bytes)
+        .ok_or_else(|| {
+            let end = base + region.bytes();
+            let why = format!("{bytes} bytes at {address:#x} are not inside the region {base:#x}-{end:#x}");
+            Failure::new(status::ARGUMENT, why)
+        })
+}
+
+/// Wait for every node.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_barrier(cluster: *mut ClusterHandle, id: u64) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_cluster(cluster, |cluster| {
+            cluster.barrier(id)?;
+            Ok(status::OK)
+        })
+    }
+}
+
+/// Take a lock.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_lock(cluster: *mut ClusterHandle, id: u64) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_cluster(cluster, |cluster| {
+            cluster.lock_acquire(id)?;
+            Ok(status::OK)
+        })
+    }
+}
+
+/// Give a lock back.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_unlock(cluster: *mut ClusterHandle, id: u64) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_cluster(cluster, |cluster| {
+            cluster.lock_release(id)?;
+            Ok(status::OK)
+        })
+    }
+}
+
+/// Read a word.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `value` is NULL or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_atomic_load(cluster: *mut ClusterHandle, id: u64, value: *mut u64) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_cluster(cluster, |cluster| {
+            *failure::place(value, "value")? = cluster.atomic(id).load()?;
+            Ok(status::OK)
+        })
+    }
+}
+
+/// Write a word.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_atomic_store(cluster: *mut ClusterHandle, id: u64, value: u64) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_cluster(cluster, |cluster| {
+            cluster.atomic(id).store(value)?;
+            Ok(status::OK)
+        })
+    }
+}
+
+/// Replace a word.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `before` is NULL or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_atomic_exchange(
+    cluster: *mut ClusterHandle,
+    id: u64,
+    value: u64,
+    before: *mut u64,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { on_cluster(cluster, |cluster| give(before, cluster.atomic(id).exchange(value)?)) }
+}
+
+/// Add to a word.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `before` is NULL or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_atomic_fetch_add(
+    cluster: *mut ClusterHandle,
+    id: u64,
+    addend: u64,
+    before: *mut u64,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { on_cluster(cluster, |cluster| give(before, cluster.atomic(id).fetch_add(addend)?)) }
+}
+
+/// Hands a value to a caller who may not want it.
+///
+/// # Safety
+/// `place` is NULL or valid for writing.
+unsafe fn give(place: *mut u64, value: u64) -> Result<c_int, Failure> {
+    if !place.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { place.write(value) };
+    }
+    Ok(status::OK)
+}
+
+/// Replace a word if it is what was expected.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `expected` is NULL or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_atomic_compare_exchange(
+    cluster: *mut ClusterHandle,
+    id: u64,
+    expected: *mut u64,
+    desired: u64,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_cluster(cluster, |cluster| {
+            let expected = failure::place(expected, "expected")?;
+            match cluster.atomic(id).compare_exchange(*expected, desired)? {
+                Ok(_) => Ok(1),
+                Err(found) => {
+                    *expected = found;
+                    Ok(0)
+                }
+            }
+        })
+    }
+}
+
+/// Name what follows in the record.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `name` is NULL or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_phase(cluster: *mut ClusterHandle, name: *const c_char) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_cluster(cluster, |cluster| {
+            cluster.phase(failure::text(name, "name")?);
+            Ok(status::OK)
+        })
+    }
+}
+
+/// Fill in the counters as far as the caller knows them.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `counters` is NULL or has room for
+/// `counters_bytes` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_read_counters(
+    cluster: *const ClusterHandle,
+    counters: *mut Counters,
+    counters_bytes: usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_cluster(cluster, |cluster| {
+            if counters.is_null() {
+                return Err(Failure::new(status::ARGUMENT, "counters is NULL; give the address of a trellis_counters"));
+            }
+            let now = Counters::from(cluster.counters());
+            let known_bytes = counters_bytes.min(size_of::<Counters>());
+            let bytes = counters.cast::<u8>();
+            bytes.write_bytes(0, counters_bytes);
+            bytes.copy_from_nonoverlapping((&raw const now).cast(), known_bytes);
+            Ok(status::OK)
+        })
+    }
+}

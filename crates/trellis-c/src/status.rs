@@ -1,0 +1,56 @@
+//! The codes of `enum trellis_status`, their names, the version, and the last failure's sentence.
+
+use std::ffi::{CStr, c_char, c_int};
+
+use crate::failure;
+
+/// `TRELLIS_OK`
+pub const OK: c_int = 0;
+/// `TRELLIS_ERROR_ARGUMENT`
+pub const ARGUMENT: c_int = -1;
+/// `TRELLIS_ERROR_CONFIGURATION`
+pub const CONFIGURATION: c_int = -2;
+/// `TRELLIS_ERROR_JOIN`
+pub const JOIN: c_int = -3;
+/// `TRELLIS_ERROR_DEADLINE`
+pub const DEADLINE: c_int = -4;
+/// `TRELLIS_ERROR_NODE_LOST`
+pub const NODE_LOST: c_int = -5;
+/// `TRELLIS_ERROR_STATE`
+pub const STATE: c_int = -6;
+/// `TRELLIS_ERROR_INTERNAL`
+pub const INTERNAL: c_int = -7;
+
+const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+    Ok(text) => text,
+    Err(_) => panic!("a version has no NUL byte"),
+};
+
+/// The version of the library as text.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_version() -> *const c_char {
+    VERSION.as_ptr()
+}
+
+/// The calling thread's last failure as one sentence.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_last_error() -> *const c_char {
+    failure::last_sentence()
+}
+
+/// A short name of a status.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_status_text(status: c_int) -> *const c_char {
+    let text = match status {
+        OK.. => c"ok",
+        ARGUMENT => c"wrong argument",
+        CONFIGURATION => c"wrong configuration",
+        JOIN => c"could not join",
+        DEADLINE => c"deadline passed",
+        NODE_LOST => c"node lost",
+        STATE => c"does not fit the state",
+        INTERNAL => c"internal error",
+        _ => c"unknown status",
+    };
+    text.as_ptr()
+}

@@ -1,0 +1,155 @@
+//! The headers by themselves: each compiles alone and twice, silently, as the language it claims; and the numbers and
+//! layouts they promise are the library's.
+
+mod support;
+
+use std::collections::HashMap;
+use std::mem::offset_of;
+use std::path::Path;
+use std::process::Command;
+
+use support::{C, CPP, Language};
+use trellis_c::counters::Counters;
+use trellis_c::{cluster, status};
+
+/// Compiles `text` without linking, with every compiler of the language.
+fn compiles(test: &str, language: &Language, text: &str, extra: &[&str]) {
+    let source = support::fresh_folder(test).join(format!("source.{}", language.extension));
+    std::fs::write(&source, text).unwrap();
+    let include = support::crate_folder().join("include");
+    for compiler in support::compilers(test, language) {
+        let mut command = Command::new(compiler);
+        command.args(language.flags).arg("-I").arg(&include).args(extra).args(["-fsyntax-only"]).arg(&source);
+        support::succeed(&mut command);
+    }
+}
+
+fn twice(header: &str) -> String {
+    format!("#include \"{header}\"\n#include \"{header}\"\nint main(void) {{ return 0; }}\n")
+}
+
+#[test]
+fn the_c_header_stands_alone_in_every_c() {
+    for standard in ["-std=c11", "-std=c17", "-std=gnu11"] {
+        compiles(&format!("c-header{standard}"), &C, &twice("trellis.h"), &[standard, "-Wstrict-prototypes"]);
+    }
+    compiles("c-header-in-cpp", &CPP, &twice("trellis.h"), &[]);
+}
+
+#[test]
+fn the_cpp_headers_stand_alone() {
+    let headers = [
+        "trellis.hpp",
+        "ivy.hh",
+        "libivy.hh",
+        "libivy/libivy.hh",
+        "libivy/common.hh",
+        "libivy/error.hh",
+        "libivy/ivy.hh",
+    ];
+    for header in headers {
+        compiles(&header.replace('/', "-"), &CPP, &twice(header), &["-Wshadow"]);
+    }
+    compiles("ivy-release", &CPP, &twice("ivy.hh"), &["-DRELEASE"]);
+}
+
+#[test]
+fn all_headers_go_together_in_one_program() {
+    let text = "#include \"libivy.hh\"\n#include <trellis.hpp>\n#include <trellis.h>\n#include \"libivy/common.hh\"\n\
+                using namespace libivy;\nint main() { return static_cast<int>(trellis_nodes(nullptr)); }\n";
+    compiles("all-headers", &CPP, text, &[]);
+}
+
+#[test]
+fn short_macros_are_the_programs_own_if_it_says_so() {
+    let text = "#define P 3\n#include \"ivy.hh\"\nstatic_assert(P == 3);\n#ifndef DBGH\n#error DBGH is missing\n#endif\nint main() {}\n";
+    compiles("own-macro", &CPP, text, &[]);
+    let text = "#include \"ivy.hh\"\n#if defined(P) || defined(ERROR) || defined(DBGH)\n#error a macro is left\n#endif\nint main() {}\n";
+    compiles("no-macros", &CPP, text, &["-DTRELLIS_IVY_NO_MACROS"]);
+}
+
+/// A silenced message must not touch what it would have printed: that could fetch a page.
+#[test]
+fn silenced_messages_are_not_evaluated() {
+    let text = "#include \"ivy.hh\"\nint main() { int calls = 0; DBGH << ++calls << std::endl; \
+                if (calls) DBG << calls; else DBGW << ++calls; return calls; }\n";
+    let folder = support::fresh_folder("silenced-source");
+    let source = folder.join("silenced.cc");
+    std::fs::write(&source, text).unwrap();
+    if let Some(program) = support::compile("silenced", &CPP, &source, &["-DRELEASE"]) {
+        support::succeed(&mut Command::new(program));
+    }
+}
+
+#[test]
+fn numbers_and_layouts_are_the_librarys() {
+    let Some(program) = support::compile("layout", &C, &support::program("layout.c"), &[]) else { return };
+    let printed = support::succeed(&mut Command::new(program));
+    let header: HashMap<&str, i64> = printed
+        .lines()
+        .map(|line| line.rsplit_once(' ').unwrap())
+        .map(|(name, number)| (name, number.parse().unwrap()))
+        .collect();
+    let mut library = HashMap::from([
+        ("TRELLIS_OK", i64::from(status::OK)),
+        ("TRELLIS_ERROR_ARGUMENT", i64::from(status::ARGUMENT)),
+        ("TRELLIS_ERROR_CONFIGURATION", i64::from(status::CONFIGURATION)),
+        ("TRELLIS_ERROR_JOIN", i64::from(status::JOIN)),
+        ("TRELLIS_ERROR_DEADLINE", i64::from(status::DEADLINE)),
+        ("TRELLIS_ERROR_NODE_LOST", i64::from(status::NODE_LOST)),
+        ("TRELLIS_ERROR_STATE", i64::from(status::STATE)),
+        ("TRELLIS_ERROR_INTERNAL", i64::from(status::INTERNAL)),
+        ("TRELLIS_READ", i64::from(cluster::READ)),
+        ("TRELLIS_WRITE", i64::from(cluster::WRITE)),
+        ("sizeof(trellis_counters)", size_of::<Counters>() as i64),
+    ]);
+    macro_rules! fields {
+        ($($field:ident)+) => { $(library.insert(stringify!($field), offset_of!(Counters, $field) as i64);)+ };
+    }
+    fields!(read_faults write_faults upgrade_faults local_faults prefetched_pages pages_in pages_out bytes_in bytes_out
+        messages_in messages_out invalidations lock_acquires lock_acquires_local barriers atomics fault_wait_ns
+        lock_wait_ns barrier_wait_ns strangers_refused frames_refused);
+    assert_eq!(library.len(), 11 + size_of::<Counters>() / 8, "every field is compared");
+    assert_eq!(header, library);
+}
+
+/// What the header declares the library has, and the library has no function that the header does not declare.
+#[test]
+fn every_declared_function_is_exported() {
+    if !support::is_installed("nm") {
+        println!("SKIPPED every_declared_function_is_exported: nm is not installed");
+        return;
+    }
+    let library = support::prefix().join("lib/libtrellis.so");
+    let listed = support::succeed(Command::new("nm").args(["-D", "--defined-only", "-f", "posix"]).arg(&library));
+    let mut exported: Vec<&str> =
+        listed.lines().filter_map(|line| line.split(' ').next()).filter(|name| name.starts_with("trellis_")).collect();
+    exported.sort_unstable();
+    let header = std::fs::read_to_string(support::crate_folder().join("include/trellis.h")).unwrap();
+    let mut declared = declared_functions(&header);
+    declared.sort_unstable();
+    assert_eq!(exported, declared);
+    for name in ["sigaction", "signal", "__sysv_signal"] {
+        assert!(listed.lines().any(|line| line.split(' ').next() == Some(name)), "{name} is exported");
+    }
+}
+
+/// Names before a parenthesis on lines that declare: those begin with a type, neither a comment nor a macro.
+fn declared_functions(header: &str) -> Vec<&str> {
+    header
+        .lines()
+        .filter(|line| ["int ", "size_t ", "void ", "const char "].iter().any(|kind| line.starts_with(kind)))
+        .filter_map(|line| line.split('(').next()?.rsplit([' ', '*']).next())
+        .collect()
+}
+
+#[test]
+fn the_library_has_its_public_name() {
+    if !support::is_installed("readelf") {
+        println!("SKIPPED the_library_has_its_public_name: readelf is not installed");
+        return;
+    }
+    let library: &Path = &support::prefix().join("lib/libivy.so");
+    let dynamic = support::succeed(Command::new("readelf").arg("-d").arg(library));
+    assert!(dynamic.contains("soname: [libtrellis.so.0]"), "{dynamic}");
+}

@@ -1,0 +1,266 @@
+//! What the tests share: an installed Trellis, the compilers of this machine, and clusters of processes on loopback.
+//!
+//! Every process a test starts is a child of the test and is killed with it; a test that cannot run says why on a line
+//! that begins with SKIPPED.
+#![allow(dead_code)] // each test program uses its part
+
+#[path = "../../install.rs"]
+pub(crate) mod install;
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// How long a cluster may take before the test calls it stuck. Far above what any of them needs.
+const STUCK_SECONDS: u64 = 120;
+
+/// The folder of this crate.
+pub(crate) fn crate_folder() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A folder of this test's own, empty.
+pub(crate) fn fresh_folder(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).expect("the folder for test files can be made");
+    folder
+}
+
+/// Trellis as a user has it: installed under a prefix of this test program's own.
+pub(crate) fn prefix() -> &'static Path {
+    static PREFIX: OnceLock<PathBuf> = OnceLock::new();
+    PREFIX.get_or_init(|| {
+        let program = std::env::current_exe().expect("a test knows where it is");
+        // Cargo builds the shared library into the folder of the test program, because the test depends on the crate.
+        let library = program.with_file_name("libtrellis_c.so");
+        assert!(library.exists(), "{} is not there; cargo builds it with this test", library.display());
+        let prefix = fresh_folder(&format!("prefix-{}", program.file_stem().unwrap().to_string_lossy()));
+        install::install(crate_folder(), &library, &prefix, env!("CARGO_PKG_VERSION")).expect("installing works");
+        prefix
+    })
+}
+
+/// A language, the compilers that speak it, and the flags under which a header must be silent.
+pub(crate) struct Language {
+    pub(crate) compilers: &'static [&'static str],
+    pub(crate) flags: &'static [&'static str],
+    pub(crate) extension: &'static str,
+}
+
+pub(crate) const C: Language = Language {
+    compilers: &["gcc", "clang"],
+    flags: &["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror"],
+    extension: "c",
+};
+pub(crate) const CPP: Language = Language {
+    compilers: &["g++", "clang++"],
+    flags: &["-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror"],
+    extension: "cc",
+};
+/// Programs written for libivy use an array without bounds at the end of a structure, which is no standard C++.
+pub(crate) const CPP_OF_LIBIVY: Language =
+    Language { compilers: CPP.compilers, flags: &["-std=c++20", "-Wall", "-Wextra", "-Werror"], extension: "cc" };
+
+/// The compilers of a language that are installed; says which are not.
+pub(crate) fn compilers(test: &str, language: &Language) -> Vec<&'static str> {
+    let (there, missing): (Vec<_>, Vec<_>) = language.compilers.iter().partition(|name| is_installed(name));
+    for name in missing {
+        println!("SKIPPED {test} with {name}: it is not installed");
+    }
+    there
+}
+
+pub(crate) fn is_installed(program: &str) -> bool {
+    let asked = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    asked.is_ok_and(|status| status.success())
+}
+
+/// Compiles with the first compiler of the language; None, after saying so, when there is none.
+pub(crate) fn compile(test: &str, language: &Language, source: &Path, extra: &[&str]) -> Option<PathBuf> {
+    let compiler = *compilers(test, language).first()?;
+    let folder = fresh_folder(&format!("{test}-{}", source.file_stem().unwrap().to_string_lossy()));
+    let program = folder.join("program");
+    let mut command = Command::new(compiler);
+    command.args(language.flags).arg("-O1").arg(source).arg("-o").arg(&program).args(link_flags()).args(extra);
+    succeed(&mut command);
+    Some(program)
+}
+
+/// What a user without pkg-config writes.
+pub(crate) fn link_flags() -> Vec<String> {
+    let (include, lib) = (prefix().join("include"), prefix().join("lib"));
+    vec![
+        format!("-I{}", include.display()),
+        format!("-L{}", lib.display()),
+        format!("-Wl,-rpath,{}", lib.display()),
+        "-ltrellis".to_owned(),
+        "-pthread".to_owned(),
+    ]
+}
+
+/// What a program written for libivy is compiled with, changed in nothing but the folders.
+pub(crate) fn libivy_link_flags() -> Vec<String> {
+    let mut flags = link_flags();
+    flags.push(format!("-I{}", prefix().join("include/libivy").display()));
+    flags.iter().map(|flag| if flag == "-ltrellis" { "-livy".to_owned() } else { flag.clone() }).collect()
+}
+
+/// One of the programs beside the tests.
+pub(crate) fn program(name: &str) -> PathBuf {
+    crate_folder().join("tests/programs").join(name)
+}
+
+/// One of the repository's examples.
+pub(crate) fn example(name: &str) -> PathBuf {
+    crate_folder().join("../../examples").join(name)
+}
+
+/// Runs a command that must succeed and returns what it printed.
+pub(crate) fn succeed(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{text}\n{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text
+}
+
+/// Addresses on loopback that nobody listens on now.
+pub(crate) fn addresses(count: usize) -> Vec<String> {
+    // All are held together, so that no two are the same.
+    let held: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("loopback works")).collect();
+    held.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
+}
+
+/// A process of a cluster and the files it prints into; killed when dropped.
+pub(crate) struct Node {
+    child: Child,
+    folder: PathBuf,
+}
+
+impl Node {
+    /// Starts a program with nothing of Trellis in its environment but what `variables` say.
+    pub(crate) fn start(folder: &Path, name: &str, command: &mut Command, variables: &[(&str, &str)]) -> Node {
+        let folder = folder.join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let into = |file: &str| std::fs::File::create(folder.join(file)).unwrap();
+        for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("TRELLIS_")) {
+            command.env_remove(name);
+        }
+        let child = command
+            // The key for processes of one user is kept in the home folder.
+            .env("HOME", folder.parent().unwrap())
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(into("stdout"))
+            .stderr(into("stderr"))
+            .spawn()
+            .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        Node { child, folder }
+    }
+
+    pub(crate) fn printed(&self) -> String {
+        std::fs::read_to_string(self.folder.join("stdout")).unwrap()
+    }
+
+    pub(crate) fn complained(&self) -> String {
+        std::fs::read_to_string(self.folder.join("stderr")).unwrap()
+    }
+
+    /// Waits for the end of the process and returns its exit status.
+    pub(crate) fn end(&mut self) -> std::process::ExitStatus {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            self.panic_if_stuck(start, "to end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits for a process that must succeed and returns what it printed.
+    pub(crate) fn succeed(&mut self) -> String {
+        let status = self.end();
+        assert!(status.success(), "{status}; it printed\n{}\nand complained\n{}", self.printed(), self.complained());
+        self.printed()
+    }
+
+    /// Waits until the process has printed `line`; for programs that never end.
+    pub(crate) fn until_printed(&mut self, line: &str) -> String {
+        let start = Instant::now();
+        loop {
+            let printed = self.printed();
+            if printed.lines().any(|other| other == line) {
+                return printed;
+            }
+            if let Some(status) = self.child.try_wait().unwrap() {
+                panic!(
+                    "{status} before it printed {line:?}; it printed\n{printed}\nand complained\n{}",
+                    self.complained()
+                );
+            }
+            self.panic_if_stuck(start, line);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn panic_if_stuck(&self, start: Instant, waiting_for: &str) {
+        if start.elapsed() > Duration::from_secs(STUCK_SECONDS) {
+            panic!(
+                "stuck, waiting for it {waiting_for}: it printed\n{}\nand complained\n{}",
+                self.printed(),
+                self.complained()
+            );
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts a program once for every node, as `trellis run` does.
+pub(crate) fn start_cluster(
+    folder: &Path,
+    program: &Path,
+    nodes: usize,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> Vec<Node> {
+    let list = addresses(nodes).join(",");
+    let start = |node: usize| {
+        let number = node.to_string();
+        let mut all = vec![("TRELLIS_NODES", list.as_str()), ("TRELLIS_NODE", number.as_str())];
+        all.extend_from_slice(variables);
+        Node::start(folder, &number, Command::new(program).args(arguments).current_dir(folder), &all)
+    };
+    (0..nodes).map(start).collect()
+}
+
+/// Runs a cluster in which every node must succeed and returns what each printed.
+pub(crate) fn run_cluster(
+    test: &str,
+    program: &Path,
+    nodes: usize,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> Vec<String> {
+    let folder = fresh_folder(&format!("{test}-{nodes}-nodes"));
+    start_cluster(&folder, program, nodes, arguments, variables).iter_mut().map(Node::succeed).collect()
+}
+
+/// Starts a program by itself, without any configuration.
+pub(crate) fn run_alone(test: &str, program: &Path) -> String {
+    let folder = fresh_folder(&format!("{test}-alone"));
+    Node::start(&folder, "0", &mut Command::new(program), &[]).succeed()
+}
