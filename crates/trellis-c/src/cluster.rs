@@ -1,7 +1,6 @@
 //! `trellis_join` and everything a member of a cluster can do.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::panic::resume_unwind;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -151,10 +150,10 @@ pub unsafe extern "C" fn trellis_abandon(cluster: *mut ClusterHandle) {
         refuse_in_child().ok()?;
         // SAFETY: the caller's promise.
         let handle = unsafe { take(cluster) }?;
-        // A node that is dropped while its thread unwinds tells the others instead of waiting for them. This unwinds
-        // without a message of its own; `value_or` ends it.
-        let _dropped_while_unwinding = handle;
-        resume_unwind(Box::new("the program gave up"));
+        handle.cluster.abandon("the program gave up");
+        // A failed node does not wait for the others when it is dropped.
+        drop(handle);
+        Some(())
     });
 }
 

@@ -155,9 +155,7 @@ impl Membership {
     pub fn missing(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.others().filter(|&peer| match self.peers[usize::from(peer.0)] {
             Peer::Present => true,
-            Peer::Absent => {
-                self.gathering.is_some_and(|all| all.manager == self.me && self.now < all.until)
-            }
+            Peer::Absent => self.gathering.is_some_and(|all| all.manager == self.me && self.now < all.until),
             Peer::Leaving => self.gathering.is_some_and(|all| all.manager == peer),
             Peer::Gone => false,
         })
@@ -199,9 +197,7 @@ impl Membership {
     }
 
     fn tell_all(&self, message: Message, effects: &mut Vec<Effect>) {
-        let there = |peer: &NodeId| {
-            matches!(self.peers[usize::from(peer.0)], Peer::Present | Peer::Leaving)
-        };
+        let there = |peer: &NodeId| matches!(self.peers[usize::from(peer.0)], Peer::Present | Peer::Leaving);
         effects.extend(self.others().filter(there).map(|peer| Effect::Send(peer, message)));
     }
 

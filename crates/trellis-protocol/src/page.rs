@@ -163,9 +163,7 @@ impl NodeSets {
     pub fn members(&self, set: usize) -> impl Iterator<Item = NodeId> + '_ {
         let words = &self.words[set * self.words_per_set..][..self.words_per_set];
         words.iter().enumerate().flat_map(|(index, &word)| {
-            (0..64u16)
-                .filter(move |bit| word >> bit & 1 != 0)
-                .map(move |bit| NodeId(index as u16 * 64 + bit))
+            (0..64u16).filter(move |bit| word >> bit & 1 != 0).map(move |bit| NodeId(index as u16 * 64 + bit))
         })
     }
 

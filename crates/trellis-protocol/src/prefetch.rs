@@ -71,14 +71,8 @@ impl Streams {
             return stream.follow(page, write, window_max, pages);
         }
         let oldest = self.streams.iter_mut().max_by_key(|stream| clock.wrapping_sub(stream.used));
-        *oldest.expect("there are streams") = Stream {
-            first: page.0,
-            end: page.0 + 1,
-            window: 1,
-            write,
-            used: clock,
-            ..Stream::default()
-        };
+        *oldest.expect("there are streams") =
+            Stream { first: page.0, end: page.0 + 1, window: 1, write, used: clock, ..Stream::default() };
         alone
     }
 }
@@ -120,11 +114,7 @@ impl Stream {
         self.window = (self.window * GROWTH).min(window_max);
         let write = write || self.write;
         let marker = self.has_ahead() && self.is_marker(page.0);
-        let range = if marker {
-            PageRange::one(page)
-        } else {
-            self.window_from(page, pages)
-        };
+        let range = if marker { PageRange::one(page) } else { self.window_from(page, pages) };
         let full = self.window == window_max;
         let behind = if marker { (self.ahead_first, self.ahead_end) } else { bounds(range) };
         (self.first, self.end) = (behind.0.min(range.first().0), behind.1.max(range.end()));

@@ -59,7 +59,8 @@ pub(crate) fn join(config: Config) -> Result<Joined, JoinError> {
     let Inherited { listener, secret, status } = Inherited::take()?;
     let region = make_region(&config)?;
     let link: Box<dyn Link> = if config.node_count() == 1 {
-        let alone = in_process::mesh(1).map_err(|source| JoinError::System { what: "descriptors cannot be made", source });
+        let alone =
+            in_process::mesh(1).map_err(|source| JoinError::System { what: "descriptors cannot be made", source });
         Box::new(alone?.pop().expect("a mesh of one has one link"))
     } else {
         Box::new(make_link(&config, listener, &Secret::choose(&config, secret)?)?)
@@ -79,8 +80,7 @@ fn make_region(config: &Config) -> Result<trellis_memory::Region, JoinError> {
         config::Catch::Handler => Some(Catcher::Handler),
         config::Catch::Mprotect => Some(Catcher::Mprotect),
     };
-    let (catcher, _why) =
-        trellis_memory::choose(requested, &trellis_memory::probe()).map_err(JoinError::Catcher)?;
+    let (catcher, _why) = trellis_memory::choose(requested, &trellis_memory::probe()).map_err(JoinError::Catcher)?;
     let reserve = match config.reserve {
         config::Reserve::Lazy => trellis_memory::Reserve::Lazy,
         config::Reserve::Full => trellis_memory::Reserve::Full,
@@ -163,7 +163,7 @@ fn wait_for_peers(node: &Node) -> Result<(), String> {
         }
         if waited >= next_word {
             next_word = waited * 2;
-    eprintln!("trellis: node {}: waiting for {}", node.me.0, names(node, &missing));
+            eprintln!("trellis: node {}: waiting for {}", node.me.0, names(node, &missing));
         }
         // The service thread receives; this thread only looks. Start-up is not a fault path.
         std::thread::sleep(Duration::from_millis(1));

@@ -6,10 +6,12 @@
 //!
 //! ```
 //! let cluster = trellis::join()?;
-//! // SAFETY: every node writes its own element, and reads the others' only after the barrier.
-//! let squares = unsafe { cluster.region().slice_mut::<u64>(0, cluster.nodes()) };
-//! squares[cluster.node()] = (cluster.node() * cluster.node()) as u64;
+//! // SAFETY: only this node uses its own element before the barrier.
+//! let mine = unsafe { cluster.region().slice_mut::<u64>(8 * cluster.node(), 1) };
+//! mine[0] = (cluster.node() * cluster.node()) as u64;
 //! cluster.barrier(0)?;
+//! // SAFETY: nobody writes after the barrier.
+//! let squares = unsafe { cluster.region().slice::<u64>(0, cluster.nodes()) };
 //! println!("sum of squares: {}", squares.iter().sum::<u64>());
 //! cluster.leave()?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())

@@ -10,6 +10,8 @@ use trellis::{Cluster, Config};
 /// Where the next cluster's first node maps its region: tests run at the same time in one process.
 static NEXT_BASE: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
 const REGION_BYTES: usize = 8 << 20;
+/// Room between two regions.
+const ADDRESS_STEP: usize = 128 << 20;
 
 fn on_every_kind(nodes: usize, program: impl Fn(&Cluster) + Sync) {
     for catch in [Catch::Signal, Catch::Handler, Catch::Mprotect] {
@@ -27,7 +29,7 @@ fn run(nodes: usize, change: impl Fn(&mut Config), program: impl Fn(&Cluster) + 
                 nodes: (0..nodes).map(|node| format!("localhost:{}", 1 + node)).collect(),
                 node,
                 region_bytes: REGION_BYTES,
-                base_address: NEXT_BASE.fetch_add(2 * REGION_BYTES, Ordering::Relaxed),
+                base_address: NEXT_BASE.fetch_add(ADDRESS_STEP, Ordering::Relaxed),
                 start_seconds_max: 20,
                 silence_seconds_max: 20,
                 wait_seconds_max: 60,
@@ -72,7 +74,11 @@ fn hardware_atomics_count_across_nodes_and_threads() {
     on_every_kind(3, |cluster| {
         std::thread::scope(|scope| {
             for _ in 0..2 {
-                scope.spawn(|| for _ in 0..ROUNDS { word(cluster, 5).fetch_add(1, Ordering::SeqCst); });
+                scope.spawn(|| {
+                    for _ in 0..ROUNDS {
+                        word(cluster, 5).fetch_add(1, Ordering::SeqCst);
+                    }
+                });
             }
         });
         cluster.barrier(0).unwrap();
@@ -96,19 +102,23 @@ fn a_lock_keeps_plain_increments_apart() {
 
 #[test]
 fn a_lock_taken_again_by_its_last_holder_costs_no_message() {
-    run(2, |_| (), |cluster| {
-        if cluster.node() == 1 {
-            drop(cluster.lock(2).unwrap());
-            let before = cluster.counters();
-            for _ in 0..100 {
+    run(
+        2,
+        |_| (),
+        |cluster| {
+            if cluster.node() == 1 {
                 drop(cluster.lock(2).unwrap());
+                let before = cluster.counters();
+                for _ in 0..100 {
+                    drop(cluster.lock(2).unwrap());
+                }
+                let since = cluster.counters().since(&before);
+                assert_eq!((since.lock_acquires, since.lock_acquires_local), (100, 100));
+                assert_eq!(since.messages_out, 0);
             }
-            let since = cluster.counters().since(&before);
-            assert_eq!((since.lock_acquires, since.lock_acquires_local), (100, 100));
-            assert_eq!(since.messages_out, 0);
-        }
-        cluster.barrier(0).unwrap();
-    });
+            cluster.barrier(0).unwrap();
+        },
+    );
 }
 
 #[test]
@@ -155,39 +165,47 @@ fn many_threads_fault_on_the_same_pages_at_once() {
 #[test]
 fn nodes_that_take_turns_on_one_word_all_get_there() {
     for catch in [Catch::Signal, Catch::Handler, Catch::Mprotect] {
-        run(4, |config| config.catch = catch, |cluster| {
-            let (me, nodes) = (cluster.node() as u64, cluster.nodes() as u64);
-            loop {
-                let counter = word(cluster, 9).load(Ordering::SeqCst);
-                if counter >= 50 {
-                    break;
+        run(
+            4,
+            |config| config.catch = catch,
+            |cluster| {
+                let (me, nodes) = (cluster.node() as u64, cluster.nodes() as u64);
+                loop {
+                    let counter = word(cluster, 9).load(Ordering::SeqCst);
+                    if counter >= 50 {
+                        break;
+                    }
+                    if counter % nodes == me {
+                        word(cluster, 9).store(counter + 1, Ordering::SeqCst);
+                    }
+                    std::hint::spin_loop();
                 }
-                if counter % nodes == me {
-                    word(cluster, 9).store(counter + 1, Ordering::SeqCst);
-                }
-                std::hint::spin_loop();
-            }
-            cluster.barrier(0).unwrap();
-        });
+                cluster.barrier(0).unwrap();
+            },
+        );
     }
 }
 
 #[test]
 fn a_sequential_reader_faults_far_less_than_once_a_page() {
-    run(2, |config| config.catch = Catch::Signal, |cluster| {
-        let words = REGION_BYTES / 8;
-        if cluster.node() == 0 {
-            (0..words).for_each(|index| word(cluster, index).store(index as u64, Ordering::Relaxed));
-        }
-        cluster.barrier(0).unwrap();
-        if cluster.node() == 1 {
-            let sum = (0..words).map(|index| word(cluster, index).load(Ordering::Relaxed)).sum::<u64>();
-            assert_eq!(sum, (0..words as u64).sum::<u64>());
-            let faults = cluster.counters().read_faults;
-            assert!(faults < 100, "{faults} read faults for {} pages", REGION_BYTES / 4096);
-        }
-        cluster.barrier(1).unwrap();
-    });
+    run(
+        2,
+        |config| config.catch = Catch::Signal,
+        |cluster| {
+            let words = REGION_BYTES / 8;
+            if cluster.node() == 0 {
+                (0..words).for_each(|index| word(cluster, index).store(index as u64, Ordering::Relaxed));
+            }
+            cluster.barrier(0).unwrap();
+            if cluster.node() == 1 {
+                let sum = (0..words).map(|index| word(cluster, index).load(Ordering::Relaxed)).sum::<u64>();
+                assert_eq!(sum, (0..words as u64).sum::<u64>());
+                let faults = cluster.counters().read_faults;
+                assert!(faults < 100, "{faults} read faults for {} pages", REGION_BYTES / 4096);
+            }
+            cluster.barrier(1).unwrap();
+        },
+    );
 }
 
 #[test]
@@ -214,25 +232,84 @@ fn announced_pages_are_there_when_they_are_touched() {
 #[test]
 fn larger_pages_travel_whole() {
     for page_bytes in [64 << 10, 2 << 20] {
-        run(2, |config| config.page_bytes = page_bytes, |cluster| {
-            if cluster.node() == 0 {
-                for index in 0..REGION_BYTES / 8 {
-                    word(cluster, index).store(index as u64, Ordering::Relaxed);
+        run(
+            2,
+            |config| config.page_bytes = page_bytes,
+            |cluster| {
+                if cluster.node() == 0 {
+                    for index in 0..REGION_BYTES / 8 {
+                        word(cluster, index).store(index as u64, Ordering::Relaxed);
+                    }
                 }
-            }
-            cluster.barrier(0).unwrap();
-            let every = (0..REGION_BYTES / 8).step_by(97);
-            every.for_each(|index| assert_eq!(word(cluster, index).load(Ordering::Relaxed), index as u64));
-            cluster.barrier(1).unwrap();
-        });
+                cluster.barrier(0).unwrap();
+                let every = (0..REGION_BYTES / 8).step_by(97);
+                every.for_each(|index| assert_eq!(word(cluster, index).load(Ordering::Relaxed), index as u64));
+                cluster.barrier(1).unwrap();
+            },
+        );
     }
 }
 
 #[test]
 fn a_range_outside_the_region_is_refused() {
-    run(1, |_| (), |cluster| {
-        let error = cluster.prefetch(REGION_BYTES - 1, 2, false).unwrap_err();
-        assert!(error.to_string().contains("not inside the region"), "{error}");
-        assert!(cluster.lock_release(3).unwrap_err().to_string().contains("lock 3 is not held"));
-    });
+    run(
+        1,
+        |_| (),
+        |cluster| {
+            let error = cluster.prefetch(REGION_BYTES - 1, 2, false).unwrap_err();
+            assert!(error.to_string().contains("not inside the region"), "{error}");
+            assert!(cluster.lock_release(3).unwrap_err().to_string().contains("lock 3 is not held"));
+        },
+    );
+}
+
+#[test]
+fn a_frame_past_the_region_is_dropped_and_counted_and_the_cluster_goes_on() {
+    use trellis::transport::{Link, Payload};
+    let mut links = in_process::mesh(2).expect("descriptors can be made");
+    let peer = links.pop().unwrap();
+    let config = Config {
+        nodes: vec!["localhost:1".to_owned(), "localhost:2".to_owned()],
+        region_bytes: 1 << 20,
+        base_address: NEXT_BASE.fetch_add(ADDRESS_STEP, Ordering::Relaxed),
+        ..Config::default()
+    };
+    let node = std::thread::spawn(move || Cluster::join_over(config, Box::new(links.pop().unwrap())).unwrap());
+    // A header as docs/reference/wire-format.md draws it: kind, page, count, flags.
+    let header = |kind: u8, page: u32, count: u32, flags: u8| {
+        let mut header = [0u8; 32];
+        header[..8].copy_from_slice(&[b'T', b'R', 1, kind, 1, 0, 0, 0]);
+        header[8..12].copy_from_slice(&page.to_le_bytes());
+        header[16..20].copy_from_slice(&count.to_le_bytes());
+        header[30] = flags;
+        header
+    };
+    peer.send(0, &header(1, 256, 1, 0), Payload::Nothing).unwrap();
+    peer.send(0, &header(3, 9_999, 2, 4), Payload::Copy(&[7; 8192])).unwrap();
+    peer.send(0, &header(2, 300, 1, 0), Payload::Copy(&[1; 4])).unwrap();
+    peer.send(0, &header(33, 0, 0, 0), Payload::Nothing).unwrap();
+    let node = node.join().unwrap();
+    word(&node, 0).store(1, Ordering::Relaxed);
+    node.leave().expect("the node goes on and leaves");
+    assert_eq!(node.counters().frames_refused, 3);
+    drop(peer);
+}
+
+#[test]
+fn runs_of_large_pages_stay_small_enough_for_a_frame() {
+    run(
+        2,
+        |config| (config.page_bytes, config.region_bytes) = (2 << 20, 64 << 20),
+        |cluster| {
+            let words = (64 << 20) / 8;
+            if cluster.node() == 0 {
+                (0..words).step_by(512).for_each(|index| word(cluster, index).store(index as u64, Ordering::Relaxed));
+            }
+            cluster.barrier(0).unwrap();
+            (0..words)
+                .step_by(512)
+                .for_each(|index| assert_eq!(word(cluster, index).load(Ordering::Relaxed), index as u64));
+            cluster.barrier(1).unwrap();
+        },
+    );
 }

@@ -9,7 +9,8 @@
 //!   receiver to wait until the grant has arrived (`after`, [`Ivy::invalidate`]).
 //! * A writer that holds a current copy gets the right alone, never the bytes.
 //! * A request names a run of pages around the one that a thread waits for; the others are given
-//!   if, and only if, that costs no further message. That is what makes streams fast.
+//!   if, and only if, that costs no further message and takes them from no other writer
+//!   unless the program announced that it wants them. That is what makes streams fast.
 //! * A page that nobody ever wrote travels as one bit.
 //! * libivy retries a conflicting request after one second and dies at five workers; here it waits
 //!   in a queue, and a page that was granted stays until the faulting thread ran on.
@@ -51,6 +52,16 @@ const HELD: u8 = 2;
 /// The page may have been written by somebody (known at its manager).
 const WRITTEN: u8 = 4;
 
+/// The fields of [`Message::Grant`].
+#[derive(Clone, Copy)]
+struct Grant {
+    demand: PageIndex,
+    range: PageRange,
+    write: bool,
+    content: Content,
+    sequence: u32,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Outstanding {
     demand: PageIndex,
@@ -59,12 +70,25 @@ struct Outstanding {
     awaited: bool,
 }
 
+/// Why a node asks for pages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// A thread waits for the first of them.
+    Awaited,
+    /// The program will touch them.
+    Announced,
+    /// They may be touched.
+    Guessed,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Request {
     from: NodeId,
     demand: PageIndex,
     range: PageRange,
     write: bool,
+    /// The program asked for the whole range; nobody guessed.
+    announced: bool,
 }
 
 /// What the manager does about a run until it may go on with the next request for it.
@@ -94,7 +118,7 @@ impl Coherence for Ivy {
     fn step(&mut self, _now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
         match input {
             Input::Fault { page, write, wish } => self.fault(page, write, wish, effects),
-            Input::Prefetch { wish, write } => self.prefetch(wish, write, effects),
+            Input::Prefetch { wish, write, announced } => self.prefetch(wish, write, announced, effects),
             Input::Message { from, message } => self.message(from, message, effects),
             Input::Resumed { page } => self.resumed(page, effects),
         }
@@ -139,22 +163,22 @@ impl Ivy {
             // Another thread's request was faster.
             effects.push(Effect::Wake(PageRange::one(page)));
         } else if !self.has(page, PENDING) {
-            self.ask(page, wish, write, true, effects);
+            self.ask(page, wish, write, Why::Awaited, effects);
         } else if let Some(mine) = self.outstanding.iter_mut().find(|o| o.range.contains(page)) {
             // It was wished for already; from now on somebody waits.
             mine.awaited |= mine.demand == page;
         }
     }
 
-    fn prefetch(&mut self, wish: PageRange, write: bool, effects: &mut Vec<Effect>) {
+    fn prefetch(&mut self, wish: PageRange, write: bool, announced: bool, effects: &mut Vec<Effect>) {
         let needed = if write { Access::Write } else { Access::Read };
         let mut next = wish.first().0;
-        while let Some(page) = (next..wish.end())
-            .map(PageIndex)
-            .find(|&page| self.access(page) < needed && !self.has(page, PENDING))
+        while let Some(page) =
+            (next..wish.end()).map(PageIndex).find(|&page| self.access(page) < needed && !self.has(page, PENDING))
         {
             let rest = PageRange::around(page, page.0, wish.end());
-            next = self.ask(page, rest, write, false, effects).end();
+            let why = if announced { Why::Announced } else { Why::Guessed };
+            next = self.ask(page, rest, write, why, effects).end();
         }
     }
 
@@ -165,37 +189,28 @@ impl Ivy {
         demand: PageIndex,
         wish: PageRange,
         write: bool,
-        awaited: bool,
+        why: Why,
         effects: &mut Vec<Effect>,
     ) -> PageRange {
         let access = self.access(demand);
-        let range = wish.grow(demand, |page| {
-            self.access(page) == access && !self.has(page, PENDING | HELD)
-        });
+        let range = wish.grow(demand, |page| self.access(page) == access && !self.has(page, PENDING | HELD));
         for page in range.pages() {
             self.set(page, PENDING);
         }
-        self.outstanding.push(Outstanding { demand, range, awaited });
+        self.outstanding.push(Outstanding { demand, range, awaited: why == Why::Awaited });
+        let announced = why == Why::Announced;
         let manager = self.manager(demand);
         if manager == self.geometry.me {
-            self.request(Request { from: manager, demand, range, write }, effects);
+            self.request(Request { from: manager, demand, range, write, announced }, effects);
         } else {
-            let message = Message::Request { demand, range, write };
+            let message = Message::Request { demand, range, write, announced };
             effects.push(Effect::Send { to: manager, message });
         }
         range
     }
 
-    fn granted(
-        &mut self,
-        from: NodeId,
-        demand: PageIndex,
-        range: PageRange,
-        write: bool,
-        content: Content,
-        sequence: u32,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn granted(&mut self, from: NodeId, grant: Grant, effects: &mut Vec<Effect>) {
+        let Grant { demand, range, content, .. } = grant;
         let Some(index) = self.outstanding.iter().position(|o| o.demand == demand) else {
             return violation(from, "a grant that nobody asked for", effects);
         };
@@ -206,7 +221,7 @@ impl Ivy {
             return violation(from, "a grant that does not fit the request", effects);
         }
         self.outstanding.swap_remove(index);
-        self.take(asked, range, write, content, sequence, effects);
+        self.take(asked, grant, effects);
         let manager = self.manager(demand);
         if manager == self.geometry.me {
             self.confirmed(manager, demand, range, effects);
@@ -220,15 +235,8 @@ impl Ivy {
     }
 
     /// Puts a grant into force at this node and wakes those who wait for any page asked for.
-    fn take(
-        &mut self,
-        asked: Outstanding,
-        range: PageRange,
-        write: bool,
-        content: Content,
-        sequence: u32,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn take(&mut self, asked: Outstanding, grant: Grant, effects: &mut Vec<Effect>) {
+        let Grant { range, write, content, sequence, .. } = grant;
         let access = if write { Access::Write } else { Access::Read };
         for page in range.pages() {
             let slot = self.slot(page);
@@ -295,9 +303,7 @@ impl Ivy {
         if self.access(demand) == Access::None || requester == self.geometry.me {
             return violation(from, "a forward to a node that holds no copy", effects);
         }
-        let given = range.grow(demand, |page| {
-            self.access(page) != Access::None && !self.has(page, PENDING | HELD)
-        });
+        let given = range.grow(demand, |page| self.access(page) != Access::None && !self.has(page, PENDING | HELD));
         self.give_up(given, write, effects);
         let content = Content::Bytes;
         let message = Message::Grant { demand, range: given, write, content, sequence };
@@ -359,7 +365,10 @@ impl Ivy {
             return violation(from, "a read request for a page that the requester holds", effects);
         }
         let plan = self.plan(demand, from, write);
-        let range = if self.must_invalidate(demand, from, write, plan) {
+        // Neighbours are not worth an invalidation, nor taking them from another writer: a stream of stores that runs
+        // past the end of its own part would otherwise strip the neighbour's.
+        let alone = write && !request.announced && supplier(plan).is_some();
+        let range = if alone || self.must_invalidate(demand, from, write, plan) {
             PageRange::one(demand)
         } else {
             request.range.grow(demand, |page| {
@@ -406,8 +415,7 @@ impl Ivy {
             Plan::Forward(owner) => {
                 transaction.sequence = sequence;
                 let after = self.owner_sequence[self.slot(demand)];
-                let message =
-                    Message::Forward { demand, range, write, requester: from, after, sequence };
+                let message = Message::Forward { demand, range, write, requester: from, after, sequence };
                 self.suspend(transaction);
                 effects.push(Effect::Send { to: owner, message });
             }
@@ -420,8 +428,7 @@ impl Ivy {
                     _ if self.has(demand, WRITTEN) => Content::Bytes,
                     _ => Content::Zero,
                 };
-                if plan == Plan::GrantCopy || range.pages().any(|p| self.access(p) != Access::None)
-                {
+                if plan == Plan::GrantCopy || range.pages().any(|p| self.access(p) != Access::None) {
                     self.give_up(range, write, effects);
                 }
                 self.record(range, from, write, sequence);
@@ -433,12 +440,7 @@ impl Ivy {
 
     /// The manager's own fault on a page that it holds: either nobody ever touched the page, or it
     /// holds a read copy and may write now.
-    fn grant_to_myself(
-        &mut self,
-        transaction: Transaction,
-        sequence: u32,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn grant_to_myself(&mut self, transaction: Transaction, sequence: u32, effects: &mut Vec<Effect>) {
         let Transaction { request, range, .. } = transaction;
         let me = [self.geometry.me];
         let alone = range.pages().all(|page| self.copyset.is_empty_but(self.slot(page), &me));
@@ -449,7 +451,7 @@ impl Ivy {
         let content = if fresh { Content::Zero } else { Content::Kept };
         let index = self.outstanding.iter().position(|o| o.demand == request.demand);
         let asked = self.outstanding.swap_remove(index.expect("the manager asked itself"));
-        self.take(asked, range, write, content, sequence, effects);
+        self.take(asked, Grant { demand: request.demand, range, write, content, sequence }, effects);
     }
 
     fn invalidated(&mut self, from: NodeId, page: PageIndex, effects: &mut Vec<Effect>) {
@@ -468,13 +470,7 @@ impl Ivy {
         }
     }
 
-    fn confirmed(
-        &mut self,
-        from: NodeId,
-        demand: PageIndex,
-        given: PageRange,
-        effects: &mut Vec<Effect>,
-    ) {
+    fn confirmed(&mut self, from: NodeId, demand: PageIndex, given: PageRange, effects: &mut Vec<Effect>) {
         let index = self.transaction[self.slot(demand)] as usize;
         let running = index.checked_sub(1).and_then(|index| self.transactions[index]);
         let Some(transaction) = running.filter(|transaction| {
@@ -568,9 +564,7 @@ impl Ivy {
     fn must_invalidate(&self, page: PageIndex, from: NodeId, write: bool, plan: Plan) -> bool {
         let me = self.geometry.me;
         let spared = [from, me, supplier(plan).unwrap_or(me)];
-        write
-            && !(self.copyset.is_empty_but(self.slot(page), &spared)
-                && spared.contains(&self.owner(page)))
+        write && !(self.copyset.is_empty_but(self.slot(page), &spared) && spared.contains(&self.owner(page)))
     }
 
     fn holds(&self, page: PageIndex, node: NodeId) -> bool {
@@ -594,15 +588,15 @@ impl Ivy {
 impl Ivy {
     fn message(&mut self, from: NodeId, message: Message, effects: &mut Vec<Effect>) {
         match message {
-            Message::Request { demand, range, write } => {
+            Message::Request { demand, range, write, announced } => {
                 if self.manager(demand) != self.geometry.me {
                     return violation(from, "a request to a node that is not the manager", effects);
                 }
-                self.request(Request { from, demand, range, write }, effects);
+                self.request(Request { from, demand, range, write, announced }, effects);
             }
             Message::Forward { .. } => self.forwarded(from, message, effects),
             Message::Grant { demand, range, write, content, sequence } => {
-                self.granted(from, demand, range, write, content, sequence, effects);
+                self.granted(from, Grant { demand, range, write, content, sequence }, effects);
             }
             Message::Confirm { demand, range } => self.confirmed(from, demand, range, effects),
             Message::Invalidate { page } => self.invalidate(from, page, effects),

@@ -66,12 +66,14 @@ pub enum Input {
         /// The run to ask for; holds `page`.
         wish: PageRange,
     },
-    /// The program announced that it will touch `wish`; no thread waits for it.
+    /// `wish` will be touched soon; no thread waits for it.
     Prefetch {
         /// The run to ask for.
         wish: PageRange,
-        /// Whether it will store.
+        /// Whether it will be stored to.
         write: bool,
+        /// The program said so; otherwise it is a guess.
+        announced: bool,
     },
     /// A message arrived; the bytes of a grant are already in place.
     Message {
@@ -137,6 +139,8 @@ pub enum Message {
         range: PageRange,
         /// For a store.
         write: bool,
+        /// The program announced that it will touch the whole run; otherwise the pages around `demand` are a guess.
+        announced: bool,
     },
     /// Manager to owner: give `demand`, and what you can of `range`, to `requester`.
     Forward {

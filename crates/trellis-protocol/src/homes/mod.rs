@@ -76,9 +76,7 @@ mod tests {
 
     #[test]
     fn interleaved_uses_every_node() {
-        let managers = (0..4u32).map(|chunk| {
-            Interleaved.manager_of(PageIndex(chunk * CHUNK_PAGES), 4).0
-        });
+        let managers = (0..4u32).map(|chunk| Interleaved.manager_of(PageIndex(chunk * CHUNK_PAGES), 4).0);
         assert!(managers.eq([0, 1, 2, 3]));
     }
 }

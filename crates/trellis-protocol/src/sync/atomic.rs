@@ -47,13 +47,7 @@ impl Words {
         Words { place, words: BTreeMap::new() }
     }
 
-    pub(super) fn operate(
-        &mut self,
-        id: u64,
-        operation: Operation,
-        waiter: Waiter,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn operate(&mut self, id: u64, operation: Operation, waiter: Waiter, effects: &mut Vec<Effect>) {
         if !self.place.is_home_of(id) {
             let message = Message::AtomicRequest(id, operation, waiter);
             return effects.push(Effect::Send(self.place.home_of(id), message));

@@ -42,13 +42,7 @@ impl Barriers {
         self.report(id, effects);
     }
 
-    pub(super) fn child_arrived(
-        &mut self,
-        from: NodeId,
-        id: u64,
-        generation: u32,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn child_arrived(&mut self, from: NodeId, id: u64, generation: u32, effects: &mut Vec<Effect>) {
         let child = self.children().position(|child| child == from);
         let barrier = self.barrier(id).filter(|barrier| barrier.generation == generation);
         match (barrier, child) {
@@ -60,13 +54,7 @@ impl Barriers {
         }
     }
 
-    pub(super) fn released(
-        &mut self,
-        from: NodeId,
-        id: u64,
-        generation: u32,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn released(&mut self, from: NodeId, id: u64, generation: u32, effects: &mut Vec<Effect>) {
         let is_parent = self.parent() == Some(from);
         let barrier = self.barriers.get(&id);
         if is_parent && barrier.is_some_and(|b| b.reported && b.generation == generation) {

@@ -83,13 +83,7 @@ impl Locks {
         }
     }
 
-    pub(super) fn forwarded(
-        &mut self,
-        from: NodeId,
-        id: u64,
-        next: NodeId,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn forwarded(&mut self, from: NodeId, id: u64, next: NodeId, effects: &mut Vec<Effect>) {
         let place = self.place;
         let Some(lock) = self.lock(id).filter(|lock| lock.successor.is_none()) else {
             return effects.push(Effect::Violation(from, "a second successor for a lock"));

@@ -107,11 +107,7 @@ impl Sync {
     /// For node `me` of `nodes`.
     pub fn new(me: NodeId, nodes: u16) -> Sync {
         let place = Place { me, nodes };
-        Sync {
-            locks: Locks::new(place),
-            barriers: Barriers::new(place),
-            words: Words::new(place),
-        }
+        Sync { locks: Locks::new(place), barriers: Barriers::new(place), words: Words::new(place) }
     }
 
     /// Takes one fact, pushes what follows.

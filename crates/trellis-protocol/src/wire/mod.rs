@@ -11,7 +11,7 @@
 //! | 20 | 4 | detail | offset of the demanded page in the run; operation on a word |
 //! | 24 | 4 | sequence | number of a grant |
 //! | 28 | 2 | node | requester, next holder |
-//! | 30 | 1 | flags | bit 0 write, bits 1-2 content (0 kept, 1 zero, 2 bytes) |
+//! | 30 | 1 | flags | bit 0 write, bits 1-2 content (0 kept, 1 zero, 2 bytes), bit 3 announced |
 //! | 31 | 1 | reserved | zero |
 //!
 //! The body of a grant with bytes is the run's pages. A forward has a body of 4 bytes, the number
@@ -23,7 +23,7 @@
 
 use crate::coherence::{self, Content};
 use crate::membership;
-use crate::page::{NodeId, PageIndex, PageRange};
+use crate::page::{CHUNK_PAGES, NodeId, PageIndex, PageRange};
 use crate::sync::{self, Operation};
 
 /// Of this format. Nodes of different versions do not talk to each other.
@@ -175,19 +175,33 @@ pub fn body_of(header: &[u8; HEADER_BYTES], limits: &Limits) -> Result<BodyKind,
         kind::FORWARD => BodyKind::Small(4),
         kind::ATOMIC_REQUEST => BodyKind::Small(16),
         kind::ATOMIC_REPLY => BodyKind::Small(8),
-        kind::REQUEST..=kind::INVALIDATED
-        | kind::LOCK_REQUEST..=kind::ATOMIC_REPLY
-        | kind::ALIVE..=kind::FAIL => BodyKind::Nothing,
+        kind::REQUEST..=kind::INVALIDATED | kind::LOCK_REQUEST..=kind::ATOMIC_REPLY | kind::ALIVE..=kind::FAIL => {
+            BodyKind::Nothing
+        }
         other => return Err(Malformed::Kind(other)),
     })
 }
 
+/// Length of the body behind a header that [`body_of`] refuses, where that is beyond doubt: then the frame can be
+/// dropped and the next one read. `None` when the header is none of this version's, or speaks of more than a chunk.
+pub fn body_bytes_of_refused(header: &[u8; HEADER_BYTES], page_bytes: u32) -> Option<usize> {
+    if header[0..2] != MAGIC || header[2] != VERSION {
+        return None;
+    }
+    let count = u32::from_le_bytes([16, 17, 18, 19].map(|at| header[at]));
+    match (header[3], header[30] >> 1 & 0b11) {
+        (kind::GRANT, 2) => (count <= CHUNK_PAGES).then_some(count as usize * page_bytes as usize),
+        (kind::FORWARD, _) => Some(4),
+        (kind::ATOMIC_REQUEST, _) => Some(16),
+        (kind::ATOMIC_REPLY, _) => Some(8),
+        (kind::REQUEST..=kind::INVALIDATED | kind::LOCK_REQUEST..=kind::BARRIER_RELEASE, _) => Some(0),
+        (kind::ALIVE..=kind::FAIL, _) => Some(0),
+        _ => None,
+    }
+}
+
 /// Reads a header and its small body (empty where page bytes follow).
-pub fn decode(
-    header: &[u8; HEADER_BYTES],
-    body: &[u8],
-    limits: &Limits,
-) -> Result<Message, Malformed> {
+pub fn decode(header: &[u8; HEADER_BYTES], body: &[u8], limits: &Limits) -> Result<Message, Malformed> {
     let fields = Fields::decode(header, limits)?;
     match fields.kind {
         kind::REQUEST..=kind::INVALIDATED => fields.coherence(body, limits).map(Message::Coherence),
@@ -251,7 +265,7 @@ impl Fields {
         if fields.epoch != limits.epoch {
             return Err(Malformed::Epoch(fields.epoch));
         }
-        if header[31] != 0 || fields.flags & !0b111 != 0 {
+        if header[31] != 0 || fields.flags & !0b1111 != 0 {
             return Err(Malformed::Field);
         }
         Ok(fields)
@@ -261,10 +275,10 @@ impl Fields {
         use coherence::Message::{Confirm, Forward, Grant, Invalidate, Invalidated, Request};
         self.put_run(message.page(), PageRange::one(message.page()));
         match *message {
-            Request { demand, range, write } => {
+            Request { demand, range, write, announced } => {
                 self.kind = kind::REQUEST;
                 self.put_run(demand, range);
-                self.flags = u8::from(write);
+                self.flags = u8::from(write) | u8::from(announced) << 3;
             }
             Forward { demand, range, write, requester, after, sequence } => {
                 self.kind = kind::FORWARD;
@@ -304,7 +318,7 @@ impl Fields {
         let write = self.flags & 1 != 0;
         let sequence = self.sequence;
         Ok(match self.kind {
-            kind::REQUEST => Request { demand, range, write },
+            kind::REQUEST => Request { demand, range, write, announced: self.flags >> 3 & 1 != 0 },
             kind::FORWARD => {
                 let after = body.try_into().map(u32::from_le_bytes).map_err(|_| Malformed::Body)?;
                 let requester = self.member(limits)?;
@@ -405,7 +419,7 @@ impl Fields {
     }
 
     fn content(&self) -> Result<Content, Malformed> {
-        match self.flags >> 1 {
+        match self.flags >> 1 & 0b11 {
             0 => Ok(Content::Kept),
             1 => Ok(Content::Zero),
             2 => Ok(Content::Bytes),

@@ -12,7 +12,8 @@ fn every_message() -> Vec<Message> {
         let (after, sequence) = (0xdead_beef, 0xfeed_f00d);
         messages.extend(
             [
-                coherence::Message::Request { demand, range, write },
+                coherence::Message::Request { demand, range, write, announced: false },
+                coherence::Message::Request { demand, range, write, announced: true },
                 coherence::Message::Forward { demand, range, write, requester, after, sequence },
             ]
             .map(Message::Coherence),
@@ -59,9 +60,7 @@ fn every_message_survives_the_wire() {
         let encoded = encode(&message, LIMITS.epoch);
         assert_eq!(decode(&encoded.header, encoded.body(), &LIMITS), Ok(message));
         let expected = match message {
-            Message::Coherence(message) if message.bytes().is_some() => {
-                BodyKind::Pages(message.bytes().unwrap())
-            }
+            Message::Coherence(message) if message.bytes().is_some() => BodyKind::Pages(message.bytes().unwrap()),
             _ if encoded.body().is_empty() => BodyKind::Nothing,
             _ => BodyKind::Small(encoded.body().len()),
         };
@@ -97,7 +96,7 @@ fn numbers_past_the_cluster_are_refused() {
     };
     let range = PageRange::new(PageIndex(10), 9).unwrap();
     let request =
-        Message::Coherence(coherence::Message::Request { demand: PageIndex(12), range, write: true });
+        Message::Coherence(coherence::Message::Request { demand: PageIndex(12), range, write: true, announced: true });
     let forward = Message::Sync(sync::Message::LockForward(1, NodeId(0)));
     assert_eq!(change(request, 0, 0), Err(Malformed::Magic));
     assert_eq!(change(request, 2, 9), Err(Malformed::Version(9)));
@@ -108,7 +107,7 @@ fn numbers_past_the_cluster_are_refused() {
     assert_eq!(change(request, 16, 0), Err(Malformed::Pages), "an empty run");
     assert_eq!(change(request, 19, 255), Err(Malformed::Pages), "a run past every chunk");
     assert_eq!(change(request, 20, 9), Err(Malformed::Pages), "demand outside the run");
-    assert_eq!(change(request, 30, 8), Err(Malformed::Field));
+    assert_eq!(change(request, 30, 16), Err(Malformed::Field));
     assert_eq!(change(request, 31, 1), Err(Malformed::Field));
     assert_eq!(change(forward, 28, 5), Err(Malformed::Node(5)));
     let operation = Message::Sync(sync::Message::AtomicRequest(1, Operation::Load, 1));

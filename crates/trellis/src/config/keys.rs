@@ -67,7 +67,7 @@ pub const KEYS: &[Key] = &[
         name: "manager",
         default: "0",
         accepted: "a node number",
-        meaning: "The node that keeps the directory, owns every page at first and runs the synchronisation.",
+        meaning: "The node that keeps the directory and owns every page at first.",
         apply: |config, raw| {
             config.manager = values::number(raw, 0, NODES_MAX as u64 - 1)? as usize;
             Ok(())

@@ -35,7 +35,7 @@ pub struct Config {
     pub nodes: Vec<String>,
     /// Which of the nodes this process is.
     pub node: usize,
-    /// The node that keeps the directory and runs the synchronisation.
+    /// The node that keeps the directory and owns every page at first.
     pub manager: usize,
     /// Size of the shared region.
     pub region_bytes: usize,

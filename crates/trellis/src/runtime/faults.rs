@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use trellis_memory::{Fault, FaultServer};
 use trellis_protocol::coherence::{Coherence, Input};
 use trellis_protocol::prefetch::Wish;
-use trellis_protocol::{Access, CHUNK_PAGES, PageIndex, PageRange};
+use trellis_protocol::{Access, PageIndex, PageRange};
 
 use super::pages::{Waiting, lock};
 use super::progress::Waited;
@@ -94,14 +94,20 @@ impl Node {
         let wish = self.wish(page, fault.write);
         let mut shard = lock(self.shard_of(page));
         let before = shard.protocol.access(page);
-        shard.waiting.push(Waiting::Kernel { page, since, before, write: fault.write });
+        shard.waiting.push(Waiting::Kernel { page, since, before, write: fault.write, asked: false });
         self.step(&mut shard, Input::Fault { page, write: wish.write, wish: wish.range });
+        // Who was not woken at once waits for another node.
+        for waiting in &mut shard.waiting {
+            if let Waiting::Kernel { page: waiting_for, asked, .. } = waiting {
+                *asked |= *waiting_for == page;
+            }
+        }
         drop(shard);
         self.read_ahead(&wish);
     }
 
     fn wish(&self, page: PageIndex, write: bool) -> Wish {
-        if self.config.prefetch_pages_max <= 1 {
+        if self.window_pages_max == 1 {
             return Wish { range: PageRange::one(page), write, ahead: None };
         }
         lock(&self.streams).fault(page, write)
@@ -110,18 +116,18 @@ impl Node {
     fn read_ahead(&self, wish: &Wish) {
         if let Some(ahead) = wish.ahead {
             let mut shard = lock(self.shard_of(ahead.first()));
-            self.ask_ahead(&mut shard, ahead, wish.write);
+            self.ask_ahead(&mut shard, ahead, wish.write, false);
         }
     }
 
-    fn ask_ahead(&self, shard: &mut super::Shard, wish: PageRange, write: bool) {
+    fn ask_ahead(&self, shard: &mut super::Shard, wish: PageRange, write: bool, announced: bool) {
         LiveCounters::add(&self.counters().prefetched_pages, u64::from(wish.count()));
-        self.step(shard, Input::Prefetch { wish, write });
+        self.step(shard, Input::Prefetch { wish, write, announced });
     }
 
     /// Asks for pages before they are touched; returns when all have been asked for and most have come.
     pub(crate) fn prefetch(&self, pages: std::ops::Range<u32>, write: bool) -> Result<(), Waited> {
-        let window = (self.config.prefetch_pages_max as u32).clamp(1, CHUNK_PAGES);
+        let window = self.window_pages_max;
         let needed = if write { Access::Write } else { Access::Read };
         let mut under_way = std::collections::VecDeque::with_capacity(RUNS_UNDER_WAY_MAX);
         let mut next = pages.start;
@@ -132,7 +138,7 @@ impl Node {
             let run = PageRange::around(PageIndex(next), next, pages.end.min(next + window));
             next = run.end();
             let mut shard = lock(self.shard_of(run.first()));
-            self.ask_ahead(&mut shard, run, write);
+            self.ask_ahead(&mut shard, run, write, true);
             under_way.push_back(run);
         }
         under_way.into_iter().try_for_each(|run| self.wait_until_come(run, needed))

@@ -59,8 +59,8 @@ impl Node {
             match effect {
                 Effect::Send(peer, message) => self.send(peer, &wire::Message::Membership(message)),
                 Effect::AllLeft => {
-                    self.all_left.store(true, Ordering::Release);
-                    self.waiters.rouse_all();
+                    self.all_left.store(true, Ordering::SeqCst);
+                    self.waiters.signal(self.leaver.load(Ordering::SeqCst), 0);
                 }
                 Effect::Died(peer) => {
                     sentence = Some((peer, format!("{} {why}", self.name_of(peer))));

@@ -18,8 +18,8 @@ mod sink;
 mod synchronisation;
 mod waiters;
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
 use trellis_memory::Region as MappedRegion;
@@ -48,6 +48,9 @@ use waiters::Waiters;
 const SHARDS: u32 = 16;
 /// There is one cluster and it does not change: frames of any other epoch are refused.
 const EPOCH: u32 = 1;
+/// Most bytes that one message brings, unless a single page is larger: a peer that waits for another page waits behind
+/// it, and what is refused is thrown away through a buffer of this size.
+const RUN_BYTES_MAX: usize = 4 << 20;
 /// A leaving node looks this often whether the others have left, besides being told.
 const LEAVE_LOOK_NS: u64 = 250_000_000;
 /// A leaving node says for whom it stays after this long, and then ever more seldom.
@@ -66,15 +69,21 @@ pub(crate) struct Node {
     limits: Limits,
     shards: Box<[Mutex<Shard>]>,
     streams: Mutex<Streams>,
+    /// Most pages that one message asks for.
+    window_pages_max: u32,
     synchronisation: Mutex<(sync::Sync, Vec<sync::Effect>)>,
     membership: Mutex<(Membership, Vec<membership::Effect>)>,
     /// When something last arrived from each peer, by [`Node::now`].
     heard: Box<[AtomicU64]>,
+    /// Bodies of refused frames, per peer; made when a peer sends the first.
+    refused_bodies: Box<[OnceLock<Box<[AtomicU8]>>]>,
     waiters: Waiters,
     progress: Progress,
     started: Instant,
     left: AtomicBool,
     all_left: AtomicBool,
+    /// The ticket of the thread that waits for the others to leave.
+    leaver: AtomicU32,
 }
 
 /// With `start = manager` nobody waits for the other nodes at the start, so the manager does at the end.
@@ -87,6 +96,12 @@ fn membership_of(config: &Config, silence_max: u64) -> Membership {
             members.gathered_by(NodeId(config.manager as u16), until)
         }
     }
+}
+
+/// As configured, but no longer than a run may be and no larger than [`RUN_BYTES_MAX`].
+fn window_pages_max(config: &Config) -> u32 {
+    let pages = config.prefetch_pages_max.min(RUN_BYTES_MAX / config.page_bytes).max(1);
+    (pages as u32).min(trellis_protocol::CHUNK_PAGES)
 }
 
 impl Node {
@@ -106,10 +121,12 @@ impl Node {
             nodes,
             limits: Limits { pages, page_bytes: config.page_bytes as u32, nodes, epoch: EPOCH },
             shards: (0..SHARDS).map(|shard| Mutex::new(Shard::new(&config, pages, shard))).collect(),
-            streams: Mutex::new(Streams::new(pages, config.prefetch_pages_max as u32)),
+            streams: Mutex::new(Streams::new(pages, window_pages_max(&config))),
+            window_pages_max: window_pages_max(&config),
             synchronisation: Mutex::new((sync::Sync::new(me, nodes), Vec::with_capacity(64))),
             membership: Mutex::new((membership_of(&config, silence_max), Vec::with_capacity(64))),
             heard: (0..nodes).map(|_| AtomicU64::new(0)).collect(),
+            refused_bodies: (0..nodes).map(|_| OnceLock::new()).collect(),
             waiters: Waiters::new(),
             progress,
             recorder: Recorder::new(&config),
@@ -121,6 +138,7 @@ impl Node {
             started: Instant::now(),
             left: AtomicBool::new(false),
             all_left: AtomicBool::new(false),
+            leaver: AtomicU32::new(0),
         })
     }
 
@@ -200,6 +218,7 @@ impl Node {
     /// Waits until every node's program is done, or the cluster failed.
     pub(crate) fn wait_until_all_left(&self) {
         let ticket = self.waiters.take();
+        self.leaver.store(ticket.name(), Ordering::SeqCst);
         let mut next_word = self.now() + LEAVE_WORD_NS;
         while !self.is_over() {
             self.wait(&ticket, self.now() + LEAVE_LOOK_NS);
@@ -221,7 +240,7 @@ impl Node {
     }
 
     fn is_over(&self) -> bool {
-        self.failure.is_set() || self.all_left.load(Ordering::Acquire)
+        self.failure.is_set() || self.all_left.load(Ordering::SeqCst)
     }
 
     /// Pages of the application view that hold bytes `[offset, offset + bytes)`.

@@ -24,8 +24,8 @@ pub(super) struct Shard {
     effects: Vec<Effect>,
     /// Threads that wait for a page: signalled when the page may have changed.
     pub(super) waiting: Vec<Waiting>,
-    /// Granted pages that somebody else wants already, and until when they stay.
-    pub(super) wanted: Vec<(PageIndex, u64)>,
+    /// Granted pages that stay, if somebody else wants them, until that time.
+    pub(super) held: Vec<(PageIndex, u64)>,
     /// Messages that the last step sent.
     pub(super) sent: u32,
 }
@@ -34,8 +34,8 @@ pub(super) struct Shard {
 pub(super) enum Waiting {
     /// A thread in [`super::waiters`].
     Thread { page: PageIndex, ticket: u32 },
-    /// A thread that the kernel blocks (`handler`), and since when.
-    Kernel { page: PageIndex, since: u64, before: Access, write: bool },
+    /// A thread that the kernel blocks (`handler`), since when, and whether another node was asked for the page.
+    Kernel { page: PageIndex, since: u64, before: Access, write: bool, asked: bool },
 }
 
 impl Shard {
@@ -54,8 +54,8 @@ impl Shard {
         Shard {
             protocol: protocol.start(geometry),
             effects: Vec::with_capacity(256),
-            waiting: Vec::with_capacity(64),
-            wanted: Vec::with_capacity(64),
+            waiting: Vec::with_capacity(super::waiters::WAITERS_MAX),
+            held: Vec::with_capacity(64),
             sent: 0,
         }
     }
@@ -80,6 +80,7 @@ impl Node {
             LiveCounters::add(&self.counters().pages_in, u64::from(range.count()));
         }
         let mut shard = lock(self.shard_of(message.page()));
+        self.release_due(&mut shard);
         self.step(&mut shard, Input::Message { from, message });
     }
 
@@ -140,10 +141,12 @@ impl Node {
                 Waiting::Thread { page, ticket } if range.contains(page) => {
                     self.waiters.signal(ticket, 0);
                 }
-                Waiting::Kernel { page, since, before, write } if range.contains(page) => {
+                Waiting::Kernel { page, since, before, write, asked } if range.contains(page) => {
                     // The kernel lets the thread look again; it faults again if that was not enough.
                     self.region.wake(page.0 as usize, 1);
-                    self.note_fault(page, write, before, since, shard.sent > 0);
+                    self.note_fault(page, write, before, since, asked);
+                    // Nobody tells when that thread runs on. Usually nobody asks, either, so no timer is set.
+                    self.keep(shard, page, WAKE_UP_NS);
                 }
                 _ => {
                     index += 1;
@@ -154,19 +157,25 @@ impl Node {
         }
     }
 
+    /// Somebody else wants `page` now: it stays until its thread ran on, but not for ever.
     fn hold(&self, shard: &mut Shard, page: PageIndex) {
-        if shard.wanted.iter().any(|(wanted, _)| *wanted == page) {
-            return;
-        }
-        let in_kernel = self.region.event_fd().is_some();
-        let due = self.now() + if in_kernel { WAKE_UP_NS } else { HOLD_NS_MAX };
-        shard.wanted.push((page, due));
+        let due = self.keep(shard, page, HOLD_NS_MAX);
         self.progress.wake_at(self.now(), due);
+    }
+
+    /// Notes how long `page` stays at most, unless that is known; returns until when.
+    fn keep(&self, shard: &mut Shard, page: PageIndex, at_most_ns: u64) -> u64 {
+        if let Some((_, due)) = shard.held.iter().find(|(held, _)| *held == page) {
+            return *due;
+        }
+        let due = self.now() + at_most_ns;
+        shard.held.push((page, due));
+        due
     }
 
     /// The thread for which `page` was granted is about to retry its instruction.
     pub(super) fn resumes(&self, shard: &mut Shard, page: PageIndex) {
-        match shard.wanted.iter_mut().find(|(wanted, _)| *wanted == page) {
+        match shard.held.iter_mut().find(|(held, _)| *held == page) {
             Some((_, due)) => {
                 let now = self.now();
                 *due = (*due).min(now + RESUME_NS);
@@ -181,14 +190,21 @@ impl Node {
         let mut next: Option<u64> = None;
         for shard in &self.shards {
             let mut shard = lock(shard);
-            let now = self.now();
-            while let Some(index) = shard.wanted.iter().position(|(_, due)| *due <= now) {
-                let (page, _) = shard.wanted.swap_remove(index);
-                self.step(&mut shard, Input::Resumed { page });
-            }
-            let earliest = shard.wanted.iter().map(|(_, due)| *due).min();
+            self.release_due(&mut shard);
+            let earliest = shard.held.iter().map(|(_, due)| *due).min();
             next = next.into_iter().chain(earliest).min();
         }
         next
+    }
+
+    fn release_due(&self, shard: &mut Shard) {
+        if shard.held.is_empty() {
+            return;
+        }
+        let now = self.now();
+        while let Some(index) = shard.held.iter().position(|(_, due)| *due <= now) {
+            let (page, _) = shard.held.swap_remove(index);
+            self.step(shard, Input::Resumed { page });
+        }
     }
 }

@@ -187,6 +187,7 @@ impl Node {
 
     fn serve_forever(&self) {
         let mut next_tick = 0;
+        let mut faults = Vec::with_capacity(trellis_memory::FAULT_BATCH);
         while !self.is_over() {
             let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
             let now = self.now();
@@ -195,7 +196,7 @@ impl Node {
             for event in &events[..count] {
                 match event.u64 {
                     LINK => self.serve_link(),
-                    FAULTS => self.serve_faults(),
+                    FAULTS => self.serve_faults(&mut faults),
                     TIMER => self.serve_timer(),
                     _ => return,
                 }
@@ -225,11 +226,10 @@ impl Node {
 
     /// Faults of blocked threads: submits them and stays awake for the answers, because waking this thread once more
     /// for each would cost more than the answer takes.
-    fn serve_faults(&self) {
-        let mut faults = Vec::with_capacity(trellis_memory::FAULT_BATCH);
+    fn serve_faults(&self, faults: &mut Vec<trellis_memory::Fault>) {
         let mut until = self.now() + self.progress.spin_ns;
         loop {
-            self.region.take_faults(&mut faults);
+            self.region.take_faults(faults);
             let busy = !faults.is_empty();
             for fault in faults.drain(..) {
                 self.submit(fault);

@@ -1,14 +1,14 @@
 //! What arrives from the link: checked, put in place, and given to the protocol that it is for.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use trellis_protocol::coherence::Coherence;
 use trellis_protocol::wire::{self, BodyKind, HEADER_BYTES};
 use trellis_protocol::{Access, NodeId, PageRange};
 use trellis_transport::{Lost, Placement, Refused, Sink};
 
-use super::Node;
 use super::pages::lock;
+use super::{Node, RUN_BYTES_MAX};
 use crate::record::LiveCounters;
 
 /// A run this long is worth one system call that makes its memory exist, instead of a kernel fault per page.
@@ -18,12 +18,19 @@ const POPULATE_PAGES_MIN: u32 = 8;
 pub(super) struct Receiver<'a>(pub(super) &'a Node);
 
 impl Sink for Receiver<'_> {
-    fn place(&mut self, _peer: usize, header: &[u8; HEADER_BYTES]) -> Result<Placement, Refused> {
+    fn place(&mut self, peer: usize, header: &[u8; HEADER_BYTES]) -> Result<Placement, Refused> {
         let refuse = |why: String| {
             LiveCounters::add(&self.0.counters().frames_refused, 1);
             Refused::from(why)
         };
-        match wire::body_of(header, &self.0.limits).map_err(|error| refuse(error.to_string()))? {
+        let body = match wire::body_of(header, &self.0.limits) {
+            Ok(body) => body,
+            Err(error) => {
+                let place = self.0.place_of_refused(peer, header);
+                return place.ok_or_else(|| refuse(error.to_string()));
+            }
+        };
+        match body {
             BodyKind::Nothing => Ok(Placement::Nothing),
             BodyKind::Small(bytes) => Ok(Placement::Inline(bytes)),
             BodyKind::Pages(range) if self.0.expects(range) => {
@@ -44,10 +51,7 @@ impl Sink for Receiver<'_> {
         let counters = node.counters();
         let message = match wire::decode(header, body, &node.limits) {
             Ok(message) => message,
-            Err(error) => {
-                LiveCounters::add(&counters.frames_refused, 1);
-                return node.fail(format!("{} sent a frame that was refused: {error}", node.name_of(from)));
-            }
+            Err(_) => return LiveCounters::add(&counters.frames_refused, 1),
         };
         let pages = match &message {
             wire::Message::Coherence(message) => message.bytes().map_or(0, |range| node.bytes_of(range)),
@@ -72,6 +76,18 @@ impl Sink for Receiver<'_> {
 }
 
 impl Node {
+    /// Where the body of a refused frame goes: into a buffer of its peer that nobody reads. `None` if it is not known
+    /// where the frame ends.
+    fn place_of_refused(&self, peer: usize, header: &[u8; HEADER_BYTES]) -> Option<Placement> {
+        let bytes = wire::body_bytes_of_refused(header, self.limits.page_bytes)?;
+        if bytes == 0 {
+            return Some(Placement::Nothing);
+        }
+        let room = RUN_BYTES_MAX.max(self.config.page_bytes);
+        let buffer = self.refused_bodies[peer].get_or_init(|| (0..room).map(|_| AtomicU8::new(0)).collect());
+        (bytes <= room).then(|| Placement::At { pointer: buffer[0].as_ptr(), bytes })
+    }
+
     /// Whether the bytes of these pages were asked for and may be overwritten.
     fn expects(&self, range: PageRange) -> bool {
         let shard = lock(self.shard_of(range.first()));

@@ -101,9 +101,8 @@ impl Waiters {
     }
 
     fn finish(&self, slot: &Slot) {
-        let before = slot.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |state| {
-            (state != IDLE).then_some(DONE)
-        });
+        let before =
+            slot.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |state| (state != IDLE).then_some(DONE));
         if before == Ok(SLEEPING) {
             futex_wake(&slot.state);
         }

@@ -1,0 +1,211 @@
+//! `cargo xtask bench`: every figure that has a target, several times, the median beside the target.
+//!
+//! A ratio is always made inside one run of one benchmark. The result, with machine and commit, is kept in
+//! `benchmarks/runs`; a figure that misses its target is marked, and the task ends with an error after it wrote the
+//! result down.
+
+mod machine;
+mod targets;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::programs::{self, Psort};
+use crate::workspace::Workspace;
+use crate::{demo, setup, step};
+
+use machine::Machine;
+use targets::{Benchmark, Figure, TARGETS};
+
+/// What one figure came to.
+struct Outcome {
+    figure: &'static Figure,
+    benchmark: &'static str,
+    values: Vec<f64>,
+}
+
+/// Runs the benchmarks.
+pub(crate) fn run(workspace: &Workspace, runs: u32, keep: bool, only: &[String]) -> Result<()> {
+    setup::ensure(&[setup::COMPILER])?;
+    let chosen = choose(only)?;
+    let psort = programs::build_psort(workspace)?;
+    let machine = Machine::look(workspace);
+    let mut raw = BTreeMap::new();
+    let mut outcomes = Vec::new();
+    for benchmark in chosen {
+        let found = step::step(&format!("{} ({runs} runs)", benchmark.title()), || {
+            (0..runs).map(|_| measure(workspace, benchmark, &psort)).collect::<Result<Vec<Value>>>()
+        })?;
+        for figure in benchmark.figures {
+            outcomes.push(Outcome { figure, benchmark: benchmark.name, values: values_of(figure, &found)? });
+        }
+        raw.insert(benchmark.title(), found);
+    }
+    let table = demo::table(&HEADS.map(str::to_owned), &outcomes.iter().map(Outcome::row).collect::<Vec<_>>());
+    println!("\n{}\n\n{table}", machine.sentence());
+    if keep {
+        write(workspace, &machine, runs, &raw, &outcomes)?;
+    }
+    let missed: Vec<String> =
+        outcomes.iter().filter(|one| !one.is_met()).map(|one| one.figure.field.to_owned()).collect();
+    if !missed.is_empty() {
+        bail!("{} of {} figures miss their target: {}", missed.len(), outcomes.len(), missed.join(", "));
+    }
+    Ok(())
+}
+
+const HEADS: [&str; 6] = ["figure", "median", "least", "most", "target", ""];
+
+fn choose(only: &[String]) -> Result<Vec<&'static Benchmark>> {
+    if let Some(unknown) = only.iter().find(|name| TARGETS.iter().all(|one| one.name != name.as_str())) {
+        let mut names: Vec<&str> = TARGETS.iter().map(|one| one.name).collect();
+        names.dedup();
+        bail!("--only {unknown}: no benchmark has this name; accepted: {}", names.join(", "));
+    }
+    Ok(TARGETS.iter().filter(|one| only.is_empty() || only.iter().any(|name| name == one.name)).collect())
+}
+
+/// One run of one benchmark, as one object.
+fn measure(workspace: &Workspace, benchmark: &Benchmark, psort: &std::path::Path) -> Result<Value> {
+    if benchmark.name == "psort" {
+        return measure_psort(workspace, psort);
+    }
+    let mut command = workspace.command(workspace.trellis());
+    command.arg("bench").arg(benchmark.name).args(benchmark.arguments).arg("--json");
+    let text = step::output(&mut command)?;
+    serde_json::from_str(&text).with_context(|| format!("`{}` printed no JSON", step::shown(&command)))
+}
+
+/// The same integers on one node and on two, one after the other.
+fn measure_psort(workspace: &Workspace, program: &std::path::Path) -> Result<Value> {
+    let sort = |nodes: usize| {
+        let record = workspace.target.join("bench").join(format!("psort-{nodes}"));
+        let settings = ["catch=signal".to_owned()];
+        let arguments = ["262144".to_owned()];
+        let run =
+            Psort { program, nodes, settings: &settings, arguments: &arguments, record: &record }.run(workspace)?;
+        anyhow::Ok((run.milliseconds, run.whole.as_secs_f64() * 1e3))
+    };
+    let ((one, program_one), (two, program_two)) = (sort(1)?, sort(2)?);
+    Ok(json!({
+        "benchmark": "psort", "sort_ms_1_node": one, "sort_ms_2_nodes": two, "two_nodes_over_one": two / one,
+        "program_ms_1_node": program_one, "program_ms_2_nodes": program_two,
+    }))
+}
+
+/// The values of a figure in all runs, as numbers.
+fn values_of(figure: &Figure, found: &[Value]) -> Result<Vec<f64>> {
+    let number =
+        |one: &Value| one[figure.field].as_f64().with_context(|| format!("the benchmark printed no {}", figure.field));
+    found.iter().map(number).collect()
+}
+
+impl Outcome {
+    fn median(&self) -> f64 {
+        let mut sorted = self.values.clone();
+        sorted.sort_by(f64::total_cmp);
+        let middle = sorted.len() / 2;
+        if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+    }
+
+    fn is_met(&self) -> bool {
+        self.figure.target.is_met(self.median())
+    }
+
+    fn row(&self) -> Vec<String> {
+        let least = self.values.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = self.values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        vec![
+            self.figure.words.to_owned(),
+            shown(self.median()),
+            shown(least),
+            shown(most),
+            self.figure.target.to_string(),
+            if self.is_met() { "" } else { "MISSED" }.to_owned(),
+        ]
+    }
+}
+
+fn shown(value: f64) -> String {
+    if value.fract() == 0.0 || value.abs() >= 1000.0 { format!("{value:.0}") } else { format!("{value:.3}") }
+}
+
+/// Writes `results.json` and `README.md` into a new folder of `benchmarks/runs`.
+fn write(
+    workspace: &Workspace,
+    machine: &Machine,
+    runs: u32,
+    raw: &BTreeMap<String, Vec<Value>>,
+    outcomes: &[Outcome],
+) -> Result<()> {
+    let folder = workspace.root.join("benchmarks/runs").join(machine.folder());
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let figures: Vec<Value> = outcomes
+        .iter()
+        .map(|one| {
+            json!({ "benchmark": one.benchmark, "field": one.figure.field, "median": one.median(), "values": one.values,
+                    "target": one.figure.target.to_string(), "met": one.is_met() })
+        })
+        .collect();
+    let results = json!({ "machine": machine.describe(), "runs": runs, "figures": figures, "raw": raw });
+    put(&folder.join("results.json"), &format!("{}\n", serde_json::to_string_pretty(&results)?))?;
+    let mut page = format!("# Benchmarks of {}\n\n{}\n\n", machine.date, machine.sentence());
+    page.push_str(&format!(
+        "Made by `cargo xtask bench --runs {runs}`; raw results in [results.json](results.json).\n\n"
+    ));
+    page.push_str(&format!("| {} |\n|---|---|---|---|---|---|\n", HEADS.join(" | ")));
+    for outcome in outcomes {
+        page.push_str(&format!("| {} |\n", outcome.row().join(" | ")));
+    }
+    // An empty last cell would leave a space at the end of the line.
+    put(&folder.join("README.md"), &page.replace(" |  |\n", " | |\n"))?;
+    println!("kept in {}", folder.display());
+    Ok(())
+}
+
+fn put(path: &PathBuf, text: &str) -> Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::targets::Target;
+    use super::*;
+
+    static FIGURE: Figure = Figure { field: "x_over_y", words: "x / y", target: Target::AtMost(1.5) };
+
+    fn outcome(values: &[f64]) -> Outcome {
+        Outcome { figure: &FIGURE, benchmark: "fault", values: values.to_vec() }
+    }
+
+    #[test]
+    fn the_median_decides() {
+        assert_eq!(outcome(&[3.0, 1.0, 1.2]).median(), 1.2);
+        assert_eq!(outcome(&[2.0, 1.0]).median(), 1.5);
+        assert!(outcome(&[9.0, 1.0, 1.5]).is_met());
+        assert!(!outcome(&[1.0, 1.6, 1.7]).is_met());
+        assert_eq!(outcome(&[1.6]).row(), ["x / y", "1.600", "1.600", "1.600", "<= 1.5", "MISSED"]);
+    }
+
+    #[test]
+    fn a_missing_figure_is_an_error() {
+        assert_eq!(values_of(&FIGURE, &[json!({"x_over_y": 1})]).unwrap(), [1.0]);
+        let error = values_of(&FIGURE, &[json!({"x_over_y": 1}), json!({})]).unwrap_err().to_string();
+        assert_eq!(error, "the benchmark printed no x_over_y");
+    }
+
+    #[test]
+    fn benchmarks_are_chosen_by_name() {
+        assert_eq!(choose(&[]).unwrap().len(), TARGETS.len());
+        assert!(choose(&["lock".to_owned()]).unwrap().iter().all(|one| one.name == "lock"));
+        assert!(
+            choose(&["speed".to_owned()])
+                .unwrap_err()
+                .to_string()
+                .starts_with("--only speed: no benchmark has this name")
+        );
+    }
+}

@@ -1,0 +1,175 @@
+//! The table of figures and what each must reach. The names are those of `trellis bench … --json`.
+
+use std::fmt;
+
+/// What a figure must reach.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Target {
+    /// No more than this.
+    AtMost(f64),
+    /// No less than this.
+    AtLeast(f64),
+    /// Less than this.
+    Below(f64),
+    /// Reported, without a bound.
+    None,
+}
+
+impl Target {
+    /// Whether a value reaches it; a number that is none never does.
+    pub(crate) fn is_met(self, value: f64) -> bool {
+        match self {
+            Target::AtMost(bound) => value <= bound,
+            Target::AtLeast(bound) => value >= bound,
+            Target::Below(bound) => value < bound,
+            Target::None => value.is_finite(),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::AtMost(bound) => write!(formatter, "<= {bound}"),
+            Target::AtLeast(bound) => write!(formatter, ">= {bound}"),
+            Target::Below(bound) => write!(formatter, "< {bound}"),
+            Target::None => formatter.write_str("reported"),
+        }
+    }
+}
+
+/// One number that a benchmark prints.
+#[derive(Debug)]
+pub(crate) struct Figure {
+    /// Its name in the JSON object.
+    pub(crate) field: &'static str,
+    /// What it is, with its unit.
+    pub(crate) words: &'static str,
+    /// What it must reach.
+    pub(crate) target: Target,
+}
+
+/// One call of `trellis bench`, or of psort.
+#[derive(Debug)]
+pub(crate) struct Benchmark {
+    /// The subcommand.
+    pub(crate) name: &'static str,
+    /// What follows it.
+    pub(crate) arguments: &'static [&'static str],
+    /// What is taken from its result.
+    pub(crate) figures: &'static [Figure],
+}
+
+impl Benchmark {
+    /// The name and the arguments.
+    pub(crate) fn title(&self) -> String {
+        std::iter::once(self.name).chain(self.arguments.iter().copied()).collect::<Vec<_>>().join(" ")
+    }
+}
+
+const fn figure(field: &'static str, words: &'static str, target: Target) -> Figure {
+    Figure { field, words, target }
+}
+
+/// Everything that is measured.
+pub(crate) const TARGETS: &[Benchmark] = &[
+    Benchmark {
+        name: "fault",
+        arguments: &["--nodes", "2", "--catch", "signal"],
+        figures: &[
+            figure("link_rtt_us_p50", "link round trip, 32 B out and 4160 B back, polling (us)", Target::None),
+            figure("local_fault_us_p50", "local fault in the faulting thread (us)", Target::None),
+            figure("floor_us", "floor = round trip + local fault (us)", Target::None),
+            figure("read_us_p50", "remote read fault, peer idle (us)", Target::None),
+            figure("read_over_floor", "remote read fault / floor", Target::AtMost(1.5)),
+            figure("write_over_floor", "remote write fault / floor", Target::AtMost(1.6)),
+            figure("upgrade_over_floor", "upgrade of a read copy / floor", Target::AtMost(1.3)),
+            figure("busy_read_us_p50", "remote read fault, peer computes, p50 (us)", Target::None),
+            figure("busy_read_us_p99", "remote read fault, peer computes, p99 (us)", Target::AtMost(5000.0)),
+        ],
+    },
+    Benchmark {
+        name: "fault",
+        arguments: &["--nodes", "2", "--catch", "handler"],
+        figures: &[
+            figure("read_us_p50", "remote read fault, catcher handler (us)", Target::None),
+            figure("write_us_p50", "remote write fault, catcher handler (us)", Target::None),
+        ],
+    },
+    Benchmark {
+        name: "thrash",
+        arguments: &["--nodes", "2"],
+        figures: &[figure(
+            "increments_per_second",
+            "two nodes in turn: increments per second",
+            Target::AtLeast(20_000.0),
+        )],
+    },
+    Benchmark {
+        name: "thrash",
+        arguments: &["--nodes", "16", "--count", "50"],
+        figures: &[
+            figure("count", "16 nodes in turn: increments reached", Target::AtLeast(50.0)),
+            figure("seconds", "16 nodes in turn: time to 50 (s)", Target::None),
+        ],
+    },
+    Benchmark {
+        name: "stream",
+        arguments: &["--nodes", "2"],
+        figures: &[
+            figure("read_gb_per_s_p50", "sequential read of 256 MiB (GB/s)", Target::None),
+            figure("read_over_raw_tcp", "sequential read / plain TCP", Target::AtLeast(0.6)),
+        ],
+    },
+    Benchmark {
+        name: "barrier",
+        arguments: &["--nodes", "2"],
+        figures: &[
+            figure("barrier_us_p50", "barrier, 2 nodes (us)", Target::None),
+            figure("barrier_over_link_rtt", "barrier / link round trip", Target::AtMost(2.0)),
+        ],
+    },
+    Benchmark {
+        name: "psort",
+        arguments: &[],
+        figures: &[
+            figure("sort_ms_1_node", "psort of 262,144 integers, 1 node (ms)", Target::None),
+            figure("two_nodes_over_one", "psort, 2 nodes / 1 node", Target::AtMost(0.9)),
+            figure("program_ms_1_node", "the same with start and end of the program, 1 node (ms)", Target::None),
+            figure("program_ms_2_nodes", "the same with start and end of the program, 2 nodes (ms)", Target::None),
+        ],
+    },
+    Benchmark {
+        name: "lock",
+        arguments: &["--nodes", "2"],
+        figures: &[
+            figure("reacquire_messages", "messages of re-acquired locks", Target::AtMost(0.0)),
+            figure("handoff_us_p50", "lock handed to a waiting node (us)", Target::None),
+        ],
+    },
+    Benchmark {
+        name: "idle",
+        arguments: &["--nodes", "2"],
+        figures: &[figure("cpu_percent_max", "idle cluster, busiest node (% of one core)", Target::Below(1.0))],
+    },
+    Benchmark {
+        name: "memory",
+        arguments: &["--nodes", "2"],
+        figures: &[figure("bytes_per_untouched_page_max", "bookkeeping per untouched page (B)", Target::AtMost(32.0))],
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_are_on_the_right_side() {
+        assert!(Target::AtMost(1.5).is_met(1.5) && !Target::AtMost(1.5).is_met(1.51));
+        assert!(Target::AtLeast(0.6).is_met(0.6) && !Target::AtLeast(0.6).is_met(0.59));
+        assert!(!Target::Below(1.0).is_met(1.0));
+        for target in [Target::AtMost(1.0), Target::AtLeast(1.0), Target::Below(1.0), Target::None] {
+            assert!(!target.is_met(f64::NAN), "{target}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! `cargo xtask ci`: every check, the quick ones first, all in one target folder.
+//!
+//! Stops at the first check that fails, because the later ones take minutes.
+
+use anyhow::{Context, Result, bail};
+
+use crate::workspace::Workspace;
+use crate::{dependencies, pure, setup, step, tidy};
+
+/// Runs every check.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let start = std::time::Instant::now();
+    setup::ensure(setup::NEEDED)?;
+    step::step("files: sizes, openings, unsafe, links", || tidy::check(&workspace.root))?;
+    step::command("format", workspace.cargo().args(["fmt", "--all", "--check"]))?;
+    step::step("dependencies: licences, sources, layers", || dependencies::check(workspace))?;
+    let mut clippy = workspace.cargo();
+    clippy.args(["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"]);
+    step::command("lints", &mut clippy)?;
+    let mut documentation = workspace.cargo();
+    documentation.args(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings");
+    step::command("documentation", &mut documentation)?;
+    step::step("trellis-protocol needs no operating system", || pure::check(workspace))?;
+    let readme = std::fs::read_to_string(workspace.root.join("README.md")).context("README.md cannot be read")?;
+    let words = test_command(&readme)?;
+    let mut test = workspace.command(&words[0]);
+    step::command(&format!("the README's test command: {}", words.join(" ")), test.args(&words[1..]))?;
+    eprintln!("==> all checks passed in {}", step::seconds(start.elapsed()));
+    Ok(())
+}
+
+/// The test command a reader of the README would type: the only line of its code blocks that begins so.
+fn test_command(readme: &str) -> Result<Vec<String>> {
+    let mut inside_block = false;
+    let mut found = Vec::new();
+    for line in readme.lines().map(str::trim) {
+        if line.starts_with("```") {
+            inside_block = !inside_block;
+        } else if inside_block && line.trim_start_matches("$ ").starts_with("cargo xtask test") {
+            let command = line.trim_start_matches("$ ").split('#').next().unwrap_or(line);
+            found.push(command.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        }
+    }
+    found.dedup();
+    match <[Vec<String>; 1]>::try_from(found) {
+        Ok([words]) => Ok(words),
+        Err(found) => {
+            bail!("README.md has {} test commands; it needs one line `cargo xtask test` in a code block", found.len())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_test_command_is_taken_from_a_code_block() {
+        let readme = "Run `cargo xtask test`.\n```\ncargo xtask demo\n$ cargo xtask test   # all of them\n```\n";
+        assert_eq!(test_command(readme).unwrap(), ["cargo", "xtask", "test"]);
+        assert!(
+            test_command("cargo xtask test\n").unwrap_err().to_string().starts_with("README.md has 0 test commands")
+        );
+        assert!(test_command("```\ncargo xtask test\ncargo xtask test --fast\n```").is_err());
+    }
+}

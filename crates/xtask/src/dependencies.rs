@@ -1,0 +1,248 @@
+//! What is linked: licences and sources from `deny.toml`, and the layers of our own crates. Works without a network.
+//!
+//! The leaves know no other crate of ours, so that none of them can grow into another's work.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::step;
+use crate::workspace::Workspace;
+
+/// Crates that depend on no other crate of ours.
+const LEAVES: [&str; 3] = ["trellis-protocol", "trellis-memory", "trellis-transport"];
+
+/// Checks every crate that a build for this machine links.
+pub(crate) fn check(workspace: &Workspace) -> Result<()> {
+    let rules = std::fs::read_to_string(workspace.root.join("deny.toml")).context("deny.toml cannot be read")?;
+    let rules = Rules::parse(&rules)?;
+    let metadata = metadata(workspace)?;
+    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+    let mut wrong = Vec::new();
+    for package in packages {
+        wrong.extend(rules.violations(package));
+    }
+    wrong.extend(layer_violations(packages));
+    eprintln!("    {} crates, {} of them ours", packages.len(), packages.iter().filter(|one| is_ours(one)).count());
+    if !wrong.is_empty() {
+        bail!("{}", wrong.join("\n"));
+    }
+    Ok(())
+}
+
+/// Asks cargo; `--locked` fails if `Cargo.lock` does not belong to the manifests.
+fn metadata(workspace: &Workspace) -> Result<Value> {
+    let host = step::output(workspace.command("rustc").arg("-vV"))?;
+    let host = host.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc names no host")?.to_owned();
+    let ask = || {
+        let mut command = workspace.cargo();
+        command.args(["metadata", "--offline", "--locked", "--format-version", "1", "--filter-platform", &host]);
+        command
+    };
+    // On a machine that never built everything some crates are missing; only then is a network needed.
+    if !ask().output().is_ok_and(|output| output.status.success()) {
+        step::run(workspace.cargo().args(["fetch", "--locked", "--target", &host]))
+            .context("Cargo.lock must be committed and belong to the manifests")?;
+    }
+    let text = step::output(&mut ask())?;
+    serde_json::from_str(&text).context("cargo metadata is no JSON")
+}
+
+fn is_ours(package: &Value) -> bool {
+    package["source"].is_null()
+}
+
+fn name(package: &Value) -> &str {
+    package["name"].as_str().unwrap_or("a package without a name")
+}
+
+/// The parts of `deny.toml` that need no network.
+struct Rules {
+    licences: BTreeSet<String>,
+    registries: Vec<String>,
+}
+
+impl Rules {
+    fn parse(text: &str) -> Result<Rules> {
+        let table: toml::Table = toml::from_str(text).context("deny.toml is no TOML")?;
+        let list = |section: &str, key: &str| -> Result<Vec<String>> {
+            let items = table.get(section).and_then(|section| section.get(key)).and_then(|list| list.as_array());
+            let items = items.with_context(|| format!("deny.toml lacks the list {section}.{key}"))?;
+            Ok(items.iter().filter_map(|item| item.as_str().map(str::to_owned)).collect())
+        };
+        if !list("sources", "allow-git")?.is_empty() {
+            bail!("deny.toml: sources.allow-git: released crates only; accepted: []");
+        }
+        Ok(Rules {
+            licences: list("licenses", "allow")?.into_iter().collect(),
+            registries: list("sources", "allow-registry")?,
+        })
+    }
+
+    fn violations(&self, package: &Value) -> Vec<String> {
+        let mut wrong = Vec::new();
+        let version = package["version"].as_str().unwrap_or_default();
+        if let Some(source) = package["source"].as_str() {
+            let registry = source.strip_prefix("registry+");
+            if !registry.is_some_and(|registry| self.registries.iter().any(|allowed| allowed == registry)) {
+                wrong.push(format!("{} {version} comes from {source}, which deny.toml does not allow", name(package)));
+            }
+        }
+        let licence = package["license"].as_str().unwrap_or_default();
+        match Expression::parse(licence) {
+            Some(expression) if expression.is_satisfied_by(&self.licences) => {}
+            _ => wrong.push(format!(
+                "{} {version} has the licence `{licence}`, which deny.toml does not allow",
+                name(package)
+            )),
+        }
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            if is_ours(package) && dependency["req"] == "*" && dependency["path"].is_null() {
+                wrong.push(format!("{} asks for any version of {}; name one", name(package), name(dependency)));
+            }
+        }
+        wrong
+    }
+}
+
+fn layer_violations(packages: &[Value]) -> Vec<String> {
+    let ours: BTreeSet<&str> = packages.iter().filter(|package| is_ours(package)).map(name).collect();
+    let mut wrong = Vec::new();
+    for leaf in LEAVES {
+        let Some(package) = packages.iter().find(|package| is_ours(package) && name(package) == leaf) else {
+            wrong.push(format!("the leaf {leaf} is no crate of this workspace"));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            if ours.contains(name(dependency)) {
+                wrong.push(format!("the leaf {leaf} depends on {}; only the joint may know both", name(dependency)));
+            }
+        }
+    }
+    wrong
+}
+
+/// A licence expression of SPDX: names, `AND`, `OR`, parentheses; the old slash means `OR`.
+#[derive(Debug, PartialEq, Eq)]
+enum Expression {
+    Licence(String),
+    All(Vec<Expression>),
+    Any(Vec<Expression>),
+}
+
+impl Expression {
+    fn parse(text: &str) -> Option<Expression> {
+        let spaced = text.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
+        let words: Vec<&str> = spaced.split_whitespace().collect();
+        let mut rest = words.as_slice();
+        let expression = Expression::any(&mut rest)?;
+        rest.is_empty().then_some(expression)
+    }
+
+    fn any(rest: &mut &[&str]) -> Option<Expression> {
+        let mut parts = vec![Expression::all(rest)?];
+        while take(rest, "OR") {
+            parts.push(Expression::all(rest)?);
+        }
+        Some(if parts.len() == 1 { parts.remove(0) } else { Expression::Any(parts) })
+    }
+
+    fn all(rest: &mut &[&str]) -> Option<Expression> {
+        let mut parts = vec![Expression::one(rest)?];
+        while take(rest, "AND") {
+            parts.push(Expression::one(rest)?);
+        }
+        Some(if parts.len() == 1 { parts.remove(0) } else { Expression::All(parts) })
+    }
+
+    fn one(rest: &mut &[&str]) -> Option<Expression> {
+        if take(rest, "(") {
+            let inner = Expression::any(rest)?;
+            return take(rest, ")").then_some(inner);
+        }
+        let (word, after) = rest.split_first().filter(|(word, _)| !matches!(**word, "AND" | "OR" | "WITH" | ")"))?;
+        *rest = after;
+        if take(rest, "WITH") {
+            let (exception, after) = rest.split_first()?;
+            *rest = after;
+            return Some(Expression::Licence(format!("{word} WITH {exception}")));
+        }
+        Some(Expression::Licence((*word).to_owned()))
+    }
+
+    fn is_satisfied_by(&self, allowed: &BTreeSet<String>) -> bool {
+        match self {
+            Expression::Licence(licence) => allowed.contains(licence),
+            Expression::All(parts) => parts.iter().all(|part| part.is_satisfied_by(allowed)),
+            Expression::Any(parts) => parts.iter().any(|part| part.is_satisfied_by(allowed)),
+        }
+    }
+}
+
+fn take(rest: &mut &[&str], word: &str) -> bool {
+    let is_next = rest.first() == Some(&word);
+    if is_next {
+        *rest = &rest[1..];
+    }
+    is_next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn rules() -> Rules {
+        let text = "[licenses]\nallow = [\"MIT\", \"Unicode-3.0\", \"Apache-2.0 WITH LLVM-exception\"]\n\
+                    [sources]\nallow-registry = [\"https://good\"]\nallow-git = []\n";
+        Rules::parse(text).unwrap()
+    }
+
+    #[test]
+    fn licence_expressions_are_understood() {
+        let allowed = rules().licences;
+        let satisfied = |text: &str| Expression::parse(text).map(|expression| expression.is_satisfied_by(&allowed));
+        for good in [
+            "MIT",
+            "MIT OR GPL-3.0",
+            "GPL-3.0/MIT",
+            "(MIT OR Apache-2.0) AND Unicode-3.0",
+            "Apache-2.0 WITH LLVM-exception",
+        ] {
+            assert_eq!(satisfied(good), Some(true), "{good}");
+        }
+        for bad in ["GPL-3.0", "MIT AND GPL-3.0", "(MIT AND GPL-3.0) OR Apache-2.0", "Apache-2.0"] {
+            assert_eq!(satisfied(bad), Some(false), "{bad}");
+        }
+        for broken in ["", "(MIT", "MIT OR", "MIT MIT", "OR MIT", "Apache-2.0 WITH", "MIT)"] {
+            assert_eq!(satisfied(broken), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn sources_and_licences_are_held_against_the_rules() {
+        let package = |source: Value, licence: &str| json!({"name": "x", "version": "1.0.0", "source": source, "license": licence});
+        let count = |source: Value, licence: &str| rules().violations(&package(source, licence)).len();
+        assert_eq!(count(json!("registry+https://good"), "MIT"), 0);
+        assert_eq!(count(json!("registry+https://bad"), "MIT"), 1);
+        assert_eq!(count(json!("git+https://good"), "MIT"), 1);
+        assert_eq!(count(json!("git+https://good"), "GPL-3.0"), 2);
+        assert_eq!(count(Value::Null, "MIT"), 0);
+        assert_eq!(count(Value::Null, ""), 1);
+        assert!(Rules::parse("[sources]\nallow-git = [\"x\"]\n").is_err());
+    }
+
+    #[test]
+    fn a_leaf_that_knows_another_crate_of_ours_is_found() {
+        let leaf = |name: &str, dependency: &str| json!({"name": name, "source": null, "dependencies": [{"name": dependency}]});
+        let clean =
+            [leaf("trellis-protocol", "libc"), leaf("trellis-memory", "libc"), leaf("trellis-transport", "libc")];
+        assert_eq!(layer_violations(&clean), Vec::<String>::new());
+        let tangled = [leaf("trellis-protocol", "libc"), leaf("trellis-memory", "trellis-protocol")];
+        let wrong = layer_violations(&tangled);
+        assert_eq!(wrong.len(), 2, "{wrong:?}");
+        assert!(wrong[0].contains("trellis-memory depends on trellis-protocol"));
+        assert!(wrong[1].contains("trellis-transport is no crate"));
+    }
+}

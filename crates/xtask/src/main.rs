@@ -1,0 +1,94 @@
+//! The tasks of the project, typed: `cargo xtask setup | demo | test | ci | tidy | bench | install`.
+//!
+//! Every long step says on standard error what it does and how long it took; results go to standard output. A task
+//! never changes anything outside of the target folder, except `setup` (system packages), `install` (the prefix it was
+//! given) and `bench` (a new folder in `benchmarks/runs`).
+
+mod bench;
+mod ci;
+mod demo;
+mod dependencies;
+#[path = "../../trellis-c/install.rs"]
+mod install;
+mod programs;
+mod pure;
+mod setup;
+mod step;
+mod test;
+mod tidy;
+mod workspace;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use workspace::Workspace;
+
+/// Tasks of the Trellis project.
+#[derive(Parser)]
+#[command(name = "cargo xtask", after_help = "Start with `cargo xtask demo`, then `cargo xtask test`.")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Install what the system must provide: a C++ compiler, CMake and pkg-config.
+    Setup,
+    /// Build everything, sort ten million integers on 1, 2 and 4 nodes, and compare with a plain sort.
+    Demo {
+        /// How many integers to sort.
+        #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+        elements: u64,
+    },
+    /// Run every test, and compare the skipped ones with the list of expected skips.
+    Test,
+    /// Run every check: format, lints, documentation, tests, purity, licences, layers.
+    Ci,
+    /// Run the checks of the files alone: sizes, openings, unsafe code, links. Takes a second.
+    Tidy,
+    /// Measure, compare with the targets, and keep the result in `benchmarks/runs`.
+    Bench {
+        /// How often each benchmark runs; the median counts.
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=99))]
+        runs: u32,
+        /// Only print; keep nothing.
+        #[arg(long)]
+        no_record: bool,
+        /// Only these benchmarks, by the name that `trellis bench` gives them.
+        #[arg(long, value_delimiter = ',')]
+        only: Vec<String>,
+    },
+    /// Install the command, the library, the headers, and the files for pkg-config and CMake.
+    Install {
+        /// Where to, for example /usr/local.
+        #[arg(long)]
+        prefix: PathBuf,
+    },
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(arguments.task) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Task) -> anyhow::Result<()> {
+    let workspace = Workspace::find()?;
+    match task {
+        Task::Setup => setup::install(setup::NEEDED),
+        Task::Demo { elements } => demo::run(&workspace, elements),
+        Task::Test => test::run(&workspace),
+        Task::Ci => ci::run(&workspace),
+        Task::Tidy => tidy::check(&workspace.root),
+        Task::Bench { runs, no_record, only } => bench::run(&workspace, runs, !no_record, &only),
+        Task::Install { prefix } => demo::install_under(&workspace, &prefix),
+    }
+}

@@ -1,0 +1,99 @@
+//! What the system must provide beside Rust, and how to get it on Debian.
+//!
+//! Never runs a package manager when nothing is missing, and never as another user: without the right to install it
+//! prints the command.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::step;
+use crate::workspace::Workspace;
+
+/// A program and the package of Debian that brings it.
+#[derive(Clone, Copy)]
+pub(crate) struct Needed {
+    program: &'static str,
+    package: &'static str,
+}
+
+/// Everything any task needs.
+pub(crate) const NEEDED: &[Needed] = &[
+    COMPILER,
+    Needed { program: "cc", package: "gcc" },
+    Needed { program: "cmake", package: "cmake" },
+    Needed { program: "make", package: "make" },
+    Needed { program: "pkg-config", package: "pkg-config" },
+    Needed { program: "nm", package: "binutils" },
+];
+
+/// The C++ compiler alone: all that the demonstration needs.
+pub(crate) const COMPILER: Needed = Needed { program: "c++", package: "g++" };
+
+/// Makes sure that the programs are there; says so when it had nothing to do.
+pub(crate) fn install(needed: &[Needed]) -> Result<()> {
+    if missing(needed).is_empty() {
+        eprintln!("==> setup: everything is there");
+        return Ok(());
+    }
+    ensure(needed)
+}
+
+/// Makes sure that the programs are there, and is silent when they are.
+pub(crate) fn ensure(needed: &[Needed]) -> Result<()> {
+    let packages = missing(needed);
+    if packages.is_empty() {
+        return Ok(());
+    }
+    let by_hand = format!("apt-get install -y --no-install-recommends {}", packages.join(" "));
+    if Workspace::find_program("apt-get").is_none() {
+        bail!(
+            "{} must be installed, and this is no Debian; install it with your system's package manager",
+            packages.join(", ")
+        );
+    }
+    if !is_root()? {
+        bail!("{} must be installed, which only root may do; run `sudo {by_hand}`", packages.join(", "));
+    }
+    let name = format!("install {}", packages.join(", "));
+    step::step(&name, || apt_get_install(&packages).with_context(|| format!("try it by hand: `{by_hand}`")))?;
+    let still_missing = missing(needed);
+    if !still_missing.is_empty() {
+        bail!("{} was installed and its program is still not in PATH; check PATH", still_missing.join(", "));
+    }
+    Ok(())
+}
+
+fn apt_get_install(packages: &[&str]) -> Result<()> {
+    let apt_get = || {
+        let mut command = Command::new("apt-get");
+        command.env("DEBIAN_FRONTEND", "noninteractive").stdin(std::process::Stdio::null()).arg("-q");
+        // Standard output is for results.
+        command.stdout(std::io::stderr());
+        command
+    };
+    let install = || step::run(apt_get().args(["install", "-y", "--no-install-recommends"]).args(packages));
+    // A fresh image has no package lists; a used one has, and needs no download.
+    install().or_else(|_| step::run(apt_get().arg("update")).and_then(|()| install()))
+}
+
+fn missing(needed: &[Needed]) -> Vec<&'static str> {
+    needed.iter().filter(|one| Workspace::find_program(one.program).is_none()).map(|one| one.package).collect()
+}
+
+fn is_root() -> Result<bool> {
+    Ok(step::output(Command::new("id").arg("-u"))?.trim() == "0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_missing_is_asked_for() {
+        let shell = Needed { program: "sh", package: "dash" };
+        let nothing = Needed { program: "no-such-program-anywhere", package: "nothing" };
+        assert_eq!(missing(&[shell, nothing]), ["nothing"]);
+        assert!(ensure(&[shell]).is_ok());
+    }
+}

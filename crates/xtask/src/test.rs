@@ -1,0 +1,178 @@
+//! `cargo xtask test`: every test of the workspace, and the skips that are allowed.
+//!
+//! Output of tests that passed is captured by the runner; it is asked for here and searched for lines
+//! `SKIPPED name: reason`. A skip that `tests/expected-skips.txt` does not list is a failure: a test that quietly does
+//! not run is worse than none. Everything else the runners print is passed on as it is.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ExitStatus, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::setup;
+use crate::step;
+use crate::workspace::Workspace;
+
+const EXPECTED_SKIPS: &str = "tests/expected-skips.txt";
+
+/// Runs all tests.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    setup::ensure(setup::NEEDED)?;
+    let mut build = workspace.cargo();
+    build.args(["test", "--workspace", "--locked", "--no-run"]);
+    step::command("build the tests", &mut build)?;
+    let mut log = Log::default();
+    let status = step::step("run the tests", || run_tests(workspace, &mut log))?;
+    if !log.results.is_empty() {
+        println!("{}", log.summary());
+    }
+    let list = workspace.root.join(EXPECTED_SKIPS);
+    let expected = std::fs::read_to_string(&list).with_context(|| format!("{} cannot be read", list.display()))?;
+    let skips = check_skips(&log.skips, &expected);
+    if !status.success() {
+        bail!("a test failed; the names are above, after `failures:`");
+    }
+    skips
+}
+
+fn run_tests(workspace: &Workspace, log: &mut Log) -> Result<ExitStatus> {
+    let mut command = workspace.cargo();
+    command.args(["test", "--workspace", "--locked", "--no-fail-fast", "--", "--show-output"]);
+    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
+    let stdout = child.stdout.take().context("cargo has no standard output")?;
+    for line in BufReader::new(stdout).split(b'\n') {
+        let line = line.context("cannot read what cargo prints")?;
+        if let Some(line) = log.take(&String::from_utf8_lossy(&line)) {
+            // Whoever closed our standard output still wants the tests to end well.
+            let _ = writeln!(std::io::stdout(), "{line}");
+        }
+    }
+    child.wait().context("cannot wait for cargo")
+}
+
+/// What the runners printed: the skips, the closing lines, and whether a line is captured output.
+#[derive(Default)]
+struct Log {
+    skips: Vec<(String, String)>,
+    results: Vec<String>,
+    inside_successes: bool,
+}
+
+impl Log {
+    /// Takes one line, and returns it if people should see it.
+    fn take<'a>(&mut self, line: &'a str) -> Option<&'a str> {
+        if let Some((name, reason)) = skip_of(line) {
+            self.skips.push((name.to_owned(), reason.to_owned()));
+            return Some(line);
+        }
+        if line == "successes:" {
+            self.inside_successes = true;
+        } else if line == "failures:" || line.starts_with("test result: ") {
+            self.inside_successes = false;
+        }
+        if line.starts_with("test result: ") {
+            self.results.push(line.to_owned());
+        }
+        (!self.inside_successes).then_some(line)
+    }
+
+    /// One line over all runners.
+    fn summary(&self) -> String {
+        let sum = |word: &str| self.results.iter().filter_map(|line| count_before(line, word)).sum::<u64>();
+        format!(
+            "tests: {} passed, {} failed, {} ignored, in {} runners; {} skipped",
+            sum("passed"),
+            sum("failed"),
+            sum("ignored"),
+            self.results.len(),
+            self.skips.len()
+        )
+    }
+}
+
+/// The number in `… 12 passed; …`.
+fn count_before(line: &str, word: &str) -> Option<u64> {
+    line.split(';').find_map(|part| part.trim().strip_suffix(word)?.trim().rsplit(' ').next()?.parse().ok())
+}
+
+/// The name and the reason in `SKIPPED name: reason`.
+fn skip_of(line: &str) -> Option<(&str, &str)> {
+    let (name, reason) = line.trim().strip_prefix("SKIPPED ")?.split_once(": ")?;
+    Some((name.trim(), reason.trim()))
+}
+
+/// Compares skips with the list of names that may be skipped; a name there may begin or end with `*`.
+fn check_skips(skips: &[(String, String)], expected: &str) -> Result<()> {
+    let expected: BTreeSet<&str> = expected
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(|line| line.split_once(": ").map_or(line, |(name, _)| name).trim())
+        .collect();
+    let skipped: BTreeSet<&str> = skips.iter().map(|(name, _)| name.as_str()).collect();
+    for pattern in expected.iter().filter(|pattern| !skipped.iter().any(|name| matches(name, pattern))) {
+        println!("note: {pattern} may be skipped and was not");
+    }
+    let is_listed = |name: &&str| expected.iter().any(|pattern| matches(name, pattern));
+    let unexpected: Vec<&str> = skipped.iter().copied().filter(|name| !is_listed(name)).collect();
+    if !unexpected.is_empty() {
+        bail!(
+            "skipped without being listed in {EXPECTED_SKIPS}: {}; make it run, or list it with the reason",
+            unexpected.join(", ")
+        );
+    }
+    Ok(())
+}
+
+fn matches(name: &str, pattern: &str) -> bool {
+    match (pattern.strip_prefix('*'), pattern.strip_suffix('*')) {
+        (Some(end), _) => name.ends_with(end),
+        (None, Some(start)) => name.starts_with(start),
+        (None, None) => name == pattern,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(lines: &str) -> (Log, Vec<&str>) {
+        let mut log = Log::default();
+        let shown = lines.lines().filter_map(|line| log.take(line)).collect();
+        (log, shown)
+    }
+
+    #[test]
+    fn captured_output_is_hidden_but_its_skips_are_found() {
+        let (log, shown) = seen(concat!(
+            "running 2 tests\ntest a ... ok\n\nsuccesses:\n\n---- a stdout ----\nchatter\n",
+            "SKIPPED a: no userfaultfd\n\n\nsuccesses:\n    a\n    b\n\n",
+            "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n",
+        ));
+        assert_eq!(log.skips, [("a".to_owned(), "no userfaultfd".to_owned())]);
+        assert_eq!(log.summary(), "tests: 2 passed, 0 failed, 1 ignored, in 1 runners; 1 skipped");
+        assert_eq!(shown.len(), 5, "{shown:?}");
+        assert!(shown[4].starts_with("test result: ok. 2 passed"));
+    }
+
+    #[test]
+    fn output_of_failures_is_shown() {
+        let (_, shown) = seen(
+            "successes:\nhidden\nfailures:\n---- b stdout ----\npanicked\ntest result: FAILED. 0 passed; 1 failed;\n",
+        );
+        assert_eq!(shown[..3], ["failures:", "---- b stdout ----", "panicked"]);
+    }
+
+    #[test]
+    fn a_skip_must_be_listed() {
+        let skips = [("a".to_owned(), "why".to_owned())];
+        assert!(check_skips(&skips, "# a comment\na: where there is no userfaultfd\nb: elsewhere\n").is_ok());
+        let error = check_skips(&skips, "b: elsewhere\n").unwrap_err().to_string();
+        assert!(error.starts_with("skipped without being listed in tests/expected-skips.txt: a;"), "{error}");
+        assert!(check_skips(&[], "").is_ok());
+        let skips = ["one with clang", "two with clang"].map(|name| (name.to_owned(), "why".to_owned()));
+        assert!(check_skips(&skips, "* with clang: where only GCC is\n").is_ok());
+        assert!(check_skips(&skips, "one*: here\n").unwrap_err().to_string().contains("skips.txt: two with clang;"));
+    }
+}

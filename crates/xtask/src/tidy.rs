@@ -1,0 +1,301 @@
+//! The house rules that no other tool checks, over every file of the repository.
+//!
+//! A rule is a function from one file to sentences `file:line: what is wrong; what to do`. Never changes a file.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+/// The longest source file; longer ones hide more than one subject.
+const LINES_MAX: usize = 800;
+
+/// Folders whose files are not ours to check: built, fetched or measured.
+const FOREIGN_FOLDERS: [&str; 4] = ["target", ".git", "benchmarks/runs", "node_modules"];
+
+/// The files that may contain `unsafe`. A file that joins them needs a reviewer; one that left must go from the list.
+const UNSAFE_FILES: &str = include_str!("../assets/unsafe-files.txt");
+
+/// Words that promise work for later. Assembled, so that this file does not contain them.
+const UNFINISHED: [&str; 6] = [
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("X", "XX"),
+    concat!("todo", "!("),
+    concat!("unimplemented", "!("),
+    concat!("#[igno", "re]"),
+];
+
+/// One file of the repository.
+struct File {
+    /// Its path from the root, with slashes.
+    path: String,
+    text: String,
+}
+
+/// Checks every file; all violations are listed.
+pub(crate) fn check(root: &Path) -> Result<()> {
+    let files = read_all(root)?;
+    let mut wrong: Vec<String> = files.iter().flat_map(|file| violations(file, root)).collect();
+    wrong.extend(unsafe_violations(&files, UNSAFE_FILES));
+    eprintln!("    {} files", files.len());
+    if !wrong.is_empty() {
+        bail!("{} violations\n{}", wrong.len(), wrong.join("\n"));
+    }
+    Ok(())
+}
+
+fn read_all(root: &Path) -> Result<Vec<File>> {
+    let mut folders = vec![root.to_path_buf()];
+    let mut files = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).with_context(|| format!("{} cannot be read", folder.display()))? {
+            let path = entry?.path();
+            let relative = relative(&path, root);
+            if FOREIGN_FOLDERS.contains(&relative.as_str()) || path.is_symlink() {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+            } else if is_text(&relative) {
+                let text = std::fs::read_to_string(&path).with_context(|| format!("{relative} is not UTF-8 text"))?;
+                files.push(File { path: relative, text });
+            }
+        }
+    }
+    files.sort_by(|left, right| left.path.cmp(&right.path));
+    Ok(files)
+}
+
+fn relative(path: &Path, root: &Path) -> String {
+    path.strip_prefix(root).unwrap_or(path).to_string_lossy().replace('\\', "/")
+}
+
+fn ends_with_any(path: &str, endings: &[&str]) -> bool {
+    endings.iter().any(|ending| path.ends_with(ending))
+}
+
+fn is_source(path: &str) -> bool {
+    ends_with_any(path, &[".rs", ".c", ".cc", ".cpp", ".h", ".hh", ".hpp", ".sh", ".cmake", ".py"])
+}
+
+fn is_text(path: &str) -> bool {
+    is_source(path) || ends_with_any(path, &[".md", ".toml", ".txt", ".json", ".in", ".ci/run"])
+}
+
+fn violations(file: &File, root: &Path) -> Vec<String> {
+    let mut wrong = Vec::new();
+    if is_source(&file.path) {
+        length_violations(file, &mut wrong);
+        unfinished_violations(file, &mut wrong);
+    }
+    if file.path.ends_with(".rs") && !file.text.starts_with("//!") {
+        wrong.push(format!("{}:1: the file does not say what it promises; open it with `//!`", file.path));
+    }
+    if file.path.ends_with("Cargo.toml") && file.path.starts_with("crates/") {
+        manifest_violations(file, &mut wrong);
+    }
+    if file.path.ends_with(".md") {
+        link_violations(file, root, &mut wrong);
+    }
+    space_violations(file, &mut wrong);
+    wrong
+}
+
+fn length_violations(file: &File, wrong: &mut Vec<String>) {
+    let lines = file.text.lines().count();
+    if lines > LINES_MAX {
+        wrong.push(format!("{}: {lines} lines are more than {LINES_MAX}; divide it by subject", file.path));
+    }
+}
+
+fn unfinished_violations(file: &File, wrong: &mut Vec<String>) {
+    for (number, line) in numbered(&file.text) {
+        for mark in UNFINISHED.iter().filter(|mark| has_word(line, mark)) {
+            wrong.push(format!("{}:{number}: `{mark}` is work for later; finish it or leave it out", file.path));
+        }
+    }
+}
+
+/// Whether the word stands there by itself; `mkstemp` wants a longer one.
+fn has_word(line: &str, word: &str) -> bool {
+    let is_letter = |letter: Option<char>| letter.is_some_and(char::is_alphanumeric);
+    line.match_indices(word).any(|(at, _)| {
+        !is_letter(line[..at].chars().next_back())
+            && (word.ends_with('(') || !is_letter(line[at + word.len()..].chars().next()))
+    })
+}
+
+fn manifest_violations(file: &File, wrong: &mut Vec<String>) {
+    for needed in
+        ["license.workspace = true", "rust-version.workspace = true", "[lints]\nworkspace = true", "description = "]
+    {
+        if !file.text.contains(needed) {
+            wrong.push(format!("{}: `{}` is missing", file.path, needed.replace('\n', " ")));
+        }
+    }
+}
+
+/// A relative link must lead to a file.
+fn link_violations(file: &File, root: &Path, wrong: &mut Vec<String>) {
+    let folder = root.join(&file.path).parent().map(Path::to_path_buf).unwrap_or_default();
+    for (number, target) in links(&file.text) {
+        let path = target.split('#').next().unwrap_or_default();
+        let leads_away = path.is_empty() || path.contains("://") || path.starts_with("mailto:");
+        if !leads_away && !folder.join(path).exists() {
+            wrong.push(format!("{}:{number}: the link to {target} leads nowhere", file.path));
+        }
+    }
+}
+
+/// The targets of `[text](target)` outside of code blocks.
+fn links(text: &str) -> Vec<(usize, &str)> {
+    let mut inside_block = false;
+    let mut found = Vec::new();
+    for (number, line) in numbered(text) {
+        if line.trim_start().starts_with("```") {
+            inside_block = !inside_block;
+        }
+        if inside_block {
+            continue;
+        }
+        // Every second part stands between backticks.
+        for prose in line.split('`').step_by(2) {
+            let targets = prose.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
+            found.extend(targets.map(|target| (number, target)));
+        }
+    }
+    found
+}
+
+fn space_violations(file: &File, wrong: &mut Vec<String>) {
+    if !file.text.is_empty() && !file.text.ends_with('\n') {
+        wrong.push(format!("{}: the last line has no end; add a newline", file.path));
+    }
+    for (number, line) in numbered(&file.text) {
+        if line.ends_with([' ', '\t', '\r']) {
+            wrong.push(format!("{}:{number}: the line ends with a space; remove it", file.path));
+        }
+    }
+}
+
+/// `unsafe` only in listed files, every listed file with a reason, and no file listed in vain.
+fn unsafe_violations(files: &[File], list: &str) -> Vec<String> {
+    let listed: BTreeSet<&str> =
+        list.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+    let mut wrong = Vec::new();
+    let mut used = BTreeSet::new();
+    for file in files.iter().filter(|file| file.path.ends_with(".rs")) {
+        let Some(number) = first_unsafe(&file.text) else { continue };
+        used.insert(file.path.as_str());
+        if !listed.contains(file.path.as_str()) {
+            wrong.push(format!(
+                "{}:{number}: unsafe code in a file that is not in crates/xtask/assets/unsafe-files.txt; move it into one \
+                 of them, or add the file",
+                file.path
+            ));
+        }
+        if !file.text.contains("SAFETY:") {
+            wrong.push(format!("{}:{number}: unsafe code without a SAFETY comment; say why it is sound", file.path));
+        }
+    }
+    for path in listed.difference(&used) {
+        wrong.push(format!(
+            "crates/xtask/assets/unsafe-files.txt: {path} contains no unsafe code (any more); remove the line"
+        ));
+    }
+    wrong
+}
+
+/// The first line with unsafe code: the word outside of comments, strings and attributes, before something it opens.
+fn first_unsafe(text: &str) -> Option<usize> {
+    const OPENED: [&str; 5] = ["{", "impl", "fn", "extern", "trait"];
+    numbered(text)
+        .map(|(number, line)| (number, line.split("//").next().unwrap_or_default()))
+        .find(|(_, code)| {
+            code.match_indices("unsafe").any(|(at, word)| {
+                let before = code[..at].chars().next_back();
+                let after = code[at + word.len()..].trim_start();
+                let begins_a_word =
+                    before.is_none_or(|letter| !letter.is_alphanumeric() && !matches!(letter, '_' | '"' | '`'));
+                begins_a_word && (after.is_empty() || OPENED.iter().any(|opened| after.starts_with(opened)))
+            })
+        })
+        .map(|(number, _)| number)
+}
+
+fn numbered(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    text.split_terminator('\n').enumerate().map(|(index, line)| (index + 1, line))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(path: &str, text: &str) -> File {
+        File { path: path.to_owned(), text: text.to_owned() }
+    }
+
+    fn sentences(path: &str, text: &str) -> String {
+        violations(&file(path, text), Path::new(env!("CARGO_MANIFEST_DIR"))).join("\n")
+    }
+
+    #[test]
+    fn a_good_file_has_no_violation() {
+        assert_eq!(sentences("src/a.rs", "//! Adds.\nfn add() {}\n"), "");
+        assert_eq!(sentences("a.md", "See [the manifest](Cargo.toml#x), [us](https://x.org), `[no](link)`.\n"), "");
+    }
+
+    #[test]
+    fn each_rule_finds_its_violation() {
+        assert!(sentences("a.rs", "fn add() {}\n").contains("a.rs:1: the file does not say what it promises"));
+        assert!(sentences("a.rs", &format!("//! A.\n{}", "\n".repeat(800))).contains("801 lines are more than 800"));
+        for mark in UNFINISHED {
+            let text = format!("//! A.\n// {mark} later\n");
+            assert!(sentences("a.rs", &text).contains("a.rs:2: `"), "{mark}");
+        }
+        assert_eq!(sentences("a.rs", concat!("//! A.\nmkstemp(\"/tmp/X", "XX", "XX", "X\");\n")), "");
+        assert!(sentences("a.md", "[x](none.md)\n").contains("a.md:1: the link to none.md leads nowhere"));
+        assert_eq!(sentences("a.md", "```\n[x](none.md)\n```\n"), "");
+        assert!(sentences("a.md", "x").contains("the last line has no end"));
+        assert!(sentences("a.md", "x \n").contains("a.md:1: the line ends with a space"));
+        assert!(sentences("crates/a/Cargo.toml", "[package]\n").contains("`[lints] workspace = true` is missing"));
+    }
+
+    #[test]
+    fn unsafe_code_is_told_from_the_word() {
+        for code in [
+            "unsafe { f() }",
+            "    unsafe impl Send for X {}",
+            "pub unsafe extern \"C\" fn f() {}",
+            "let x = unsafe {",
+            "= unsafe\n",
+        ] {
+            assert_eq!(first_unsafe(code), Some(1), "{code}");
+        }
+        for other in [
+            "// unsafe { }",
+            "an unsafe word",
+            "not_unsafe {",
+            "\"unsafe {\"",
+            "#![forbid(unsafe_code)]",
+            "#[unsafe(no_mangle)]",
+        ] {
+            assert_eq!(first_unsafe(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn the_list_of_unsafe_files_is_exact() {
+        let files = [
+            file("a.rs", "// SAFETY: x\nunsafe { f() }\n"),
+            file("b.rs", "fn g() {}\n"),
+            file("c.rs", "unsafe { f() }\n"),
+        ];
+        let wrong = unsafe_violations(&files, "# comment\na.rs\nb.rs\n");
+        assert_eq!(wrong.len(), 3, "{wrong:?}");
+        assert!(wrong[0].starts_with("c.rs:1: unsafe code in a file that is not in"));
+        assert!(wrong[1].starts_with("c.rs:1: unsafe code without a SAFETY comment"));
+        assert!(wrong[2].contains("b.rs contains no unsafe code"));
+    }
+}

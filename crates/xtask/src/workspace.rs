@@ -1,0 +1,58 @@
+//! Where things are: the root of the repository and the folder cargo builds into.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::step;
+
+/// The paths every task needs.
+pub(crate) struct Workspace {
+    /// The root of the repository.
+    pub(crate) root: PathBuf,
+    /// Where cargo builds.
+    pub(crate) target: PathBuf,
+}
+
+impl Workspace {
+    /// Finds the repository this program was built from.
+    pub(crate) fn find() -> Result<Workspace> {
+        // Cargo says where the manifest is when it runs us; a copied target folder would remember another place.
+        let manifest = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let root = Path::new(&manifest).join("../..");
+        let root = root.canonicalize().with_context(|| format!("{} does not exist", root.display()))?;
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), |path| root.join(path));
+        Ok(Workspace { root, target })
+    }
+
+    /// A cargo command in the root, with the cargo that runs us.
+    pub(crate) fn cargo(&self) -> Command {
+        self.command(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+    }
+
+    /// A command in the root.
+    pub(crate) fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        command.current_dir(&self.root).stdin(std::process::Stdio::null());
+        command
+    }
+
+    /// Builds the command and the shared library for use.
+    pub(crate) fn build_release(&self) -> Result<()> {
+        let mut build = self.cargo();
+        build.args(["build", "--release", "--locked", "-p", "trellis-cli", "-p", "trellis-c"]);
+        step::command("build the command and the library", &mut build)
+    }
+
+    /// The `trellis` command that [`Workspace::build_release`] built.
+    pub(crate) fn trellis(&self) -> PathBuf {
+        self.target.join("release/trellis")
+    }
+
+    /// A program in the path, if it is there.
+    pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+        let path = std::env::var_os("PATH")?;
+        std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+    }
+}
