@@ -57,6 +57,10 @@ impl Node {
             asked_anybody |= shard.sent > 0 || !ticket.is_done();
             drop(shard);
             self.read_ahead(&wish);
+            if !ticket.is_done() && before == Access::None {
+                // The request travels; meanwhile the page's memory is made. If there is none, receiving says so.
+                let _ = self.region.prepare(fault.page, 1);
+            }
             self.wait_for_page(&ticket, fault);
             ticket.rearm();
             shard = lock(self.shard_of(page));

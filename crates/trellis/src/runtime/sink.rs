@@ -36,7 +36,7 @@ impl Sink for Receiver<'_> {
             BodyKind::Pages(range) if self.0.expects(range) => {
                 if range.count() >= POPULATE_PAGES_MIN {
                     let (first, count) = (range.first().0 as usize, range.count() as usize);
-                    self.0.region.populate(first, count).map_err(|error| refuse(error.to_string()))?;
+                    self.0.region.prepare(first, count).map_err(|error| refuse(error.to_string()))?;
                 }
                 Ok(Placement::At { pointer: self.0.engine(range), bytes: self.0.bytes_of(range) })
             }

@@ -152,6 +152,20 @@ impl View {
         self.base
     }
 
+    /// Makes the bytes from `offset` on exist and maps them writable; the error is the system's number.
+    pub(crate) fn populate(&self, offset: usize, bytes: usize) -> Result<(), i32> {
+        debug_assert!(offset + bytes <= self.bytes);
+        loop {
+            let start = (self.base + offset) as *mut libc::c_void;
+            // SAFETY: the range is inside this view; MADV_POPULATE_WRITE faults pages in and changes no byte.
+            match unsafe { libc::madvise(start, bytes, libc::MADV_POPULATE_WRITE) } {
+                0 => return Ok(()),
+                _ if errno() == libc::EINTR => {}
+                _ => return Err(errno()),
+            }
+        }
+    }
+
     /// Tells the kernel something about the whole view.
     pub(crate) fn advise(&self, advice: libc::c_int) -> io::Result<()> {
         // SAFETY: the range is this view; the advices used (DONTFORK, DONTDUMP) do not touch its

@@ -1,0 +1,162 @@
+//! `trellis bench idle` and `trellis bench memory`: what a cluster costs when it does nothing.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::bench::cluster::{ClusterPlan, Common};
+use crate::bench::figures::Figures;
+use crate::bench::node::{Found, Member, Task, WorkError};
+use crate::exit::{Ending, Failure};
+
+const IDLE_EXAMPLE: &str = "Example:\n  trellis bench idle --nodes 4 --seconds 10";
+const MEMORY_EXAMPLE: &str = "\
+Example:
+  trellis bench memory --json
+
+The region is reserved with `reserve = \"overcommit\"` and never touched.";
+
+/// Processor time of a cluster whose nodes all wait
+#[derive(Debug, Args)]
+#[command(after_help = IDLE_EXAMPLE)]
+pub(crate) struct IdleArguments {
+    /// Nodes
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) nodes: u8,
+    /// How long the nodes wait
+    #[arg(long, default_value_t = 5.0)]
+    pub(crate) seconds: f64,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// Bookkeeping per page that is never touched
+#[derive(Debug, Args)]
+#[command(after_help = MEMORY_EXAMPLE)]
+pub(crate) struct MemoryArguments {
+    /// Nodes
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) nodes: u8,
+    /// Size of the large region in GiB
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub(crate) gibibytes: u32,
+    #[command(flatten)]
+    pub(crate) common: Common,
+}
+
+/// A node's task.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct IdleTask {
+    seconds: f64,
+}
+
+/// A node's task.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct MemoryTask {}
+
+/// The `idle` subcommand.
+pub(crate) fn run(arguments: &IdleArguments) -> Ending {
+    let nodes = usize::from(arguments.nodes);
+    let task = Task::Idle(IdleTask { seconds: arguments.seconds.clamp(0.1, 3600.0) });
+    let common = &arguments.common;
+    let settings = vec![("region_bytes", "64KiB".to_owned())];
+    let found = ClusterPlan { nodes, common, settings, task: &task, with_connection: false }.run::<Value>()?;
+    let shares: Vec<f64> = found.iter().filter_map(|node| node["cpu_share"].as_f64()).collect();
+    let mut figures = Figures::new("idle");
+    figures.add("cpu_percent_max", shares.iter().copied().fold(0.0, f64::max) * 100.0, "busiest node (% of one core)");
+    figures.add("cpu_percent_mean", shares.iter().sum::<f64>() / nodes as f64 * 100.0, "mean node (% of one core)");
+    figures.add("seconds", arguments.seconds, "measured for (s)");
+    figures.tell("nodes", nodes, "nodes");
+    figures.print(common.json)
+}
+
+/// What each node of `idle` does: node 0's thread sleeps, all others wait for it in a barrier.
+pub(crate) fn node(task: &IdleTask, member: &Member) -> Found {
+    member.cluster.barrier(1)?;
+    // What polling is left after a barrier is over within this time.
+    std::thread::sleep(Duration::from_millis(100));
+    let (before, start) = (processor_seconds(), Instant::now());
+    if member.cluster.node() == 0 {
+        std::thread::sleep(Duration::from_secs_f64(task.seconds));
+    }
+    member.cluster.barrier(2)?;
+    let share = (processor_seconds() - before) / start.elapsed().as_secs_f64();
+    Ok(json!({ "cpu_share": share }))
+}
+
+/// User and system time of this process so far.
+fn processor_seconds() -> f64 {
+    // SAFETY: getrusage fills the structure it is given.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}
+
+/// The `memory` subcommand.
+pub(crate) fn memory(arguments: &MemoryArguments) -> Ending {
+    let nodes = usize::from(arguments.nodes);
+    let common = &arguments.common;
+    let small_bytes = 64u64 << 10;
+    let large_bytes = u64::from(arguments.gibibytes) << 30;
+    let small = resident_bytes(nodes, small_bytes, common)?;
+    let large = resident_bytes(nodes, large_bytes, common)?;
+    let pages = (large_bytes - small_bytes) as f64 / 4096.0;
+    let per_page = small.iter().zip(&large).map(|(small, large)| (large - small) / pages).fold(0.0, f64::max);
+    let mut figures = Figures::new("memory");
+    figures.add("bytes_per_untouched_page_max", per_page, "bookkeeping per page never touched, largest node (B)");
+    figures.add(
+        "resident_mib_large_max",
+        large.iter().copied().fold(0.0, f64::max) / 1048576.0,
+        "resident with the large region, largest node (MiB)",
+    );
+    figures.add(
+        "resident_mib_small_max",
+        small.iter().copied().fold(0.0, f64::max) / 1048576.0,
+        "resident with 64 KiB, largest node (MiB)",
+    );
+    figures.tell("region_bytes", large_bytes, "large region (B)");
+    figures.tell("nodes", nodes, "nodes");
+    figures.print(common.json)
+}
+
+fn resident_bytes(nodes: usize, region_bytes: u64, common: &Common) -> Result<Vec<f64>, Failure> {
+    let settings = vec![("region_bytes", region_bytes.to_string()), ("reserve", "overcommit".to_owned())];
+    let task = Task::Memory(MemoryTask {});
+    let found = ClusterPlan { nodes, common, settings, task: &task, with_connection: false }.run::<Value>()?;
+    Ok(found.iter().map(|node| node["resident_bytes"].as_f64().unwrap_or(f64::NAN)).collect())
+}
+
+/// What each node of `memory` does.
+pub(crate) fn memory_node(_task: &MemoryTask, member: &Member) -> Found {
+    member.cluster.barrier(1)?;
+    let resident = own_resident_bytes()?;
+    member.cluster.barrier(2)?;
+    Ok(json!({ "resident_bytes": resident }))
+}
+
+/// Resident memory and page tables: both grow with what a process keeps.
+fn own_resident_bytes() -> Result<u64, WorkError> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let kibibytes = |key: &str| -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(key));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    };
+    Ok((kibibytes("VmRSS:") + kibibytes("VmPTE:")) * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_uses_memory_and_time() {
+        assert!(own_resident_bytes().expect("status") > 100_000);
+        assert!(processor_seconds() >= 0.0);
+    }
+}

@@ -1,0 +1,229 @@
+//! `trellis bench local-fault`: what catching an access costs with no other node involved.
+//!
+//! Two families: the paper's own measurement (mprotect pair, SIGSEGV through sigaction), and each catcher of Trellis
+//! with the page already there, so that only the catching and the mapping are timed.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Instant;
+
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use trellis_memory::{Access, Catcher, Fault, FaultServer, Region, RegionOptions, Reserve};
+
+use crate::bench::cluster::{ClusterPlan, Common};
+use crate::bench::figures::{Figures, quantile};
+use crate::bench::node::{Found, Task, WorkError};
+use crate::exit::{Ending, Failure};
+
+const EXAMPLES: &str = "\
+Example:
+  trellis bench local-fault --samples 100000 --json
+
+mprotect_pair_us_mean and sigaction_fault_us_mean are measured as in Table 3 of the libivy paper.";
+
+/// The cost of catching an access on this machine, with no other node involved
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct LocalFaultArguments {
+    /// Faults measured per way of catching
+    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(100..=2_000_000))]
+    pub(crate) samples: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A node's task.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct LocalFaultTask {
+    samples: usize,
+}
+
+/// The subcommand.
+pub(crate) fn run(arguments: &LocalFaultArguments) -> Ending {
+    figures(arguments.samples as usize)?.print(arguments.json)
+}
+
+/// Everything this benchmark finds.
+pub(crate) fn figures(samples: usize) -> Result<Figures, Failure> {
+    let task = Task::LocalFault(LocalFaultTask { samples });
+    let common = Common { catcher: "auto".to_owned(), security: "auto".to_owned(), json: false };
+    let plan = ClusterPlan { nodes: 1, common: &common, settings: Vec::new(), task: &task, with_connection: false };
+    let found = plan.run::<Value>()?.pop().unwrap_or_default();
+    let mut figures = Figures::new("local-fault");
+    let mut add = |name: &'static str, label: &str| match &found[name] {
+        Value::Null => {}
+        value => figures.add(name, value.as_f64().unwrap_or(f64::NAN), label),
+    };
+    add("mprotect_pair_us_mean", "mprotect lock + unlock (µs, mean)");
+    add("sigaction_fault_us_mean", "fault handled with sigaction and mprotect (µs, mean)");
+    add("signal_fault_us_p50", "catcher signal, read fault (µs, median)");
+    add("signal_fault_us_p99", "catcher signal, read fault (µs, 99 %)");
+    add("handler_fault_us_p50", "catcher handler, read fault (µs, median)");
+    add("handler_fault_us_p99", "catcher handler, read fault (µs, 99 %)");
+    add("mprotect_fault_us_p50", "catcher mprotect, read fault (µs, median)");
+    add("mprotect_fault_us_p99", "catcher mprotect, read fault (µs, 99 %)");
+    figures.tell("samples", samples, "samples");
+    Ok(figures)
+}
+
+/// What the node does.
+pub(crate) fn node(task: &LocalFaultTask) -> Found {
+    // The catchers last: they keep the signals they take over.
+    let (pair, fault) = bare_mprotect_us(task.samples)?;
+    let mut found = json!({ "mprotect_pair_us_mean": pair, "sigaction_fault_us_mean": fault });
+    for catcher in Catcher::ALL {
+        if trellis_memory::choose(Some(catcher), &trellis_memory::probe()).is_err() {
+            continue;
+        }
+        let mut samples = read_fault_us(catcher, task.samples.min(100_000))?;
+        found[format!("{catcher}_fault_us_p50")] = quantile(&mut samples, 0.5).into();
+        found[format!("{catcher}_fault_us_p99")] = quantile(&mut samples, 0.99).into();
+    }
+    Ok(found)
+}
+
+/// Times first reads of pages whose bytes are there but which are not mapped.
+pub(crate) fn read_fault_us(catcher: Catcher, samples: usize) -> Result<Vec<f64>, WorkError> {
+    const PAGE_BYTES: usize = 4096;
+    let options = RegionOptions {
+        base_address: None,
+        bytes: samples.max(16) * PAGE_BYTES,
+        page_bytes: PAGE_BYTES,
+        catcher,
+        reserve: Reserve::Lazy,
+    };
+    let region = Arc::new(Region::create(&options)?);
+    region.populate(0, samples)?;
+    for page in 0..samples {
+        // SAFETY: the page was populated, and nobody else uses this region.
+        unsafe { region.engine(page, 1).write_volatile(1) };
+    }
+    let server = Arc::new(Server { region: OnceLock::new() });
+    let _ = server.region.set(Arc::downgrade(&region));
+    region.catch(server.clone())?;
+    let queue = (!catcher.abilities().serves_in_the_faulting_thread).then(|| Queue::start(&region));
+    let mut waits = Vec::with_capacity(samples);
+    for page in 0..samples {
+        let place = region.base().wrapping_add(page * PAGE_BYTES);
+        let start = Instant::now();
+        // SAFETY: inside the application view; the fault is answered by the server above.
+        unsafe { place.read_volatile() };
+        waits.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    if let Some(queue) = queue {
+        queue.stop();
+    }
+    region.release();
+    Ok(waits)
+}
+
+/// Maps the page that was touched.
+struct Server {
+    region: OnceLock<Weak<Region>>,
+}
+
+impl FaultServer for Server {
+    fn serve(&self, fault: Fault) {
+        if let Some(region) = self.region.get().and_then(Weak::upgrade) {
+            let access = if fault.write { Access::Write } else { Access::Read };
+            // A page that cannot be mapped would fault for ever; ending is the only honest way out of a benchmark.
+            if region.install(fault.page, 1, access, false).is_err() {
+                std::process::abort();
+            }
+        }
+    }
+}
+
+/// A thread that takes faults from the queue of the catcher `handler`.
+struct Queue {
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Queue {
+    fn start(region: &Arc<Region>) -> Queue {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (region, over) = (region.clone(), stop.clone());
+        let thread = std::thread::spawn(move || {
+            let mut faults = Vec::with_capacity(trellis_memory::FAULT_BATCH);
+            let mut ready = libc::pollfd { fd: region.event_fd().unwrap_or(-1), events: libc::POLLIN, revents: 0 };
+            while !over.load(Ordering::Relaxed) {
+                // SAFETY: one valid structure.
+                unsafe { libc::poll(&mut ready, 1, 20) };
+                region.take_faults(&mut faults);
+                for fault in faults.drain(..) {
+                    if region.install(fault.page, 1, Access::Read, false).is_err() {
+                        std::process::abort();
+                    }
+                }
+            }
+        });
+        Queue { stop, thread }
+    }
+
+    fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.join();
+    }
+}
+
+/// The page of the bare measurement; a signal handler finds it nowhere else.
+static BARE_PAGE: AtomicUsize = AtomicUsize::new(0);
+
+/// The paper's measurement: mean of lock + unlock, and mean of a fault that unlocks, less the locking.
+fn bare_mprotect_us(samples: usize) -> Result<(f64, f64), WorkError> {
+    // SAFETY: a private page of our own; the handler makes only the async-signal-safe call mprotect on it; the action
+    // that was there before is put back.
+    unsafe {
+        let page = libc::mmap(
+            std::ptr::null_mut(),
+            4096,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        if page == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        page.cast::<u8>().write_volatile(1);
+        let start = Instant::now();
+        for _ in 0..samples {
+            libc::mprotect(page, 4096, libc::PROT_NONE);
+            libc::mprotect(page, 4096, libc::PROT_READ | libc::PROT_WRITE);
+        }
+        let pair = start.elapsed().as_secs_f64() * 1e6 / samples as f64;
+        BARE_PAGE.store(page as usize, Ordering::Relaxed);
+        let mut action: libc::sigaction = std::mem::zeroed();
+        let mut before: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = unlock as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        libc::sigaction(libc::SIGSEGV, &action, &mut before);
+        let start = Instant::now();
+        for _ in 0..samples {
+            libc::mprotect(page, 4096, libc::PROT_NONE);
+            page.cast::<u8>().write_volatile(2);
+        }
+        let whole = start.elapsed().as_secs_f64() * 1e6 / samples as f64;
+        libc::sigaction(libc::SIGSEGV, &before, std::ptr::null_mut());
+        libc::munmap(page, 4096);
+        Ok((pair, (whole - pair).max(0.0)))
+    }
+}
+
+extern "C" fn unlock(_signal: i32, information: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    let page = BARE_PAGE.load(Ordering::Relaxed);
+    // SAFETY: the kernel passes a valid structure for SIGSEGV; mprotect and signal are async-signal-safe.
+    unsafe {
+        let at = (*information).si_addr() as usize;
+        if (page..page + 4096).contains(&at) {
+            libc::mprotect(page as *mut libc::c_void, 4096, libc::PROT_READ | libc::PROT_WRITE);
+        } else {
+            // Somebody else's mistake: let it be seen.
+            libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+        }
+    }
+}

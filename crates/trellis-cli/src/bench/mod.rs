@@ -1,0 +1,49 @@
+//! `trellis bench`: figures of this machine, each measured beside its own yardstick in the same run.
+//!
+//! A ratio is never made of two runs. Every figure is named `what_unit_statistic`, the same on paper and as JSON.
+
+pub(crate) mod cluster;
+pub(crate) mod fault;
+pub(crate) mod figures;
+mod idle;
+pub(crate) mod local_fault;
+pub(crate) mod node;
+mod raw_link;
+mod stream;
+mod synchronisation;
+pub(crate) mod thrash;
+pub(crate) mod workloads;
+
+use clap::Subcommand;
+
+use crate::exit::Ending;
+use crate::terminal::Progress;
+
+/// What can be measured.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Benchmark {
+    LocalFault(local_fault::LocalFaultArguments),
+    Fault(fault::FaultArguments),
+    Thrash(thrash::ThrashArguments),
+    Lock(synchronisation::LockArguments),
+    Barrier(synchronisation::BarrierArguments),
+    Stream(stream::StreamArguments),
+    Idle(idle::IdleArguments),
+    Memory(idle::MemoryArguments),
+}
+
+/// The `bench` subcommand.
+pub(crate) fn run(benchmark: &Benchmark) -> Ending {
+    let mut progress = Progress::new();
+    progress.step("measuring…");
+    match benchmark {
+        Benchmark::LocalFault(arguments) => local_fault::run(arguments),
+        Benchmark::Fault(arguments) => fault::run(arguments),
+        Benchmark::Thrash(arguments) => thrash::run(arguments),
+        Benchmark::Lock(arguments) => synchronisation::lock(arguments),
+        Benchmark::Barrier(arguments) => synchronisation::barrier(arguments),
+        Benchmark::Stream(arguments) => stream::run(arguments),
+        Benchmark::Idle(arguments) => idle::run(arguments),
+        Benchmark::Memory(arguments) => idle::memory(arguments),
+    }
+}

@@ -1,0 +1,282 @@
+//! `trellis doctor`: what this machine offers, what was chosen and why, and what would make it faster.
+//!
+//! Looks, tries and reports; changes nothing. Every advice names the file or the setting.
+
+use std::fmt::Write;
+use std::fs;
+
+use clap::Args;
+use serde_json::json;
+use trellis::config::Config;
+use trellis_memory::{Capabilities, Catcher, choose, probe};
+
+use crate::chart::byte_text;
+use crate::exit::{self, Ending};
+use crate::report::not_json;
+
+const EXAMPLES: &str = "\
+Examples:
+  trellis doctor
+  trellis doctor --json | jq .catch
+
+Exit codes: 0 Trellis works here; 1 nothing works here.";
+
+/// Say what this machine offers, which catcher is used and why, and what would make it faster
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct DoctorArguments {
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// The `doctor` subcommand.
+pub(crate) fn doctor(arguments: &DoctorArguments) -> Ending {
+    let capabilities = probe();
+    let machine = Machine::look();
+    let chosen = choose(None, &capabilities).map_err(|why| format!("no catcher works here: {why}"));
+    let advice = advice(&capabilities, &machine);
+    if arguments.json {
+        let object = as_json(&capabilities, &machine, &chosen, &advice);
+        println!("{}", serde_json::to_string_pretty(&object).map_err(|error| not_json(&error))?);
+    } else {
+        print!("{}", as_text(&capabilities, &machine, &chosen, &advice));
+    }
+    Ok(if chosen.is_ok() { exit::FINE } else { exit::FAILED })
+}
+
+/// What the machine has, apart from ways to catch a fault. Absent files leave `None`.
+struct Machine {
+    cores: usize,
+    memory_bytes: Option<u64>,
+    available_bytes: Option<u64>,
+    swap_free_bytes: Option<u64>,
+    descriptors_soft: u64,
+    descriptors_hard: u64,
+    map_count_max: Option<u64>,
+    overcommit: Option<u64>,
+}
+
+impl Machine {
+    fn look() -> Machine {
+        let memory = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let kibibytes = |key: &str| field_of_meminfo(&memory, key).map(|value| value * 1024);
+        let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+        // SAFETY: getrlimit fills the structure it is given.
+        unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+        Machine {
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes: kibibytes("MemTotal"),
+            available_bytes: kibibytes("MemAvailable"),
+            swap_free_bytes: kibibytes("SwapFree"),
+            descriptors_soft: limit.rlim_cur,
+            descriptors_hard: limit.rlim_max,
+            map_count_max: number_in("/proc/sys/vm/max_map_count"),
+            overcommit: number_in("/proc/sys/vm/overcommit_memory"),
+        }
+    }
+
+    /// The largest region that `reserve = "lazy"` accepts.
+    fn region_bytes_max(&self) -> Option<u64> {
+        Some(self.available_bytes? + self.swap_free_bytes.unwrap_or(0))
+    }
+}
+
+fn field_of_meminfo(text: &str, key: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn number_in(file: &str) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// What would make Trellis faster or larger here, one sentence each, most useful first.
+fn advice(capabilities: &Capabilities, machine: &Machine) -> Vec<String> {
+    let mut advice = Vec::new();
+    let works = |catcher| choose(Some(catcher), capabilities).is_ok();
+    if works(Catcher::Signal) {
+        advice.push(
+            "a program that passes no shared buffer to a system call is fastest with the catcher `signal`: \
+             `trellis run --set catch=signal …`"
+                .to_owned(),
+        );
+    }
+    if !capabilities.kernel_faults_wait() {
+        advice.push(
+            "system calls cannot wait for a shared page: `sysctl -w vm.unprivileged_userfaultfd=1`, or give the user \
+             access to /dev/userfaultfd"
+                .to_owned(),
+        );
+    }
+    if !works(Catcher::Signal) && !works(Catcher::Handler) {
+        advice.push(
+            "only `mprotect` is left: use Linux 6.4 or newer with CONFIG_USERFAULTFD, and a container profile that \
+             allows userfaultfd(2)"
+                .to_owned(),
+        );
+    }
+    if machine.cores < 2 {
+        advice.push(
+            "one core: nodes take turns, and every fault pays two context switches; give the machine two cores"
+                .to_owned(),
+        );
+    }
+    if machine.descriptors_soft < 1024 {
+        advice.push(format!("{} open files at most: raise it with `ulimit -n 1024`", machine.descriptors_soft));
+    }
+    if let Some(count) = machine.map_count_max.filter(|count| *count < 262_144) {
+        advice.push(format!(
+            "vm.max_map_count is {count}: with the catcher `mprotect` a region may be cut into more pieces than that; \
+             `sysctl -w vm.max_map_count=262144`"
+        ));
+    }
+    if machine.overcommit == Some(2) {
+        advice.push(
+            "vm.overcommit_memory is 2: a region larger than the commit limit is refused; `sysctl -w vm.overcommit_memory=0`".to_owned(),
+        );
+    }
+    advice
+}
+
+type Chosen = Result<(Catcher, String), String>;
+
+fn as_text(capabilities: &Capabilities, machine: &Machine, chosen: &Chosen, advice: &[String]) -> String {
+    let mut out = String::new();
+    let known = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), |bytes| byte_text(bytes as f64));
+    let _ = writeln!(out, "Machine");
+    for (name, value) in [
+        ("kernel", capabilities.kernel.clone()),
+        ("cores", machine.cores.to_string()),
+        ("memory", format!("{}, {} available", known(machine.memory_bytes), known(machine.available_bytes))),
+        ("largest region", format!("{} with reserve = \"lazy\"", known(machine.region_bytes_max()))),
+        ("open files", format!("{} (hard limit {})", machine.descriptors_soft, machine.descriptors_hard)),
+    ] {
+        let _ = writeln!(out, "  {name:<16}{value}");
+    }
+    for (name, value) in &capabilities.sysctls {
+        let _ = writeln!(out, "  {name} = {value}");
+    }
+    let _ = writeln!(out, "\nKernel");
+    for capability in capabilities.all() {
+        let mark = if capability.available { "yes" } else { "no " };
+        let _ = writeln!(out, "  {mark}  {}: {}", capability.name, capability.detail);
+    }
+    let _ = writeln!(out, "\nCatchers");
+    for catcher in Catcher::ALL {
+        match choose(Some(catcher), capabilities) {
+            Ok(_) => {
+                let _ = writeln!(out, "  yes  {catcher}");
+            }
+            Err(why) => {
+                let _ = writeln!(out, "  no   {catcher}: {why}");
+            }
+        }
+    }
+    match chosen {
+        Ok((catcher, why)) => {
+            let _ = writeln!(out, "\nBy default the catcher `{catcher}` is used: {why}");
+        }
+        Err(why) => {
+            let _ = writeln!(out, "\n{why}");
+        }
+    }
+    let _ = writeln!(out, "Frames between hosts are `sealed`, on the loopback interface `{}`.", loopback_security());
+    if !advice.is_empty() {
+        let _ = writeln!(out, "\nAdvice");
+        for sentence in advice {
+            let _ = writeln!(out, "  - {sentence}");
+        }
+    }
+    out
+}
+
+fn as_json(capabilities: &Capabilities, machine: &Machine, chosen: &Chosen, advice: &[String]) -> serde_json::Value {
+    let catchers: serde_json::Map<String, serde_json::Value> = Catcher::ALL
+        .into_iter()
+        .map(|catcher| match choose(Some(catcher), capabilities) {
+            Ok(_) => (catcher.to_string(), json!({ "works": true })),
+            Err(why) => (catcher.to_string(), json!({ "works": false, "why": why })),
+        })
+        .collect();
+    let kernel: Vec<serde_json::Value> = capabilities
+        .all()
+        .into_iter()
+        .map(|capability| json!({ "name": capability.name, "available": capability.available, "detail": capability.detail }))
+        .collect();
+    let sysctls: serde_json::Map<String, serde_json::Value> =
+        capabilities.sysctls.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+    json!({
+        "works": chosen.is_ok(),
+        "catch": chosen.as_ref().ok().map(|(catcher, _)| catcher.to_string()),
+        "why": chosen.as_ref().map_or_else(|why| why, |(_, why)| why),
+        "catchers": catchers,
+        "kernel_release": capabilities.kernel,
+        "capabilities": kernel,
+        "sysctls": sysctls,
+        "cores": machine.cores,
+        "memory_bytes": machine.memory_bytes,
+        "memory_available_bytes": machine.available_bytes,
+        "region_bytes_max": machine.region_bytes_max(),
+        "open_files_max": machine.descriptors_soft,
+        "map_count_max": machine.map_count_max,
+        "overcommit_memory": machine.overcommit,
+        "security_loopback": loopback_security(),
+        "security_between_hosts": "sealed",
+        "advice": advice,
+    })
+}
+
+fn loopback_security() -> String {
+    Config::default().security_in_use().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Machine {
+        Machine {
+            cores: 2,
+            memory_bytes: Some(8 << 30),
+            available_bytes: Some(4 << 30),
+            swap_free_bytes: Some(1 << 30),
+            descriptors_soft: 4096,
+            descriptors_hard: 4096,
+            map_count_max: Some(1 << 20),
+            overcommit: Some(0),
+        }
+    }
+
+    #[test]
+    fn meminfo_is_read_by_whole_keys() {
+        let text = "MemTotal:  100 kB\nMemTotalX: 7 kB\nMemAvailable:   42 kB\n";
+        assert_eq!(field_of_meminfo(text, "MemTotal"), Some(100));
+        assert_eq!(field_of_meminfo(text, "MemAvailable"), Some(42));
+        assert_eq!(field_of_meminfo(text, "SwapFree"), None);
+    }
+
+    #[test]
+    fn advice_names_the_setting() {
+        let capabilities = probe();
+        let low =
+            Machine { cores: 1, descriptors_soft: 64, map_count_max: Some(65_530), overcommit: Some(2), ..machine() };
+        let told = advice(&capabilities, &low).join("\n");
+        for setting in ["two cores", "ulimit -n", "vm.max_map_count", "vm.overcommit_memory"] {
+            assert!(told.contains(setting), "{setting} is missing in {told}");
+        }
+        let fine = advice(&capabilities, &machine()).join("\n");
+        assert!(!fine.contains("vm.max_map_count=") && !fine.contains("ulimit"), "{fine}");
+    }
+
+    #[test]
+    fn text_and_json_tell_the_same_catcher() {
+        let capabilities = probe();
+        let chosen = choose(None, &capabilities).map_err(|why| why.clone());
+        let text = as_text(&capabilities, &machine(), &chosen, &[]);
+        let object = as_json(&capabilities, &machine(), &chosen, &[]);
+        let catcher = object["catch"].as_str().expect("something works wherever tests run");
+        assert!(text.contains(&format!("the catcher `{catcher}` is used")), "{text}");
+        assert_eq!(object["region_bytes_max"], 5u64 << 30);
+    }
+}

@@ -1,0 +1,53 @@
+//! What the command promises to the shell: one exit code per kind of ending, and one sentence per failure.
+//!
+//! A failure is never printed here: `main` prints it, once.
+
+use std::fmt;
+
+/// Everything went well.
+pub(crate) const FINE: u8 = 0;
+/// The command did its work and the answer is no (`doctor`: nothing works here).
+pub(crate) const FAILED: u8 = 1;
+/// The command line makes no sense.
+pub(crate) const USAGE: u8 = 2;
+/// A node or the cluster failed.
+pub(crate) const CLUSTER: u8 = 70;
+/// The operating system refused something the command needs.
+pub(crate) const SYSTEM: u8 = 71;
+/// A file could not be read or written.
+pub(crate) const FILE: u8 = 74;
+/// The configuration is refused.
+pub(crate) const CONFIGURATION: u8 = 78;
+/// The program was found and cannot be executed.
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+/// The program was not found.
+pub(crate) const NOT_FOUND: u8 = 127;
+
+/// Why a command ends early: the exit code and one sentence that names the fact and the next step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) code: u8,
+    pub(crate) sentence: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: u8, sentence: impl Into<String>) -> Failure {
+        Failure { code, sentence: sentence.into() }
+    }
+
+    /// A system call that must work did not: what was attempted, and what the kernel said.
+    pub(crate) fn system(attempt: &str) -> Failure {
+        Failure::new(SYSTEM, format!("cannot {attempt}: {}", std::io::Error::last_os_error()))
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.sentence)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// What a command returns: its exit code, or why it ended early.
+pub(crate) type Ending = Result<u8, Failure>;

@@ -1,0 +1,100 @@
+//! The `trellis` command: starts clusters, looks at the machine, measures, and draws.
+//!
+//! Results go to standard output, everything else to standard error. A failure is one sentence that begins with
+//! `trellis:` and an exit code that `--help` explains.
+
+mod bench;
+mod chart;
+mod doctor;
+mod exit;
+mod report;
+mod reproduce;
+mod run;
+mod svg;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+const AFTER_HELP: &str = "\
+Examples:
+  trellis run -n 4 ./program arguments    start four nodes on this host
+  trellis doctor                          say what this machine offers and what would make it faster
+  trellis bench fault --nodes 2           measure remote faults beside the floor of this machine
+  trellis reproduce libivy table4         the paper's numbers beside ours
+  trellis report record                   one HTML page from the records of a run
+
+Exit codes: 0 fine; 1 the answer is no; 2 wrong command line; 70 cluster failure; 71 refused by the operating system;
+74 a file cannot be read or written; 78 configuration refused; 126 and 127 the program cannot be executed or found;
+`run` ends with the status of the node that failed, or 128 + its signal.";
+
+/// One memory over several processes
+#[derive(Debug, Parser)]
+#[command(name = "trellis", version, max_term_width = 120, after_help = AFTER_HELP)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::RunArguments),
+    Doctor(doctor::DoctorArguments),
+    /// Measure this machine
+    #[command(subcommand)]
+    Bench(bench::Benchmark),
+    /// Make a paper's tables and figures again, its numbers beside ours
+    #[command(subcommand)]
+    Reproduce(reproduce::Paper),
+    Report(report::ReportArguments),
+    /// A node of `trellis bench`
+    #[command(hide = true)]
+    BenchNode {
+        /// The task as JSON
+        task: String,
+    },
+}
+
+fn main() -> ExitCode {
+    let ending = match CommandLine::parse().command {
+        Command::Run(arguments) => run::run(arguments),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
+        Command::Bench(benchmark) => bench::run(&benchmark),
+        Command::Reproduce(paper) => reproduce::run(&paper),
+        Command::Report(arguments) => report::report(&arguments),
+        Command::BenchNode { task } => bench::node::run(&task),
+    };
+    match ending {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            eprintln!("trellis: {failure}");
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        CommandLine::command().debug_assert();
+    }
+
+    #[test]
+    fn a_program_needs_no_dashes_and_keeps_its_own_flags() {
+        for line in [
+            &["trellis", "run", "-n", "2", "./program", "-x", "--json"][..],
+            &["trellis", "run", "-n", "2", "--", "./program", "-x", "--json"],
+        ] {
+            let parsed = CommandLine::try_parse_from(line).expect("parses");
+            let text = format!("{parsed:?}");
+            assert!(text.contains(r#"program: ["./program", "-x", "--json"]"#), "{text}");
+        }
+        assert!(CommandLine::try_parse_from(["trellis", "run", "-n", "2"]).is_err());
+        assert!(CommandLine::try_parse_from(["trellis", "run", "--unknown", "./program"]).is_err());
+    }
+}

@@ -1,0 +1,191 @@
+//! `trellis reproduce`: a paper's tables and figures, its numbers beside ours.
+//!
+//! A number of the paper's is printed only where the paper prints one; what it shows as a plot without numbers is
+//! called a plot.
+
+mod figures;
+mod tables;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+use serde_json::{Map, Value};
+
+use crate::bench::cluster::Common;
+use crate::exit::{self, Ending, Failure};
+use crate::report;
+use crate::run::existing_directory;
+use crate::svg::Picture;
+use crate::terminal::Progress;
+
+/// Papers whose results can be made again.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Paper {
+    Libivy(LibivyArguments),
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  trellis reproduce libivy                          everything; pictures go to trellis-reproduce/
+  trellis reproduce libivy table4
+  trellis reproduce libivy figure6 --runs 9 --directory pictures --json
+
+The paper ran on separate EC2 machines (Xeon E5-2676, one core each); here all nodes are on this machine.";
+
+/// libivy: Distributed Shared Virtual Memory (Mahar, 2021)
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct LibivyArguments {
+    /// Which table or figure; all of them when none is named
+    #[arg(value_enum)]
+    experiment: Option<Experiment>,
+    /// Runs of each configuration; the median is shown
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    runs: u32,
+    /// Where the pictures are written
+    #[arg(long, value_name = "DIRECTORY", default_value = "trellis-reproduce")]
+    directory: PathBuf,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// A table or figure of the paper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Experiment {
+    /// Local page fault latency
+    Table3,
+    /// Remote page fault latency
+    Table4,
+    /// Time for 1 to 8 nodes to count to 50 in turns
+    Figure4,
+    /// Which node touches which memory, psort and pdot
+    Figure5,
+    /// psort of 262144 elements on 1 to 6 nodes
+    Figure6,
+    /// pdot of 32768 elements on 1 to 6 nodes
+    Figure7,
+}
+
+/// What came out of an experiment.
+pub(super) struct Reproduced {
+    title: &'static str,
+    /// Column heads, then rows.
+    table: Vec<Vec<String>>,
+    remark: String,
+    json: Value,
+    pictures: Vec<(String, Picture)>,
+}
+
+/// What an experiment needs to know.
+pub(super) struct Settings<'a> {
+    runs: usize,
+    common: &'a Common,
+    progress: &'a mut Progress,
+}
+
+/// The `reproduce` subcommand.
+pub(crate) fn run(paper: &Paper) -> Ending {
+    let Paper::Libivy(arguments) = paper;
+    let experiments = match arguments.experiment {
+        Some(experiment) => vec![experiment],
+        None => Experiment::value_variants().to_vec(),
+    };
+    let mut progress = Progress::new();
+    let mut all = Map::new();
+    for experiment in experiments {
+        let mut settings =
+            Settings { runs: arguments.runs as usize, common: &arguments.common, progress: &mut progress };
+        let result = experiment.run(&mut settings)?;
+        progress.clear();
+        let written = write_pictures(arguments, result.pictures)?;
+        let mut json = result.json;
+        json["pictures"] = written.clone().into();
+        all.insert(experiment.name(), json);
+        if !arguments.common.json {
+            print_result(result.title, &result.table, &result.remark, &written);
+        }
+    }
+    if arguments.common.json {
+        println!("{}", serde_json::to_string_pretty(&all).map_err(|error| report::not_json(&error))?);
+    }
+    Ok(exit::FINE)
+}
+
+impl Experiment {
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    fn run(self, settings: &mut Settings) -> Result<Reproduced, Failure> {
+        match self {
+            Experiment::Table3 => tables::table3(settings),
+            Experiment::Table4 => tables::table4(settings),
+            Experiment::Figure4 => figures::figure4(settings),
+            Experiment::Figure5 => figures::figure5(settings),
+            Experiment::Figure6 => figures::figure6(settings),
+            Experiment::Figure7 => figures::figure7(settings),
+        }
+    }
+}
+
+fn write_pictures(arguments: &LibivyArguments, pictures: Vec<(String, Picture)>) -> Result<Vec<String>, Failure> {
+    let mut written = Vec::new();
+    for (name, picture) in pictures {
+        existing_directory(&arguments.directory)?;
+        let file = arguments.directory.join(name);
+        report::write(&file, &picture.into_file())?;
+        written.push(file.display().to_string());
+    }
+    Ok(written)
+}
+
+fn print_result(title: &str, table: &[Vec<String>], remark: &str, pictures: &[String]) {
+    println!("{title}\n");
+    print!("{}", aligned(table));
+    println!("\n{remark}");
+    for picture in pictures {
+        println!("picture: {picture}");
+    }
+    println!();
+}
+
+/// Columns under their heads: the first to the left, the others to the right.
+fn aligned(table: &[Vec<String>]) -> String {
+    let columns = table.iter().map(Vec::len).max().unwrap_or(0);
+    let wide: Vec<usize> = (0..columns)
+        .map(|column| {
+            table.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        })
+        .collect();
+    let mut out = String::new();
+    for row in table {
+        let cells: Vec<String> = row
+            .iter()
+            .enumerate()
+            .map(
+                |(column, cell)| {
+                    if column == 0 { format!("{cell:<0$}", wide[0]) } else { format!("{cell:>0$}", wide[column]) }
+                },
+            )
+            .collect();
+        out.push_str(&format!("  {}\n", cells.join("   ").trim_end()));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_stand_under_their_heads() {
+        let row = |cells: &[&str]| cells.iter().map(|cell| (*cell).to_owned()).collect::<Vec<_>>();
+        assert_eq!(aligned(&[row(&["fault", "µs"]), row(&["read", "12.5"])]), "  fault     µs\n  read    12.5\n");
+    }
+
+    #[test]
+    fn experiments_are_named_as_in_the_paper() {
+        let names: Vec<String> = Experiment::value_variants().iter().map(|experiment| experiment.name()).collect();
+        assert_eq!(names, ["table3", "table4", "figure4", "figure5", "figure6", "figure7"]);
+    }
+}

@@ -1,0 +1,220 @@
+//! Why a run failed: finds the first cause among what the nodes left behind, and says it in one sentence.
+//!
+//! Pure: looks at recorded endings only. A node that reports the loss of another (exit status 70) is a consequence and
+//! must never hide the node that was lost.
+
+use crate::exit;
+use crate::run::signals;
+
+/// How a node ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    Exited(i32),
+    Killed { signal: i32, core: bool },
+}
+
+/// One node, as the launcher saw it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Seen {
+    pub(super) pid: i32,
+    pub(super) ended: Option<Ended>,
+    /// Place in the order of endings.
+    pub(super) order: usize,
+    /// The launcher had already begun to end the nodes.
+    pub(super) was_told_to_end: bool,
+    pub(super) stopped: bool,
+    /// "while waiting in barrier 3", as its status page said when it ended; `None` if it never joined the cluster.
+    pub(super) doing: Option<String>,
+    /// The sentence the node left when it gave up.
+    pub(super) last_words: Option<String>,
+    /// It joined the cluster and did not leave it.
+    pub(super) still_member: bool,
+}
+
+impl Ended {
+    pub(crate) fn is_failure(self) -> bool {
+        self != Ended::Exited(0)
+    }
+
+    /// Whether this tells of another node's failure rather than its own.
+    pub(super) fn is_consequence(self) -> bool {
+        self == Ended::Exited(exit::CLUSTER.into())
+    }
+
+    /// The shell's exit code for such an end.
+    pub(crate) fn exit_code(self) -> u8 {
+        match self {
+            Ended::Exited(status) => status as u8,
+            Ended::Killed { signal, .. } => 128 + signal as u8,
+        }
+    }
+}
+
+/// The node that failed first, if any: a failure of its own before any consequence.
+pub(super) fn first_cause(nodes: &[Seen]) -> Option<usize> {
+    nodes
+        .iter()
+        .enumerate()
+        .filter(|(_, seen)| !seen.was_told_to_end)
+        .filter_map(|(node, seen)| seen.ended.filter(|ended| ended.is_failure()).map(|ended| (node, seen, ended)))
+        .min_by_key(|(_, seen, ended)| (ended.is_consequence(), seen.order))
+        .map(|(node, ..)| node)
+}
+
+/// The sentence about the node that failed first.
+pub(super) fn sentence(nodes: &[Seen], cause: usize) -> String {
+    let ended = nodes[cause].ended.unwrap_or(Ended::Exited(0));
+    if ended.is_consequence() {
+        if let Some(stopped) = (0..nodes.len()).find(|node| nodes[*node].stopped && *node != cause) {
+            return stopped_sentence(nodes, cause, stopped);
+        }
+        if let Some(early) = nodes.iter().position(|seen| seen.ended == Some(Ended::Exited(0)) && seen.still_member) {
+            return early_sentence(nodes, cause, early);
+        }
+    }
+    let mut text = format!("{} {}{}", named(nodes, cause), how(ended), doing(&nodes[cause]));
+    if let Some(words) = nodes[cause].last_words.as_ref().filter(|_| ended.is_consequence()) {
+        text.push_str(": ");
+        text.push_str(&without_signature(words, cause));
+    }
+    text + &the_others(nodes, cause)
+}
+
+fn stopped_sentence(nodes: &[Seen], cause: usize, stopped: usize) -> String {
+    let words = nodes[cause].last_words.as_ref().map(|words| format!(": {}", without_signature(words, cause)));
+    format!(
+        "{} is stopped (SIGSTOP or a debugger){}, and node {cause} gave up waiting{}{}",
+        named(nodes, stopped),
+        doing(&nodes[stopped]),
+        words.unwrap_or_default(),
+        the_others(nodes, usize::MAX)
+    )
+}
+
+fn early_sentence(nodes: &[Seen], cause: usize, early: usize) -> String {
+    format!(
+        "{} exited with status 0{} without leaving the cluster, and node {cause} still needed it{}",
+        named(nodes, early),
+        doing(&nodes[early]),
+        the_others(nodes, early)
+    )
+}
+
+fn named(nodes: &[Seen], node: usize) -> String {
+    format!("node {node} (pid {})", nodes[node].pid)
+}
+
+fn how(ended: Ended) -> String {
+    match ended {
+        Ended::Exited(101) => "exited with status 101 (a Rust panic)".to_owned(),
+        Ended::Exited(status) if status == i32::from(exit::CLUSTER) => {
+            "exited with status 70 (cluster failure)".to_owned()
+        }
+        Ended::Exited(status) if status == i32::from(exit::CONFIGURATION) => {
+            "exited with status 78 (configuration refused)".to_owned()
+        }
+        Ended::Exited(status) => format!("exited with status {status}"),
+        Ended::Killed { signal, core } => {
+            format!("was killed by {}{}", signals::name(signal), if core { " (core dumped)" } else { "" })
+        }
+    }
+}
+
+fn doing(seen: &Seen) -> String {
+    seen.doing.as_ref().map(|doing| format!(" while {doing}")).unwrap_or_default()
+}
+
+/// A node signs its sentence ("trellis: node 1: …"); inside ours the signature would be noise.
+fn without_signature(words: &str, node: usize) -> String {
+    let words = words.trim().trim_end_matches('.');
+    let words = words.strip_prefix("trellis: ").unwrap_or(words);
+    words.strip_prefix(&format!("node {node}: ")).unwrap_or(words).to_owned()
+}
+
+/// "; nodes 0, 2 were ended": those the launcher had to end, the cause excepted.
+pub(super) fn the_others(nodes: &[Seen], cause: usize) -> String {
+    let ended: Vec<String> = nodes
+        .iter()
+        .enumerate()
+        .filter(|(node, seen)| *node != cause && (seen.was_told_to_end || seen.ended.is_none()))
+        .map(|(node, _)| node.to_string())
+        .collect();
+    match ended.as_slice() {
+        [] => String::new(),
+        [one] => format!("; node {one} was ended"),
+        many => format!("; nodes {} were ended", many.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(node: usize, ended: Option<Ended>, order: usize) -> Seen {
+        Seen { pid: 4710 + node as i32, ended, order, ..Seen::default() }
+    }
+
+    const KILLED: Ended = Ended::Killed { signal: libc::SIGKILL, core: false };
+
+    #[test]
+    fn the_sentence_names_node_pid_signal_and_activity() {
+        let mut nodes = vec![seen(0, None, 0), seen(1, Some(KILLED), 0), seen(2, None, 0)];
+        nodes[1].doing = Some("waiting in barrier 3".to_owned());
+        assert_eq!(first_cause(&nodes), Some(1));
+        assert_eq!(
+            sentence(&nodes, 1),
+            "node 1 (pid 4711) was killed by SIGKILL while waiting in barrier 3; nodes 0, 2 were ended"
+        );
+        assert_eq!(KILLED.exit_code(), 137);
+    }
+
+    #[test]
+    fn a_consequence_does_not_hide_the_cause() {
+        let nodes = vec![seen(0, Some(Ended::Exited(70)), 0), seen(1, Some(KILLED), 1)];
+        assert_eq!(first_cause(&nodes), Some(1));
+        assert_eq!(sentence(&nodes, 1), "node 1 (pid 4711) was killed by SIGKILL");
+    }
+
+    #[test]
+    fn those_that_were_told_to_end_are_no_cause() {
+        let mut nodes = vec![seen(0, Some(Ended::Exited(1)), 3), seen(1, Some(KILLED), 1)];
+        nodes[1].was_told_to_end = true;
+        assert_eq!(first_cause(&nodes), Some(0));
+        assert_eq!(sentence(&nodes, 0), "node 0 (pid 4710) exited with status 1; node 1 was ended");
+    }
+
+    #[test]
+    fn a_cluster_failure_speaks_the_nodes_own_words_once() {
+        let mut nodes = vec![seen(0, Some(Ended::Exited(70)), 0)];
+        nodes[0].last_words = Some("trellis: node 0: node 1 was silent for 10 s".to_owned());
+        nodes[0].doing = Some("waiting in barrier 1".to_owned());
+        assert_eq!(
+            sentence(&nodes, 0),
+            "node 0 (pid 4710) exited with status 70 (cluster failure) while waiting in barrier 1: node 1 was silent for 10 s"
+        );
+    }
+
+    #[test]
+    fn a_stopped_node_is_named() {
+        let mut nodes = vec![seen(0, Some(Ended::Exited(70)), 0), seen(1, None, 0)];
+        nodes[1].stopped = true;
+        nodes[1].doing = Some("computing".to_owned());
+        assert_eq!(
+            sentence(&nodes, 0),
+            "node 1 (pid 4711) is stopped (SIGSTOP or a debugger) while computing, and node 0 gave up waiting; node 1 was ended"
+        );
+    }
+
+    #[test]
+    fn a_member_that_left_without_a_word_is_named() {
+        let mut nodes = vec![seen(0, Some(Ended::Exited(70)), 1), seen(1, Some(Ended::Exited(0)), 0)];
+        nodes[1].still_member = true;
+        assert!(sentence(&nodes, 0).starts_with("node 1 (pid 4711) exited with status 0 without leaving"));
+    }
+
+    #[test]
+    fn no_failure_no_cause() {
+        assert_eq!(first_cause(&[seen(0, Some(Ended::Exited(0)), 0), seen(1, None, 0)]), None);
+        assert!(!Ended::Exited(0).is_failure());
+    }
+}

@@ -1,0 +1,225 @@
+//! Starting one node: its process group, its descriptors, its environment, and its bond to the launcher.
+//!
+//! A node never outlives the launcher unseen: it gets the parent-death signal before it runs a line of its own.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::exit::{self, Failure};
+
+/// One node to start.
+pub(super) struct NodeCommand<'a> {
+    pub(super) node: usize,
+    pub(super) nodes: usize,
+    pub(super) program: &'a OsStr,
+    pub(super) arguments: &'a [OsString],
+    pub(super) environment: Vec<(String, OsString)>,
+    /// Descriptors the node keeps, under the numbers they have here.
+    pub(super) inherited: Vec<RawFd>,
+    pub(super) stdin: Stdio,
+    pub(super) output: NodeOutput,
+}
+
+/// Where the node's output goes.
+pub(super) enum NodeOutput {
+    /// The launcher's own standard output and standard error.
+    Inherited,
+    /// Pipes read by the launcher.
+    Pipes,
+    /// A file for standard output and one for standard error.
+    Files(File, File),
+}
+
+/// A node that runs.
+pub(super) struct Running {
+    pub(super) pid: i32,
+    pub(super) stdin: Option<OwnedFd>,
+    pub(super) stdout: Option<OwnedFd>,
+    pub(super) stderr: Option<OwnedFd>,
+}
+
+impl NodeCommand<'_> {
+    /// Starts the node. When this returns, the program has been executed: a program that is not there is an error here.
+    pub(super) fn spawn(self) -> Result<Running, Failure> {
+        let mut command = Command::new(self.program);
+        command.args(self.arguments.iter().map(|argument| substitute(argument, self.node, self.nodes)));
+        command.envs(self.environment);
+        command.stdin(self.stdin).process_group(0);
+        match self.output {
+            NodeOutput::Inherited => {}
+            NodeOutput::Pipes => {
+                command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            }
+            NodeOutput::Files(stdout, stderr) => {
+                command.stdout(stdout).stderr(stderr);
+            }
+        }
+        let inherited = self.inherited;
+        // SAFETY: getpid has no conditions.
+        let launcher = unsafe { libc::getpid() };
+        // SAFETY: the closure makes async-signal-safe system calls only and allocates nothing.
+        unsafe { command.pre_exec(move || bind_to_launcher(launcher, &inherited)) };
+        let mut child = command.spawn().map_err(|error| not_started(self.program, &error))?;
+        Ok(Running {
+            pid: child.id() as i32,
+            stdin: child.stdin.take().map(OwnedFd::from),
+            stdout: child.stdout.take().map(OwnedFd::from),
+            stderr: child.stderr.take().map(OwnedFd::from),
+        })
+    }
+}
+
+/// Runs in the child between fork and exec.
+fn bind_to_launcher(launcher: i32, inherited: &[RawFd]) -> io::Result<()> {
+    // SAFETY: system calls on plain integers and on one signal set that is filled before it is used.
+    unsafe {
+        if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // The launcher may have died before the line above took effect; then no signal will come.
+        if libc::getppid() != launcher {
+            libc::_exit(exit::CLUSTER.into());
+        }
+        // The launcher reads its signals from a descriptor and blocks them; the program gets them in the ordinary way.
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        if libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        for descriptor in inherited {
+            if libc::fcntl(*descriptor, libc::F_SETFD, 0) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Puts the node's number for `{node}` and the number of nodes for `{nodes}`.
+pub(super) fn substitute(argument: &OsStr, node: usize, nodes: usize) -> OsString {
+    match argument.to_str() {
+        Some(text) => text.replace("{nodes}", &nodes.to_string()).replace("{node}", &node.to_string()).into(),
+        // Bytes that are no text hold no word of ours that could be told from the rest.
+        None => argument.to_owned(),
+    }
+}
+
+/// The sentence and the shell's exit code for a program that could not be executed.
+fn not_started(program: &OsStr, error: &io::Error) -> Failure {
+    let shown = Path::new(program).display();
+    let exists_here = Path::new(program).exists();
+    let is_path = program.to_string_lossy().contains('/');
+    match error.kind() {
+        io::ErrorKind::NotFound if is_path && exists_here => Failure::new(
+            exit::NOT_EXECUTABLE,
+            format!(
+                "program `{shown}` names an interpreter that is not there; look at its first line with `head -1 {shown}`"
+            ),
+        ),
+        io::ErrorKind::NotFound if exists_here => Failure::new(
+            exit::NOT_FOUND,
+            format!("program `{shown}` was not found in PATH; a file of that name is here, run it as `./{shown}`"),
+        ),
+        io::ErrorKind::NotFound => Failure::new(
+            exit::NOT_FOUND,
+            format!(
+                "program `{shown}` was not found{}",
+                if is_path { "; check the path" } else { " in PATH; write the path to it" }
+            ),
+        ),
+        io::ErrorKind::PermissionDenied if Path::new(program).is_dir() => {
+            Failure::new(exit::NOT_EXECUTABLE, format!("program `{shown}` is a directory; name the program inside it"))
+        }
+        io::ErrorKind::PermissionDenied => Failure::new(
+            exit::NOT_EXECUTABLE,
+            format!("program `{shown}` may not be executed; make it executable with `chmod +x {shown}`"),
+        ),
+        _ if error.raw_os_error() == Some(libc::ENOEXEC) => Failure::new(
+            exit::NOT_EXECUTABLE,
+            format!("program `{shown}` is no executable; a script needs a first line such as `#!/bin/sh`"),
+        ),
+        _ => Failure::new(exit::NOT_EXECUTABLE, format!("program `{shown}` could not be started: {error}")),
+    }
+}
+
+/// The reading end of a pipe that holds these bytes and nothing more.
+pub(super) fn pipe_holding(bytes: &[u8]) -> Result<OwnedFd, Failure> {
+    let mut ends = [0; 2];
+    // SAFETY: pipe2 fills the two descriptors it is given room for, and they are owned by nothing else; the slice is
+    // valid for its length, and 32 bytes fit any pipe.
+    unsafe {
+        if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
+            return Err(Failure::system("make a pipe for the secret"));
+        }
+        let (reader, writer) = (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]));
+        if libc::write(writer.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) != bytes.len() as isize {
+            return Err(Failure::system("write the secret into its pipe"));
+        }
+        Ok(reader)
+    }
+}
+
+/// 32 bytes nobody can guess.
+pub(super) fn fresh_secret() -> Result<[u8; 32], Failure> {
+    let mut secret = [0u8; 32];
+    // SAFETY: the buffer is valid for its length.
+    let got = unsafe { libc::getrandom(secret.as_mut_ptr().cast(), secret.len(), 0) };
+    if got != secret.len() as isize {
+        return Err(Failure::system("draw a secret with getrandom"));
+    }
+    Ok(secret)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_and_nodes_are_substituted() {
+        let put = |text: &str| substitute(OsStr::new(text), 2, 4);
+        assert_eq!(put("part-{node}-of-{nodes}"), "part-2-of-4");
+        assert_eq!(put("{other} {node"), "{other} {node");
+    }
+
+    #[test]
+    fn a_program_that_cannot_run_has_the_shells_exit_code() {
+        let spawn = |program: &str| {
+            NodeCommand {
+                node: 0,
+                nodes: 1,
+                program: OsStr::new(program),
+                arguments: &[],
+                environment: Vec::new(),
+                inherited: Vec::new(),
+                stdin: Stdio::null(),
+                output: NodeOutput::Inherited,
+            }
+            .spawn()
+            .err()
+            .expect("must fail")
+        };
+        let missing = spawn("/nonexistent/program");
+        assert_eq!(missing.code, exit::NOT_FOUND);
+        assert!(missing.sentence.contains("`/nonexistent/program` was not found"), "{missing}");
+        let directory = spawn("/tmp");
+        assert_eq!(directory.code, exit::NOT_EXECUTABLE);
+        assert!(directory.sentence.contains("is a directory"), "{directory}");
+        assert_eq!(spawn("/etc/passwd").code, exit::NOT_EXECUTABLE);
+        assert_eq!(spawn("no-such-program-anywhere").code, exit::NOT_FOUND);
+    }
+
+    #[test]
+    fn the_secret_pipe_holds_the_secret_and_ends() {
+        let secret = fresh_secret().expect("secret");
+        assert_ne!(secret, [0; 32]);
+        let mut file = File::from(pipe_holding(&secret).expect("pipe"));
+        let mut read = Vec::new();
+        io::Read::read_to_end(&mut file, &mut read).expect("read");
+        assert_eq!(read, secret);
+    }
+}

@@ -1,0 +1,107 @@
+//! The guard: a tiny process that ends the nodes' process groups when the launcher is killed by SIGKILL.
+//!
+//! The parent-death signal reaches the nodes themselves, not what they started (a shell's children, a pipeline). The
+//! guard waits on a pipe that only the launcher holds: end of file without the farewell means that the launcher is
+//! gone. It must never outlive the launcher's last word and never run anything but system calls.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::exit::Failure;
+
+/// Written instead of a process group when the run ended in order.
+const FAREWELL: i32 = 0;
+/// Groups the guard can remember: one per node.
+const GROUPS_MAX: usize = trellis::config::NODES_MAX;
+
+/// The launcher's end of the guard.
+pub(super) struct Guard {
+    pipe: Option<OwnedFd>,
+    pid: i32,
+}
+
+impl Guard {
+    /// Starts the guard. Must be called while the process has one thread and before the nodes exist.
+    pub(super) fn start() -> Result<Guard, Failure> {
+        let mut ends = [0; 2];
+        // SAFETY: pipe2 fills the two descriptors it is given room for.
+        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+            return Err(Failure::system("make a pipe"));
+        }
+        // SAFETY: the child runs `watch`, which makes system calls only and never returns.
+        match unsafe { libc::fork() } {
+            -1 => Err(Failure::system("fork")),
+            0 => watch(ends[0]),
+            pid => {
+                // SAFETY: both descriptors come from pipe2 above and are owned by nothing else.
+                let (reader, writer) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
+                drop(reader);
+                Ok(Guard { pipe: Some(writer), pid })
+            }
+        }
+    }
+
+    pub(super) fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Puts a process group under the guard.
+    pub(super) fn watch_group(&self, group: i32) {
+        self.tell(group);
+    }
+
+    fn tell(&self, word: i32) {
+        if let Some(pipe) = &self.pipe {
+            let bytes = word.to_ne_bytes();
+            // SAFETY: the buffer is valid for its length. Four bytes into a pipe are written whole or not at all;
+            // a guard that is gone (EPIPE, SIGPIPE is ignored) leaves the run as safe as without one.
+            unsafe { libc::write(pipe.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.tell(FAREWELL);
+        self.pipe = None;
+        // SAFETY: waits for our own child, which ends at the farewell.
+        unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) };
+    }
+}
+
+/// The guard's whole life.
+fn watch(pipe: i32) -> ! {
+    // SAFETY: system calls on plain data only, in a process that was forked from a single thread; nothing of the
+    // parent's memory is changed or freed, and `_exit` runs no destructor.
+    unsafe {
+        // Its own session: no signal of the terminal arrives here.
+        libc::setsid();
+        libc::prctl(libc::PR_SET_NAME, c"trellis-guard".as_ptr());
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::sigprocmask(libc::SIG_SETMASK, &all, std::ptr::null_mut());
+        // Holds nothing but its pipe: an open copy of somebody's output would keep a reader waiting, and the writing
+        // end it inherited would keep the end of file from ever coming.
+        libc::dup2(pipe, 0);
+        libc::syscall(libc::SYS_close_range, 1, u32::MAX, 0);
+        let mut groups = [0i32; GROUPS_MAX];
+        let mut known = 0;
+        loop {
+            let mut word = 0i32;
+            let got = libc::read(0, (&raw mut word).cast(), size_of::<i32>());
+            if got == size_of::<i32>() as isize {
+                if word == FAREWELL {
+                    libc::_exit(0);
+                }
+                if known < GROUPS_MAX {
+                    groups[known] = word;
+                    known += 1;
+                }
+            } else {
+                for group in &groups[..known] {
+                    libc::kill(-group, libc::SIGKILL);
+                }
+                libc::_exit(0);
+            }
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! `trellis run`: starts the nodes of a cluster on this host, as `mpirun` would, and ends them all together.
+//!
+//! The launcher makes the listening sockets, the secret and the status pages itself and hands them over as open
+//! descriptors: no port is guessed, no secret is seen in a process list, no file is left behind.
+
+mod cause;
+mod child;
+mod descendants;
+mod guard;
+mod output;
+pub(crate) mod signals;
+mod status;
+mod stdin;
+mod supervise;
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::os::fd::{AsRawFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use clap::{Args, ValueEnum};
+use trellis::config::{self, Sources};
+use trellis::launch;
+
+use crate::exit::{self, Ending, Failure};
+use crate::terminal;
+use cause::Seen;
+use child::{NodeCommand, NodeOutput, Running};
+use guard::Guard;
+use signals::Signals;
+use status::NodeStatus;
+use supervise::{Finished, Supervisor, Treatment};
+
+/// What becomes of the nodes' output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputMode {
+    /// Every line begins with its node: `[0] …`
+    Prefix,
+    /// The nodes write straight to the launcher's own output
+    Raw,
+    /// Each node writes to `node-<i>.out` and `node-<i>.err`
+    Files,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  trellis run -n 4 ./psort --input numbers.bin --output sorted.bin
+  trellis run -n 2 --set region_bytes=1GiB --stats -- ./program --verbose
+  trellis run -n 3 --output files --output-directory logs ./program part-{node}-of-{nodes}
+  trellis run -n 2 --record record ./program && trellis report record
+
+`{node}` and `{nodes}` in the program's arguments become the node's number and the number of nodes.
+Standard input goes to node 0; the other nodes read from /dev/null.
+
+Exit codes: 0 every node ended well; the failed node's own status, or 128 + its signal; 70 cluster failure;
+78 configuration refused; 126 program cannot be executed; 127 program not found; 2 wrong command line.";
+
+/// Start the nodes of a cluster on this host
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RunArguments {
+    /// Number of nodes
+    #[arg(short = 'n', long = "nodes", default_value_t = 1, value_name = "N")]
+    nodes: usize,
+    /// Configuration file: trellis.toml or libivy's JSON
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Override one configuration key for every node; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// What becomes of the nodes' output
+    #[arg(long, value_enum, default_value_t = OutputMode::Prefix, value_name = "MODE")]
+    output: OutputMode,
+    /// Where `--output files` puts its files
+    #[arg(long, value_name = "DIRECTORY", default_value = "trellis-output")]
+    output_directory: PathBuf,
+    /// Write each node's record into this directory; `trellis report DIRECTORY` draws it
+    #[arg(long, value_name = "DIRECTORY")]
+    record: Option<PathBuf>,
+    /// Print each node's counters on standard error at the end
+    #[arg(long)]
+    stats: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// How the nodes' output is treated.
+pub(crate) enum Output {
+    Prefix,
+    Raw,
+    Files(PathBuf),
+    /// Standard output is kept for the command itself; standard error is prefixed.
+    Kept,
+}
+
+/// A run to be made.
+pub(crate) struct Plan {
+    pub(crate) nodes: usize,
+    pub(crate) program: OsString,
+    pub(crate) arguments: Vec<OsString>,
+    pub(crate) config: Option<PathBuf>,
+    /// Configuration keys and values, handed over as environment.
+    pub(crate) settings: Vec<(String, String)>,
+    pub(crate) output: Output,
+    /// Descriptors of this process that a node keeps under their numbers; one list per node, missing lists are empty.
+    pub(crate) inherited: Vec<Vec<RawFd>>,
+    /// Whether node 0 gets this process's standard input.
+    pub(crate) with_stdin: bool,
+}
+
+/// What is left of a run that was made.
+pub(crate) struct Made {
+    /// Standard output of each node, with [`Output::Kept`].
+    pub(crate) stdout: Vec<Vec<u8>>,
+    /// The counters of each node, as its status page had them last.
+    pub(crate) counters: Vec<Option<trellis::Counters>>,
+    /// The exit code of the run, and the sentence when it failed.
+    pub(crate) ending: Ending,
+}
+
+/// The `run` subcommand.
+pub(crate) fn run(arguments: RunArguments) -> Ending {
+    let show_counters = arguments.stats;
+    let plan = arguments.into_plan()?;
+    let made = launch(&plan)?;
+    if show_counters {
+        eprint!("{}", status::counter_table(&made.counters));
+    }
+    made.ending
+}
+
+impl RunArguments {
+    fn into_plan(self) -> Result<Plan, Failure> {
+        let mut settings = Vec::new();
+        for setting in &self.set {
+            let Some((key, value)) = setting.split_once('=') else {
+                return Err(Failure::new(
+                    exit::USAGE,
+                    format!("--set {setting}: a key and a value are needed, as in `--set region_bytes=1GiB`"),
+                ));
+            };
+            settings.push((key.trim().to_owned(), value.to_owned()));
+        }
+        if let Some(directory) = &self.record {
+            let directory = existing_directory(directory)?;
+            settings.push(("record".to_owned(), directory.to_string_lossy().into_owned()));
+        }
+        let output = match self.output {
+            OutputMode::Prefix => Output::Prefix,
+            OutputMode::Raw => Output::Raw,
+            OutputMode::Files => Output::Files(existing_directory(&self.output_directory)?),
+        };
+        let mut program = self.program.into_iter();
+        Ok(Plan {
+            nodes: self.nodes,
+            program: program.next().unwrap_or_default(),
+            arguments: program.collect(),
+            config: self.config.as_deref().map(readable_file).transpose()?,
+            settings,
+            output,
+            inherited: Vec::new(),
+            with_stdin: true,
+        })
+    }
+}
+
+/// Makes the directory if it is not there, and gives its absolute path: a node may change its working directory.
+pub(crate) fn existing_directory(directory: &Path) -> Result<PathBuf, Failure> {
+    fs::create_dir_all(directory).and_then(|()| fs::canonicalize(directory)).map_err(|error| {
+        Failure::new(exit::FILE, format!("cannot make the directory {}: {error}", directory.display()))
+    })
+}
+
+fn readable_file(file: &Path) -> Result<PathBuf, Failure> {
+    fs::canonicalize(file).map_err(|error| {
+        Failure::new(exit::CONFIGURATION, format!("cannot read the configuration {}: {error}", file.display()))
+    })
+}
+
+/// Starts the nodes, waits for them, and leaves nothing behind.
+pub(crate) fn launch(plan: &Plan) -> Result<Made, Failure> {
+    if plan.nodes == 0 || plan.nodes > config::NODES_MAX {
+        let sentence = format!("-n {}: the number of nodes must be 1 to {}", plan.nodes, config::NODES_MAX);
+        return Err(Failure::new(exit::USAGE, sentence));
+    }
+    let wiring = Wiring::new(plan)?;
+    descendants::adopt_orphans();
+    let signals = Signals::block()?;
+    let guard = Guard::start()?;
+    let mut supervisor = Supervisor::new(&signals, &guard);
+    for node in 0..plan.nodes {
+        match start(plan, &wiring, node) {
+            Ok((running, status)) => supervisor.adopt(running, status, plan.output.treatment()),
+            Err(failure) => {
+                supervisor.abandon()?;
+                return Err(failure);
+            }
+        }
+    }
+    drop(wiring);
+    let finished = supervisor.supervise()?;
+    let ending = ending_of(&finished);
+    let counters = finished.statuses.iter().map(NodeStatus::counters).collect();
+    Ok(Made { stdout: finished.stdout, counters, ending })
+}
+
+/// What all nodes of a run have in common.
+struct Wiring {
+    /// Listening already, on a port the kernel chose: a peer that dials early waits in the backlog.
+    listeners: Vec<TcpListener>,
+    secret: [u8; 32],
+    environment: Vec<(String, OsString)>,
+}
+
+impl Wiring {
+    fn new(plan: &Plan) -> Result<Wiring, Failure> {
+        let mut listeners = Vec::new();
+        let mut addresses = Vec::new();
+        for _ in 0..plan.nodes {
+            let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| no_port(&error))?;
+            addresses.push(listener.local_addr().map_err(|error| no_port(&error))?.to_string());
+            listeners.push(listener);
+        }
+        let addresses = addresses.join(",");
+        check_configuration(plan, &addresses)?;
+        let mut environment = vec![(launch::NODES_VARIABLE.to_owned(), OsString::from(addresses))];
+        if let Some(file) = &plan.config {
+            environment.push((config::FILE_VARIABLE.to_owned(), file.clone().into_os_string()));
+        }
+        for (key, value) in &plan.settings {
+            let name = format!("{}{}", config::VARIABLE_PREFIX, key.to_ascii_uppercase());
+            environment.push((name, OsString::from(value)));
+        }
+        Ok(Wiring { listeners, secret: child::fresh_secret()?, environment })
+    }
+}
+
+fn no_port(error: &std::io::Error) -> Failure {
+    Failure::new(
+        exit::SYSTEM,
+        format!("cannot listen on 127.0.0.1: {error}; see `trellis doctor` for the limits of this machine"),
+    )
+}
+
+/// Reads the configuration as the nodes will, so that a mistake is told once and before anything starts.
+fn check_configuration(plan: &Plan, addresses: &str) -> Result<(), Failure> {
+    let mut sources = Sources::new().process_environment().variable(launch::NODES_VARIABLE, addresses);
+    if let Some(file) = &plan.config {
+        sources = sources.file(file);
+    }
+    for (key, value) in &plan.settings {
+        if matches!(key.as_str(), "nodes" | "node") {
+            let sentence =
+                format!("--set {key}={value}: trellis run gives every node its number and address; use -n N");
+            return Err(Failure::new(exit::CONFIGURATION, sentence));
+        }
+        sources = sources.set(format!("{key}={value}"));
+    }
+    let read = sources.load_for_all().map_err(|error| Failure::new(exit::CONFIGURATION, error.to_string()))?;
+    if read.node_count() != plan.nodes {
+        let sentence = format!("-n {}: the configuration is for {} nodes", plan.nodes, read.node_count());
+        return Err(Failure::new(exit::CONFIGURATION, sentence));
+    }
+    Ok(())
+}
+
+/// Starts one node.
+fn start(plan: &Plan, wiring: &Wiring, node: usize) -> Result<(Running, NodeStatus), Failure> {
+    let status = NodeStatus::create()?;
+    let secret = child::pipe_holding(&wiring.secret)?;
+    let listener = &wiring.listeners[node];
+    let mut inherited = vec![listener.as_raw_fd(), secret.as_raw_fd(), status.descriptor()];
+    let mut environment = wiring.environment.clone();
+    for (name, value) in [
+        (launch::NODE_VARIABLE, node as i64),
+        (launch::LISTEN_FD_VARIABLE, listener.as_raw_fd().into()),
+        (launch::SECRET_FD_VARIABLE, secret.as_raw_fd().into()),
+        (launch::STATUS_FD_VARIABLE, status.descriptor().into()),
+    ] {
+        environment.push((name.to_owned(), value.to_string().into()));
+    }
+    inherited.extend(plan.inherited.get(node).into_iter().flatten());
+    let command = NodeCommand {
+        node,
+        nodes: plan.nodes,
+        program: &plan.program,
+        arguments: &plan.arguments,
+        environment,
+        inherited,
+        stdin: if node == 0 && plan.with_stdin { stdin::for_node_zero() } else { Stdio::null() },
+        output: plan.output.of_node(node)?,
+    };
+    let running = command.spawn()?;
+    Ok((running, status))
+}
+
+impl Output {
+    fn of_node(&self, node: usize) -> Result<NodeOutput, Failure> {
+        match self {
+            Output::Prefix | Output::Kept => Ok(NodeOutput::Pipes),
+            Output::Raw => Ok(NodeOutput::Inherited),
+            Output::Files(directory) => {
+                let create = |ending: &str| {
+                    let path = directory.join(format!("node-{node}.{ending}"));
+                    File::create(&path)
+                        .map_err(|error| Failure::new(exit::FILE, format!("cannot write {}: {error}", path.display())))
+                };
+                Ok(NodeOutput::Files(create("out")?, create("err")?))
+            }
+        }
+    }
+
+    fn treatment(&self) -> Treatment {
+        Treatment {
+            keep_stdout: matches!(self, Output::Kept),
+            colour: [terminal::colour_wanted(&std::io::stdout()), terminal::colour_wanted(&std::io::stderr())],
+        }
+    }
+}
+
+/// The exit code of the run, or the sentence about its first cause of failure.
+fn ending_of(finished: &Finished) -> Ending {
+    let seen: &[Seen] = &finished.seen;
+    if let Some(cause) = cause::first_cause(seen) {
+        let code = seen[cause].ended.map_or(exit::CLUSTER, cause::Ended::exit_code);
+        return Err(Failure::new(code, cause::sentence(seen, cause)));
+    }
+    if finished.reader_gone {
+        // As a program in a pipe ends when its reader goes away: by SIGPIPE, without a word.
+        return Ok(128 + libc::SIGPIPE as u8);
+    }
+    let failed = seen.iter().filter_map(|seen| seen.ended).find(|ended| ended.is_failure());
+    match (finished.asked_by, failed) {
+        (Some(signal), Some(_)) => {
+            let sentence = format!("interrupted by {}{}", signals::name(signal), cause::the_others(seen, usize::MAX));
+            Err(Failure::new(128 + signal as u8, sentence))
+        }
+        _ => Ok(exit::FINE),
+    }
+}

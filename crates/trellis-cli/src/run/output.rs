@@ -1,0 +1,239 @@
+//! The nodes' output on its way to the launcher's: line by line, prefixed, never torn, never blocking the launcher.
+//!
+//! A line is passed on when it is complete; what a node leaves unfinished is completed when the node ends. Reading
+//! stops while [`PENDING_BYTES_MAX`] wait for a slow reader, so that a node feels the back-pressure it would feel
+//! without us.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+/// Bytes that may wait for a slow reader of the launcher's output before the nodes are no longer read.
+const PENDING_BYTES_MAX: usize = 256 * 1024;
+/// A line longer than this is passed on in pieces.
+const LINE_BYTES_MAX: usize = 64 * 1024;
+/// A pipe that polls writable has room for this much (PIPE_BUF), so that such a write never blocks.
+const WRITE_BYTES: usize = 4096;
+
+/// Cuts a stream of bytes into lines and puts a prefix before each.
+pub(super) struct LineCutter {
+    prefix: Vec<u8>,
+    partial: Vec<u8>,
+}
+
+impl LineCutter {
+    /// `node` is named in the prefix, in colour when `colour`.
+    pub(super) fn new(node: usize, colour: bool) -> LineCutter {
+        const COLOURS: [u8; 6] = [36, 33, 35, 32, 34, 31];
+        let prefix = if colour {
+            format!("\x1b[{}m[{node}]\x1b[0m ", COLOURS[node % COLOURS.len()])
+        } else {
+            format!("[{node}] ")
+        };
+        LineCutter { prefix: prefix.into_bytes(), partial: Vec::new() }
+    }
+
+    /// Takes bytes and appends the lines they complete to `into`.
+    pub(super) fn feed(&mut self, mut bytes: &[u8], into: &mut Vec<u8>) {
+        while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
+            self.partial.extend_from_slice(&bytes[..end]);
+            self.finish_line(into);
+            bytes = &bytes[end + 1..];
+        }
+        for piece in bytes.chunks(LINE_BYTES_MAX) {
+            self.partial.extend_from_slice(piece);
+            if self.partial.len() >= LINE_BYTES_MAX {
+                self.finish_line(into);
+            }
+        }
+    }
+
+    /// The stream ended: an unfinished line is finished.
+    pub(super) fn end(&mut self, into: &mut Vec<u8>) {
+        if !self.partial.is_empty() {
+            self.finish_line(into);
+        }
+    }
+
+    fn finish_line(&mut self, into: &mut Vec<u8>) {
+        into.extend_from_slice(&self.prefix);
+        into.append(&mut self.partial);
+        into.push(b'\n');
+    }
+}
+
+/// Where a stream's bytes go.
+pub(super) enum Destination {
+    /// Lines with a prefix, to the launcher's standard output (0) or standard error (1).
+    Lines { cutter: LineCutter, outlet: usize },
+    /// Kept whole, for the command itself.
+    Kept(Vec<u8>),
+}
+
+/// The reading end of one node's standard output or standard error.
+pub(super) struct Stream {
+    descriptor: OwnedFd,
+    pub(super) destination: Destination,
+}
+
+impl Stream {
+    pub(super) fn new(descriptor: OwnedFd, destination: Destination) -> Stream {
+        set_non_blocking(descriptor.as_raw_fd());
+        Stream { descriptor, destination }
+    }
+
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.descriptor.as_raw_fd()
+    }
+
+    /// Whether the place its bytes go to has room.
+    pub(super) fn has_room(&self, outlets: &[Outlet; 2]) -> bool {
+        match &self.destination {
+            Destination::Lines { outlet, .. } => outlets[*outlet].has_room(),
+            Destination::Kept(_) => true,
+        }
+    }
+
+    /// Reads once; `false` at the end of the stream.
+    pub(super) fn pump(&mut self, outlets: &mut [Outlet; 2]) -> bool {
+        let mut buffer = [0u8; 16 * 1024];
+        // SAFETY: the buffer is valid for its length.
+        let got = unsafe { libc::read(self.descriptor.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
+        if got < 0 {
+            let error = io::Error::last_os_error().kind();
+            return matches!(error, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
+        }
+        match &mut self.destination {
+            Destination::Lines { cutter, outlet } if got == 0 => cutter.end(&mut outlets[*outlet].pending),
+            Destination::Lines { cutter, outlet } => {
+                cutter.feed(&buffer[..got as usize], &mut outlets[*outlet].pending);
+            }
+            Destination::Kept(bytes) => bytes.extend_from_slice(&buffer[..got as usize]),
+        }
+        outlets.iter_mut().for_each(Outlet::forget_if_closed);
+        got > 0
+    }
+
+    /// The bytes kept for the command.
+    pub(super) fn into_kept(self) -> Vec<u8> {
+        match self.destination {
+            Destination::Kept(bytes) => bytes,
+            Destination::Lines { .. } => Vec::new(),
+        }
+    }
+}
+
+/// The launcher's own standard output or standard error.
+pub(super) struct Outlet {
+    pub(super) descriptor: RawFd,
+    pending: Vec<u8>,
+    /// How much at the front of `pending` is written already: moving the rest after every write would cost more.
+    written: usize,
+    closed: bool,
+}
+
+impl Outlet {
+    pub(super) fn new(descriptor: RawFd) -> Outlet {
+        Outlet { descriptor, pending: Vec::new(), written: 0, closed: false }
+    }
+
+    /// What nobody reads is taken from the nodes all the same, so that they can end.
+    fn has_room(&self) -> bool {
+        self.closed || self.pending.len() - self.written < PENDING_BYTES_MAX
+    }
+
+    fn forget_if_closed(&mut self) {
+        if self.closed {
+            self.forget();
+        }
+    }
+
+    fn forget(&mut self) {
+        self.pending.clear();
+        self.written = 0;
+    }
+
+    pub(super) fn wants_to_write(&self) -> bool {
+        !self.pending.is_empty() && !self.closed
+    }
+
+    /// Writes what a writable descriptor takes without blocking; returns whether the reader just went away.
+    pub(super) fn write_some(&mut self) -> bool {
+        let end = self.pending.len().min(self.written + WRITE_BYTES);
+        let bytes = &self.pending[self.written..end];
+        // SAFETY: the slice is valid for its length.
+        let written = unsafe { libc::write(self.descriptor, bytes.as_ptr().cast(), bytes.len()) };
+        if written >= 0 {
+            self.written += written as usize;
+            if self.written == self.pending.len() {
+                self.forget();
+            } else if self.written >= PENDING_BYTES_MAX {
+                self.pending.drain(..self.written);
+                self.written = 0;
+            }
+            return false;
+        }
+        let kind = io::Error::last_os_error().kind();
+        if matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) {
+            return false;
+        }
+        self.closed = true;
+        self.forget();
+        true
+    }
+}
+
+/// Keeps a read or write on a descriptor of our own from blocking.
+pub(super) fn set_non_blocking(descriptor: RawFd) {
+    // SAFETY: fcntl on an open descriptor; flags are plain integers.
+    unsafe {
+        let flags = libc::fcntl(descriptor, libc::F_GETFL);
+        libc::fcntl(descriptor, libc::F_SETFL, flags | libc::O_NONBLOCK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cut(pieces: &[&str]) -> String {
+        let mut cutter = LineCutter::new(3, false);
+        let mut out = Vec::new();
+        for piece in pieces {
+            cutter.feed(piece.as_bytes(), &mut out);
+        }
+        cutter.end(&mut out);
+        String::from_utf8(out).expect("text")
+    }
+
+    #[test]
+    fn lines_get_a_prefix_and_stay_whole() {
+        assert_eq!(cut(&["he", "llo\nwor", "ld\n"]), "[3] hello\n[3] world\n");
+    }
+
+    #[test]
+    fn an_unfinished_line_is_finished_at_the_end() {
+        assert_eq!(cut(&["no newline"]), "[3] no newline\n");
+        assert_eq!(cut(&[]), "");
+    }
+
+    #[test]
+    fn an_empty_line_keeps_its_place() {
+        assert_eq!(cut(&["\n\na\n"]), "[3] \n[3] \n[3] a\n");
+    }
+
+    #[test]
+    fn an_endless_line_is_passed_on_in_pieces() {
+        let long = "x".repeat(LINE_BYTES_MAX * 2 + 1);
+        let out = cut(&[&long]);
+        assert_eq!(out.lines().count(), 3);
+        assert_eq!(out.matches('x').count(), long.len());
+    }
+
+    #[test]
+    fn colour_is_in_the_prefix_only() {
+        let mut cutter = LineCutter::new(0, true);
+        let mut out = Vec::new();
+        cutter.feed(b"plain\n", &mut out);
+        assert_eq!(out, b"\x1b[36m[0]\x1b[0m plain\n");
+    }
+}

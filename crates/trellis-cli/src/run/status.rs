@@ -1,0 +1,89 @@
+//! What a node shows its launcher: what it was doing, its last words, its counters.
+//!
+//! The page is only read here. A program that is no Trellis program never opens it, and is then described by nothing.
+
+use std::os::fd::RawFd;
+
+use trellis::launch::{Activity, StatusPage};
+use trellis::record::Counters;
+
+use crate::exit::Failure;
+use crate::run::cause::Seen;
+
+/// The launcher's side of a node's status page.
+pub(super) struct NodeStatus {
+    page: StatusPage,
+}
+
+impl NodeStatus {
+    pub(super) fn create() -> Result<NodeStatus, Failure> {
+        let page = StatusPage::create().map_err(|error| {
+            Failure::new(crate::exit::SYSTEM, format!("cannot make a status page in shared memory: {error}"))
+        })?;
+        Ok(NodeStatus { page })
+    }
+
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.page.descriptor()
+    }
+
+    /// Writes down what the node does at this moment, or did last.
+    pub(super) fn describe(&self, seen: &mut Seen) {
+        let activity = self.page.activity().map(|(activity, _)| activity);
+        seen.doing = activity.map(|activity| activity.to_string());
+        seen.last_words = self.page.failure();
+        seen.still_member = activity.is_some_and(|activity| activity != Activity::Left);
+    }
+
+    /// The node's counters; `None` if it never joined a cluster.
+    pub(super) fn counters(&self) -> Option<Counters> {
+        (self.page.pid() != 0).then(|| self.page.counters().load())
+    }
+}
+
+/// The counters of all nodes side by side; rows of zeros are left out.
+pub(super) fn counter_table(nodes: &[Option<Counters>]) -> String {
+    let columns: Vec<(usize, &Counters)> =
+        nodes.iter().enumerate().filter_map(|(node, counters)| Some((node, counters.as_ref()?))).collect();
+    if columns.is_empty() {
+        return "no node joined the cluster, so there are no counters\n".to_owned();
+    }
+    let mut table = format!("{:<22}", "counter");
+    for (node, _) in &columns {
+        table.push_str(&format!("{:>16}", format!("node {node}")));
+    }
+    table.push('\n');
+    for (row, name) in Counters::NAMES.iter().enumerate() {
+        let values: Vec<u64> =
+            columns.iter().filter_map(|(_, counters)| counters.entries().nth(row)).map(|(_, value)| value).collect();
+        if values.iter().any(|value| *value > 0) {
+            table.push_str(&format!("{name:<22}"));
+            table.extend(values.iter().map(|value| format!("{value:>16}")));
+            table.push('\n');
+        }
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_has_a_column_per_member_and_no_row_of_zeros() {
+        let one = Counters { read_faults: 7, ..Counters::default() };
+        let table = counter_table(&[Some(one), None, Some(Counters::default())]);
+        assert!(table.contains("node 0") && table.contains("node 2") && !table.contains("node 1"), "{table}");
+        assert!(table.contains("read_faults") && !table.contains("write_faults"), "{table}");
+        assert!(counter_table(&[None]).contains("no node joined"));
+    }
+
+    #[test]
+    fn a_page_nobody_opened_describes_nothing() {
+        let status = NodeStatus::create().expect("page");
+        let mut seen = Seen::default();
+        status.describe(&mut seen);
+        assert!(seen.doing.is_none() && seen.last_words.is_none() && !seen.still_member);
+        assert_eq!(status.counters(), None);
+    }
+}

@@ -1,0 +1,380 @@
+//! The launcher's loop: waits for nodes, signals and output at once, and ends everything when one node fails.
+//!
+//! One thread, one `poll`, no sleep without a deadline. A run that failed is over within two seconds: SIGTERM at once,
+//! SIGKILL after [`TERMINATE_TIME`]. When the loop returns, no process that a node started is left.
+
+use std::time::{Duration, Instant};
+
+use crate::exit::Failure;
+use crate::run::cause::{self, Ended, Seen};
+use crate::run::child::Running;
+use crate::run::descendants;
+use crate::run::guard::Guard;
+use crate::run::output::{Destination, LineCutter, Outlet, Stream};
+use crate::run::signals::{self, Signals};
+use crate::run::status::NodeStatus;
+use crate::run::stdin::Relay;
+
+/// How long a reported consequence (exit status 70) waits for its cause to show up.
+const DECIDE_TIME: Duration = Duration::from_millis(300);
+/// How long nodes have between SIGTERM and SIGKILL.
+const TERMINATE_TIME: Duration = Duration::from_millis(1000);
+/// How long nodes have to follow a forwarded SIGINT, SIGTERM or SIGQUIT before the launcher ends them.
+const ASKED_TIME: Duration = Duration::from_millis(800);
+/// How long what the nodes left running (a `tee`, say) may take to finish by itself.
+const LEFTOVER_TIME: Duration = Duration::from_millis(500);
+
+/// The same between SIGTERM and SIGKILL when the run failed: it has to be over soon.
+const LEFTOVER_TIME_FAILED: Duration = Duration::from_millis(150);
+
+/// What is being done about the nodes.
+enum Stage {
+    Running,
+    /// A consequence was reported; its cause may follow.
+    Deciding(Instant),
+    /// Somebody asked for the end; the nodes are given time to follow by themselves.
+    Asked(Instant),
+    /// SIGTERM was sent; SIGKILL follows.
+    Terminating(Instant),
+    Killed,
+}
+
+/// A node under supervision.
+struct Node {
+    seen: Seen,
+    status: NodeStatus,
+    streams: [Option<Stream>; 2],
+    kept: [Vec<u8>; 2],
+}
+
+/// The launcher at work.
+pub(super) struct Supervisor<'a> {
+    nodes: Vec<Node>,
+    signals: &'a Signals,
+    guard: &'a Guard,
+    outlets: [Outlet; 2],
+    relay: Relay,
+    stage: Stage,
+    endings: usize,
+    asked_by: Option<i32>,
+    asked_count: usize,
+    reader_gone: bool,
+}
+
+/// How the run ended.
+pub(super) struct Finished {
+    pub(super) seen: Vec<Seen>,
+    pub(super) statuses: Vec<NodeStatus>,
+    /// Standard output of each node, when it was kept.
+    pub(super) stdout: Vec<Vec<u8>>,
+    /// The signal by which somebody asked the run to end.
+    pub(super) asked_by: Option<i32>,
+    /// The reader of the launcher's output went away.
+    pub(super) reader_gone: bool,
+}
+
+/// How the streams of a node are treated.
+#[derive(Clone, Copy)]
+pub(super) struct Treatment {
+    pub(super) keep_stdout: bool,
+    pub(super) colour: [bool; 2],
+}
+
+impl<'a> Supervisor<'a> {
+    pub(super) fn new(signals: &'a Signals, guard: &'a Guard) -> Supervisor<'a> {
+        Supervisor {
+            nodes: Vec::new(),
+            signals,
+            guard,
+            outlets: [Outlet::new(libc::STDOUT_FILENO), Outlet::new(libc::STDERR_FILENO)],
+            relay: Relay::new(None),
+            stage: Stage::Running,
+            endings: 0,
+            asked_by: None,
+            asked_count: 0,
+            reader_gone: false,
+        }
+    }
+
+    /// Takes charge of a node that was just started.
+    pub(super) fn adopt(&mut self, running: Running, status: NodeStatus, treatment: Treatment) {
+        let node = self.nodes.len();
+        self.guard.watch_group(running.pid);
+        let stream = |descriptor: Option<_>, outlet: usize| {
+            let destination = if outlet == 0 && treatment.keep_stdout {
+                Destination::Kept(Vec::new())
+            } else {
+                Destination::Lines { cutter: LineCutter::new(node, treatment.colour[outlet]), outlet }
+            };
+            descriptor.map(|descriptor| Stream::new(descriptor, destination))
+        };
+        let streams = [stream(running.stdout, 0), stream(running.stderr, 1)];
+        if running.stdin.is_some() {
+            self.relay = Relay::new(running.stdin);
+        }
+        let seen = Seen { pid: running.pid, ..Seen::default() };
+        self.nodes.push(Node { seen, status, streams, kept: [Vec::new(), Vec::new()] });
+    }
+
+    /// A node could not be started: ends those that were.
+    pub(super) fn abandon(mut self) -> Result<(), Failure> {
+        self.kill();
+        self.supervise().map(|_| ())
+    }
+
+    /// Runs until every node has ended, and everything the nodes started.
+    pub(super) fn supervise(mut self) -> Result<Finished, Failure> {
+        while self.nodes.iter().any(|node| node.seen.ended.is_none()) {
+            self.wait(self.deadline())?;
+            self.advance();
+        }
+        self.sweep()?;
+        Ok(self.finish())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        match self.stage {
+            Stage::Running | Stage::Killed => None,
+            Stage::Deciding(at) | Stage::Asked(at) | Stage::Terminating(at) => Some(at),
+        }
+    }
+
+    /// Sleeps until something happens or the deadline passes, and takes in what happened.
+    fn wait(&mut self, deadline: Option<Instant>) -> Result<(), Failure> {
+        let mut descriptors = vec![interest(self.signals.descriptor(), libc::POLLIN)];
+        for outlet in self.outlets.iter().filter(|outlet| outlet.wants_to_write()) {
+            descriptors.push(interest(outlet.descriptor, libc::POLLOUT));
+        }
+        for stream in self.nodes.iter().flat_map(|node| node.streams.iter().flatten()) {
+            if stream.has_room(&self.outlets) {
+                descriptors.push(interest(stream.descriptor(), libc::POLLIN));
+            }
+        }
+        if let Some((descriptor, event)) = self.relay.interest() {
+            descriptors.push(interest(descriptor, event));
+        }
+        let timeout_ms = deadline.map_or(-1, |deadline| {
+            // Rounded up, so that a deadline is reached by one sleep and not by a row of empty ones.
+            deadline.saturating_duration_since(Instant::now()).as_millis().min(60_000) as i32 + 1
+        });
+        // SAFETY: the vector holds as many structures as its length says.
+        let ready = unsafe { libc::poll(descriptors.as_mut_ptr(), descriptors.len() as libc::nfds_t, timeout_ms) };
+        if ready < 0 && std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
+            return Err(Failure::system("wait for the nodes"));
+        }
+        let is_ready = |descriptor: i32, event: i16| {
+            descriptors.iter().any(|entry| entry.fd == descriptor && entry.events == event && entry.revents != 0)
+        };
+        if let Some((descriptor, event)) = self.relay.interest()
+            && is_ready(descriptor, event)
+        {
+            self.relay.pump();
+        }
+        for outlet in &mut self.outlets {
+            if outlet.wants_to_write() && is_ready(outlet.descriptor, libc::POLLOUT) && outlet.write_some() {
+                self.reader_gone = true;
+            }
+        }
+        self.pump_streams(|descriptor| is_ready(descriptor, libc::POLLIN));
+        self.take_signals();
+        Ok(())
+    }
+
+    fn pump_streams(&mut self, is_ready: impl Fn(i32) -> bool) {
+        for node in &mut self.nodes {
+            for (slot, kept) in node.streams.iter_mut().zip(&mut node.kept) {
+                if let Some(stream) = slot
+                    && is_ready(stream.descriptor())
+                    && !stream.pump(&mut self.outlets)
+                    && let Some(ended) = slot.take()
+                {
+                    *kept = ended.into_kept();
+                }
+            }
+        }
+    }
+
+    fn take_signals(&mut self) {
+        while let Some(signal) = self.signals.next() {
+            match signal {
+                libc::SIGCHLD => {}
+                libc::SIGTSTP => {
+                    self.signal_all(libc::SIGTSTP);
+                    // The launcher stops too, so that the shell gives the terminal back; SIGCONT is forwarded after.
+                    // SAFETY: getpid and kill on our own process.
+                    unsafe { libc::kill(libc::getpid(), libc::SIGSTOP) };
+                }
+                signal if signals::asks_to_end(signal) => self.asked(signal),
+                signal => self.signal_all(signal),
+            }
+        }
+        self.reap();
+    }
+
+    fn asked(&mut self, signal: i32) {
+        self.asked_count += 1;
+        self.asked_by.get_or_insert(signal);
+        if self.asked_count > 1 {
+            self.kill();
+            return;
+        }
+        for node in &mut self.nodes {
+            // What follows now is an answer to the signal, not a failure.
+            node.seen.was_told_to_end |= node.seen.ended.is_none();
+        }
+        self.signal_all(signal);
+        if matches!(self.stage, Stage::Running | Stage::Deciding(_)) {
+            self.stage = Stage::Asked(Instant::now() + ASKED_TIME);
+        }
+    }
+
+    /// Takes note of every child that ended or stopped.
+    fn reap(&mut self) {
+        loop {
+            let mut status = 0;
+            // SAFETY: waitpid fills the one integer it is given.
+            let pid = unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED) };
+            if pid <= 0 {
+                return;
+            }
+            let Some(node) = self.nodes.iter_mut().find(|node| node.seen.pid == pid && node.seen.ended.is_none())
+            else {
+                continue; // the guard, or a process that a node left behind and the kernel gave to us
+            };
+            if libc::WIFSTOPPED(status) || libc::WIFCONTINUED(status) {
+                // What the launcher's own SIGCONT changes later is no news.
+                if !node.seen.was_told_to_end {
+                    node.seen.stopped = libc::WIFSTOPPED(status);
+                }
+            } else {
+                let ended = if libc::WIFSIGNALED(status) {
+                    Ended::Killed { signal: libc::WTERMSIG(status), core: libc::WCOREDUMP(status) }
+                } else {
+                    Ended::Exited(libc::WEXITSTATUS(status))
+                };
+                node.seen.ended = Some(ended);
+                node.seen.order = self.endings;
+                self.endings += 1;
+            }
+        }
+    }
+
+    /// Decides what follows from what was seen.
+    fn advance(&mut self) {
+        let now = Instant::now();
+        match self.stage {
+            Stage::Running | Stage::Deciding(_) => self.look_for_cause(now),
+            Stage::Asked(at) if now >= at || self.reader_gone => self.terminate(now),
+            Stage::Terminating(at) if now >= at => self.kill(),
+            Stage::Asked(_) | Stage::Terminating(_) | Stage::Killed => {}
+        }
+    }
+
+    fn look_for_cause(&mut self, now: Instant) {
+        if self.reader_gone {
+            return self.terminate(now);
+        }
+        let seen: Vec<Seen> = self.nodes.iter().map(|node| node.seen.clone()).collect();
+        let Some(cause) = cause::first_cause(&seen) else { return };
+        let is_consequence = seen[cause].ended.is_some_and(Ended::is_consequence);
+        match self.stage {
+            Stage::Deciding(at) if is_consequence && now < at => {}
+            Stage::Running if is_consequence && seen.len() > 1 => self.stage = Stage::Deciding(now + DECIDE_TIME),
+            _ => self.terminate(now),
+        }
+    }
+
+    /// Asks all nodes to end.
+    fn terminate(&mut self, now: Instant) {
+        self.mark_told();
+        self.signal_all(libc::SIGTERM);
+        // A stopped node cannot follow SIGTERM.
+        self.signal_all(libc::SIGCONT);
+        self.stage = Stage::Terminating(now + TERMINATE_TIME);
+    }
+
+    fn kill(&mut self) {
+        self.mark_told();
+        self.signal_all(libc::SIGKILL);
+        self.stage = Stage::Killed;
+    }
+
+    fn mark_told(&mut self) {
+        for node in &mut self.nodes {
+            if node.seen.ended.is_none() && !node.seen.was_told_to_end {
+                node.seen.was_told_to_end = true;
+                node.status.describe(&mut node.seen);
+            }
+        }
+    }
+
+    /// Signals the process group of every node that runs.
+    fn signal_all(&self, signal: i32) {
+        for node in self.nodes.iter().filter(|node| node.seen.ended.is_none()) {
+            // SAFETY: kill takes plain integers. The node is not reaped yet, so its group cannot be another's.
+            unsafe { libc::kill(-node.seen.pid, signal) };
+        }
+    }
+
+    /// Ends what the nodes left running, and passes on the last of the output.
+    fn sweep(&mut self) -> Result<(), Failure> {
+        let failed = !matches!(self.stage, Stage::Running);
+        let (grace, patience) =
+            if failed { (Duration::ZERO, LEFTOVER_TIME_FAILED) } else { (LEFTOVER_TIME, LEFTOVER_TIME) };
+        let (terminate_at, kill_at) = (Instant::now() + grace, Instant::now() + grace + patience);
+        let mut terminated = false;
+        loop {
+            let left = descendants::children_except(self.guard.pid());
+            if left.is_empty() {
+                break;
+            }
+            let now = Instant::now();
+            if now >= kill_at || self.asked_count > 1 {
+                descendants::signal(&left, libc::SIGKILL);
+            } else if now >= terminate_at && !terminated {
+                descendants::signal(&left, libc::SIGTERM);
+                descendants::signal(&left, libc::SIGCONT);
+                terminated = true;
+            }
+            self.wait(Some(now + Duration::from_millis(20)))?;
+        }
+        self.flush()
+    }
+
+    /// No process holds the nodes' pipes any more: reads them to the end and writes everything out.
+    fn flush(&mut self) -> Result<(), Failure> {
+        let asked_before = self.asked_count;
+        loop {
+            let open = self.nodes.iter().any(|node| node.streams.iter().any(Option::is_some));
+            let waiting = self.outlets.iter().any(Outlet::wants_to_write);
+            if !open && !waiting || self.asked_count > asked_before {
+                return Ok(());
+            }
+            self.wait(None)?;
+        }
+    }
+
+    fn finish(self) -> Finished {
+        let mut finished = Finished {
+            seen: Vec::new(),
+            statuses: Vec::new(),
+            stdout: Vec::new(),
+            asked_by: self.asked_by,
+            reader_gone: self.reader_gone,
+        };
+        for mut node in self.nodes {
+            if !node.seen.was_told_to_end {
+                node.status.describe(&mut node.seen);
+            }
+            let [stdout, _] = node.kept;
+            finished.seen.push(node.seen);
+            finished.statuses.push(node.status);
+            finished.stdout.push(stdout);
+        }
+        finished
+    }
+}
+
+fn interest(descriptor: i32, events: i16) -> libc::pollfd {
+    libc::pollfd { fd: descriptor, events, revents: 0 }
+}

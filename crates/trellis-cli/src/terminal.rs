@@ -1,0 +1,63 @@
+//! What is different when a person watches: colour and progress, and only then.
+//!
+//! Standard output carries results only; progress goes to standard error, and to a terminal only.
+
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+/// Whether colour is wanted on a stream: a terminal, and `NO_COLOR` unset (<https://no-color.org>).
+pub(crate) fn colour_wanted(stream: &impl IsTerminal) -> bool {
+    stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// One line on standard error that says what is being done, rewritten in place; silent when no terminal is there.
+pub(crate) struct Progress {
+    shown: bool,
+    enabled: bool,
+    last: Option<Instant>,
+}
+
+impl Progress {
+    pub(crate) fn new() -> Progress {
+        Progress { shown: false, enabled: std::io::stderr().is_terminal(), last: None }
+    }
+
+    /// Shows a step; steps that follow within 50 ms are skipped so that the line can be read.
+    pub(crate) fn step(&mut self, text: &str) {
+        let now = Instant::now();
+        if !self.enabled || self.last.is_some_and(|last| now - last < Duration::from_millis(50)) {
+            return;
+        }
+        self.last = Some(now);
+        self.shown = true;
+        let mut stderr = std::io::stderr().lock();
+        // A terminal that went away is no reason to stop the work.
+        let _ = write!(stderr, "\r\x1b[2K{text}");
+        let _ = stderr.flush();
+    }
+
+    /// Removes the line.
+    pub(crate) fn clear(&mut self) {
+        if self.shown {
+            let mut stderr = std::io::stderr().lock();
+            let _ = write!(stderr, "\r\x1b[2K");
+            let _ = stderr.flush();
+            self.shown = false;
+        }
+    }
+}
+
+/// Removes a line of progress that a caller further up has shown, so that a result does not begin in its middle.
+pub(crate) fn clear_line() {
+    let mut stderr = std::io::stderr().lock();
+    if stderr.is_terminal() {
+        let _ = write!(stderr, "\r\x1b[2K");
+        let _ = stderr.flush();
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}

@@ -1,0 +1,211 @@
+//! The other commands, driven from outside: what they print, with which exit code, and that their JSON has every field
+//! that the reference promises.
+
+mod support;
+
+use std::fs;
+
+use serde_json::Value;
+use support::{Ended, Folder, start_command, start_nodes};
+
+fn json_of(run: &Ended) -> Value {
+    assert_eq!(run.code, Some(0), "{run:?}");
+    serde_json::from_str(&run.stdout).unwrap_or_else(|error| panic!("no JSON ({error}): {}", run.stdout))
+}
+
+/// Whether the catcher works here; a test that needs it says that it was skipped and why.
+fn works(catcher: &str, test: &str) -> bool {
+    let found = json_of(&start_command(&["doctor", "--json"]).finish());
+    let answer = &found["catchers"][catcher];
+    if answer["works"] != true {
+        println!("SKIPPED {test}: the catcher {catcher} does not work here: {}", answer["why"]);
+    }
+    answer["works"] == true
+}
+
+/// Runs a benchmark and checks that these fields are positive numbers.
+fn benchmark(arguments: &[&str], positive: &[&str]) -> Value {
+    let mut all = vec!["bench"];
+    all.extend_from_slice(arguments);
+    all.push("--json");
+    let found = json_of(&start_command(&all).finish());
+    assert_eq!(found["benchmark"], arguments[0]);
+    for field in positive {
+        assert!(found[*field].as_f64().is_some_and(|value| value > 0.0), "{field} in {found}");
+    }
+    found
+}
+
+#[test]
+fn bench_fault_reports_the_floor_and_every_kind_of_fault() {
+    if !works("signal", "bench_fault_reports_the_floor_and_every_kind_of_fault") {
+        return;
+    }
+    let found = benchmark(
+        &["fault", "--samples", "100"],
+        &[
+            "link_rtt_us_p50",
+            "local_fault_us_p50",
+            "floor_us",
+            "read_us_p50",
+            "read_us_p99",
+            "write_us_p50",
+            "upgrade_us_p50",
+            "busy_read_us_p50",
+            "busy_read_us_p99",
+            "read_over_floor",
+            "write_over_floor",
+            "upgrade_over_floor",
+            "samples",
+        ],
+    );
+    assert_eq!((&found["catch"], &found["link"]), (&"signal".into(), &"tcp".into()));
+    let number = |field: &str| found[field].as_f64().expect("number");
+    let floor = number("link_rtt_us_p50") + number("local_fault_us_p50");
+    assert!((number("floor_us") - floor).abs() <= floor / 1000.0, "{found}");
+}
+
+#[test]
+fn bench_fault_runs_with_every_catcher() {
+    for catcher in ["handler", "mprotect"] {
+        if !works(catcher, "bench_fault_runs_with_every_catcher") {
+            continue;
+        }
+        let found = benchmark(&["fault", "--samples", "100", "--catch", catcher], &["read_us_p50", "floor_us"]);
+        assert_eq!(found["catch"], catcher);
+    }
+}
+
+#[test]
+fn bench_fault_runs_sealed() {
+    if !works("signal", "bench_fault_runs_sealed") {
+        return;
+    }
+    let found = benchmark(&["fault", "--samples", "100", "--security", "sealed"], &["read_us_p50"]);
+    assert_eq!(found["security"], "sealed");
+}
+
+#[test]
+fn bench_local_fault_measures_as_the_paper_did() {
+    benchmark(
+        &["local-fault", "--samples", "1000"],
+        &["mprotect_pair_us_mean", "sigaction_fault_us_mean", "mprotect_fault_us_p50"],
+    );
+}
+
+#[test]
+fn bench_thrash_finishes_with_many_nodes() {
+    if !works("signal", "bench_thrash_finishes_with_many_nodes") {
+        return;
+    }
+    for nodes in ["2", "5"] {
+        let found = benchmark(&["thrash", "--nodes", nodes, "--count", "50"], &["increments_per_second", "seconds"]);
+        assert_eq!(found["count"], 50);
+    }
+}
+
+#[test]
+fn bench_lock_needs_no_message_to_take_a_lock_again() {
+    if !works("signal", "bench_lock_needs_no_message_to_take_a_lock_again") {
+        return;
+    }
+    let found = benchmark(&["lock", "--samples", "20"], &["reacquire_ns_mean", "handoff_us_p50"]);
+    assert_eq!(found["reacquire_messages"], 0.0, "{found}");
+}
+
+#[test]
+fn bench_barrier_stream_idle_and_memory_report() {
+    if !works("signal", "bench_barrier_stream_idle_and_memory_report") {
+        return;
+    }
+    benchmark(&["barrier", "--samples", "100"], &["barrier_us_p50", "link_rtt_us_p50", "barrier_over_link_rtt"]);
+    benchmark(
+        &["stream", "--mebibytes", "4", "--rounds", "2"],
+        &["read_gb_per_s_p50", "raw_tcp_gb_per_s_p50", "read_over_raw_tcp"],
+    );
+    benchmark(&["idle", "--seconds", "0.2"], &["seconds"]);
+    benchmark(&["memory", "--gibibytes", "1"], &["resident_mib_large_max"]);
+}
+
+#[test]
+fn doctor_says_what_is_chosen() {
+    let found = json_of(&start_command(&["doctor", "--json"]).finish());
+    assert_eq!(found["works"], true);
+    assert!(found["catch"].is_string() && found["capabilities"].is_array(), "{found}");
+    let text = start_command(&["doctor"]).finish();
+    let chosen = format!("the catcher `{}` is used", found["catch"].as_str().expect("word"));
+    assert!(text.stdout.contains(&chosen), "{}", text.stdout);
+}
+
+#[test]
+fn reproduce_draws_pictures() {
+    if !works("signal", "reproduce_draws_pictures") {
+        return;
+    }
+    let folder = Folder::new();
+    let directory = folder.path().to_str().expect("text");
+    let run =
+        start_command(&["reproduce", "libivy", "figure5", "--runs", "1", "--directory", directory, "--json"]).finish();
+    let found = json_of(&run);
+    let pictures = found["figure5"]["pictures"].as_array().expect("pictures");
+    assert_eq!(pictures.len(), 4);
+    for picture in pictures {
+        let text = fs::read_to_string(picture.as_str().expect("path")).expect("file");
+        assert!(text.starts_with("<?xml") && text.contains("node 3") && text.contains("<circle"), "{picture}");
+    }
+}
+
+#[test]
+fn report_turns_records_into_one_page() {
+    let folder = Folder::new();
+    let record = folder.path().join("record");
+    let run = start_nodes(2, "sum", &["--record", record.to_str().expect("text")]).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let report = start_command(&["report", record.to_str().expect("text")]).finish();
+    assert_eq!(report.code, Some(0), "{report:?}");
+    let page = fs::read_to_string(report.stdout.trim()).expect("page");
+    assert!(page.contains("Faults per page") && page.contains("</html>"));
+    let found = json_of(&start_command(&["report", record.to_str().expect("text"), "--json"]).finish());
+    assert_eq!(found["node"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn report_without_records_says_where_they_come_from() {
+    let folder = Folder::new();
+    let run = start_command(&["report", folder.path().to_str().expect("text")]).finish();
+    assert_eq!(run.code, Some(74));
+    assert!(run.stderr.starts_with("trellis: ") && run.stderr.contains("TRELLIS_RECORD"), "{}", run.stderr);
+}
+
+#[test]
+fn every_command_explains_itself_with_an_example() {
+    for arguments in [
+        &["run"][..],
+        &["doctor"],
+        &["report"],
+        &["reproduce", "libivy"],
+        &["bench", "local-fault"],
+        &["bench", "fault"],
+        &["bench", "thrash"],
+        &["bench", "lock"],
+        &["bench", "barrier"],
+        &["bench", "stream"],
+        &["bench", "idle"],
+        &["bench", "memory"],
+    ] {
+        let mut all = arguments.to_vec();
+        all.push("--help");
+        let help = start_command(&all).finish();
+        assert_eq!(help.code, Some(0));
+        assert!(help.stdout.contains(&format!("trellis {}", arguments.join(" "))), "{arguments:?}: {}", help.stdout);
+        assert!(help.stdout.contains("Example"), "{arguments:?} has no example");
+    }
+    assert_eq!(start_command(&["bench", "nonsense"]).finish().code, Some(2));
+}
+
+#[test]
+fn acts_as_a_node_when_started_as_one() {
+    if let Ok(role) = std::env::var("CLI_TEST_ROLE") {
+        support::node::act(&role);
+    }
+}

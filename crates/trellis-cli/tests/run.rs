@@ -1,0 +1,303 @@
+//! `trellis run`, driven from outside: what the nodes get, how a run ends, and that nothing is left behind.
+//!
+//! Scripts stand for programs that know nothing of Trellis; this very executable, started with `CLI_TEST_ROLE`, stands
+//! for those that join. No test asserts a duration; one that would hang is ended by a watchdog and fails.
+
+mod support;
+
+use std::fs;
+
+use support::{Folder, alive, signal, start, start_nodes, state, wait_until};
+
+#[test]
+fn every_line_is_prefixed_and_kept_whole() {
+    let run =
+        start(&["-n", "2", "sh", "-c", "printf 'a'; sleep 0.1; echo 'b {node} of {nodes}'; printf end; echo e >&2"])
+            .finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    let mut lines: Vec<&str> = run.stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["[0] ab 0 of 2", "[0] end", "[1] ab 1 of 2", "[1] end"]);
+    assert!(run.stderr.contains("[0] e\n") && run.stderr.contains("[1] e\n"), "{}", run.stderr);
+}
+
+#[test]
+fn raw_output_is_untouched() {
+    let run = start(&["--output", "raw", "printf", "x"]).finish();
+    assert_eq!((run.code, run.stdout.as_str()), (Some(0), "x"));
+}
+
+#[test]
+fn files_hold_each_nodes_output() {
+    let folder = Folder::new();
+    let directory = folder.path().join("logs");
+    let run = start(&[
+        "-n",
+        "2",
+        "--output",
+        "files",
+        "--output-directory",
+        directory.to_str().expect("text"),
+        "sh",
+        "-c",
+        "echo out {node}; echo err {node} >&2",
+    ])
+    .finish();
+    assert_eq!((run.code, run.stdout.as_str()), (Some(0), ""));
+    for node in 0..2 {
+        let read = |ending: &str| fs::read_to_string(directory.join(format!("node-{node}.{ending}"))).expect("file");
+        assert_eq!(read("out"), format!("out {node}\n"));
+        assert_eq!(read("err"), format!("err {node}\n"));
+    }
+}
+
+#[test]
+fn a_program_that_is_not_there_is_one_sentence() {
+    let missing = start(&["-n", "3", "/no/such/program"]).finish();
+    assert_eq!(missing.code, Some(127));
+    assert_eq!(missing.stderr, "trellis: program `/no/such/program` was not found; check the path\n");
+    let folder = start(&["/tmp"]).finish();
+    assert_eq!(folder.code, Some(126));
+    assert!(folder.stderr.contains("is a directory"), "{}", folder.stderr);
+}
+
+#[test]
+fn a_wrong_setting_is_told_before_anything_starts() {
+    let run = start(&["-n", "2", "--set", "page_bytes=5000", "sh", "-c", "echo started"]).finish();
+    assert_eq!((run.code, run.stdout.as_str()), (Some(78), ""));
+    assert!(
+        run.stderr.starts_with("trellis: --set page_bytes=5000: ") && run.stderr.lines().count() == 1,
+        "{}",
+        run.stderr
+    );
+    let run = start(&["--set", "page_bytes", "true"]).finish();
+    assert_eq!(run.code, Some(2));
+    let run = start(&["--set", "node=1", "true"]).finish();
+    assert_eq!(run.code, Some(78));
+    assert_eq!(start(&["-n", "0", "true"]).finish().code, Some(2));
+}
+
+#[test]
+fn standard_input_goes_to_node_zero() {
+    let run = start(&["-n", "2", "sh", "-c", "wc -c"]).with_input("12345").finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(run.stdout.contains("[0] 5\n") && run.stdout.contains("[1] 0\n"), "{}", run.stdout);
+}
+
+#[test]
+fn the_failed_nodes_status_is_the_runs_status() {
+    let run = start(&["-n", "3", "sh", "-c", "[ {node} = 1 ] && exit 3; sleep 600"]).finish();
+    assert_eq!(run.code, Some(3));
+    let sentence = run.stderr.trim_end();
+    assert!(
+        sentence.starts_with("trellis: node 1 (pid ")
+            && sentence.ends_with("exited with status 3; nodes 0, 2 were ended"),
+        "{sentence}"
+    );
+}
+
+#[test]
+fn a_killed_node_ends_the_others_even_if_they_refuse() {
+    let run = start(&["-n", "2", "sh", "-c", "[ {node} = 1 ] && kill -9 $$; trap '' TERM INT; sleep 600; sleep 600"])
+        .finish();
+    assert_eq!(run.code, Some(128 + libc::SIGKILL));
+    assert!(run.stderr.contains("was killed by SIGKILL; node 0 was ended"), "{}", run.stderr);
+}
+
+#[test]
+fn a_nodes_children_end_with_it() {
+    let folder = Folder::new();
+    let script = format!("sleep 600 & echo $! > {0}/child-{{node}}; [ {{node}} = 0 ] || wait", folder.path().display());
+    let run = start(&["-n", "2", "sh", "-c", &format!("{script}; [ {{node}} = 0 ] && sleep 0.3; exit 5")]).finish();
+    assert_eq!(run.code, Some(5), "{run:?}");
+    for node in 0..2 {
+        assert!(!alive(folder.pid(&format!("child-{node}"))), "the child of node {node} is left");
+    }
+}
+
+#[test]
+fn what_a_node_leaves_running_is_ended_after_a_clean_run() {
+    let folder = Folder::new();
+    let run =
+        start(&["sh", "-c", &format!("setsid sleep 600 & echo $! > {}/child; sleep 0.2", folder.path().display())])
+            .finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert!(!alive(folder.pid("child")));
+}
+
+#[test]
+fn ctrl_c_ends_everything() {
+    let mut run = start(&["-n", "2", "sh", "-c", "echo up; sleep 600"]).begin();
+    run.wait_for_output("up", 2);
+    signal(run.pid(), libc::SIGINT);
+    let run = run.finish();
+    assert_eq!(run.code, Some(130));
+    assert!(run.stderr.contains("trellis: interrupted by SIGINT; nodes 0, 1 were ended"), "{}", run.stderr);
+}
+
+#[test]
+fn a_second_ctrl_c_kills_and_one_is_enough_in_the_end() {
+    for signals in [2, 1] {
+        let mut run = start(&["-n", "2", "sh", "-c", "trap '' INT TERM; echo up; sleep 600; sleep 600"]).begin();
+        run.wait_for_output("up", 2);
+        for _ in 0..signals {
+            signal(run.pid(), libc::SIGINT);
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        assert_eq!(run.finish().code, Some(130), "after {signals} signals");
+    }
+}
+
+#[test]
+fn other_signals_reach_the_program() {
+    let mut run =
+        start(&["-n", "2", "sh", "-c", "trap 'echo got it; exit 0' USR1; echo up; while :; do sleep 0.05; done"])
+            .begin();
+    run.wait_for_output("up", 2);
+    signal(run.pid(), libc::SIGUSR1);
+    let run = run.finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert_eq!(run.stdout.matches("got it").count(), 2);
+}
+
+#[test]
+fn a_run_can_be_stopped_and_continued() {
+    let folder = Folder::new();
+    let script = format!("echo $$ > {}/node-{{node}}; echo up; read line < {0}/go; exit 0", folder.path().display());
+    let made = std::process::Command::new("mkfifo").arg(folder.path().join("go")).status().expect("mkfifo");
+    assert!(made.success());
+    let mut run = start(&["-n", "2", "sh", "-c", &script]).begin();
+    run.wait_for_output("up", 2);
+    let processes = [run.pid(), folder.pid("node-0"), folder.pid("node-1")];
+    signal(run.pid(), libc::SIGTSTP);
+    for pid in processes {
+        wait_until("everything stopped", || state(pid) == Some('T'));
+    }
+    signal(run.pid(), libc::SIGCONT);
+    for pid in processes {
+        wait_until("everything goes on", || state(pid).is_some_and(|state| state != 'T'));
+    }
+    let go = fs::OpenOptions::new().read(true).write(true).open(folder.path().join("go")).expect("fifo");
+    std::io::Write::write_all(&mut &go, b"go\ngo\n").expect("fifo");
+    assert_eq!(run.finish().code, Some(0));
+}
+
+#[test]
+fn the_program_starts_with_no_signal_blocked() {
+    let run = start(&["sh", "-c", "grep SigBlk /proc/self/status"]).finish();
+    assert!(run.stdout.contains("0000000000000000"), "{}", run.stdout);
+}
+
+#[test]
+fn a_killed_launcher_takes_the_nodes_and_their_children_along() {
+    let folder = Folder::new();
+    let script = format!(
+        "sleep 600 & echo $! > {0}/child-{{node}}; echo $$ > {0}/node-{{node}}; echo up; wait",
+        folder.path().display()
+    );
+    let mut run = start(&["-n", "2", "sh", "-c", &script]).begin();
+    run.wait_for_output("up", 2);
+    signal(run.pid(), libc::SIGKILL);
+    assert_eq!(run.finish().code, None);
+    for name in ["node-0", "node-1", "child-0", "child-1"] {
+        let pid = folder.pid(name);
+        wait_until(&format!("{name} is gone"), || !alive(pid));
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_run_quietly() {
+    let run = start(&["-n", "2", "yes"]).close_output_after(4096).finish();
+    assert_eq!(run.code, Some(128 + libc::SIGPIPE));
+    assert_eq!(run.stderr, "");
+}
+
+#[test]
+fn nodes_inherit_only_what_is_theirs() {
+    let run = start(&["-n", "3", "sh", "-c", "ls -l /proc/self/fd | grep -c socket"]).finish();
+    let mut lines: Vec<&str> = run.stdout.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["[0] 1", "[1] 1", "[2] 1"], "each node has its own listening socket and no other");
+}
+
+#[test]
+fn members_run_and_leave() {
+    let run = start_nodes(3, "sum", &["--stats"]).finish();
+    assert_eq!(run.code, Some(0), "{run:?}");
+    assert_eq!(run.stdout.matches("sum 3").count(), 3, "{}", run.stdout);
+    assert!(run.stderr.contains("barriers"), "the counters are shown: {}", run.stderr);
+}
+
+#[test]
+fn a_killed_member_is_named_with_what_it_was_doing() {
+    let mut run = start_nodes(3, "barrier", &[]);
+    run.wait_for_output("up", 3);
+    let victim = run.node_pid(1);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    signal(victim, libc::SIGKILL);
+    let run = run.finish();
+    assert_eq!(run.code, Some(128 + libc::SIGKILL), "{run:?}");
+    let expected = format!("trellis: node 1 (pid {victim}) was killed by SIGKILL while waiting in barrier 3");
+    assert!(run.stderr.contains(&expected), "{}", run.stderr);
+}
+
+#[test]
+fn every_member_may_be_the_one_that_dies() {
+    for node in 0..3 {
+        let mut run = start_nodes(3, "barrier", &[]);
+        run.wait_for_output("up", 3);
+        signal(run.node_pid(node), libc::SIGKILL);
+        let run = run.finish();
+        assert_eq!(run.code, Some(128 + libc::SIGKILL), "node {node}: {run:?}");
+        assert!(run.stderr.contains(&format!("trellis: node {node} (pid ")), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn a_member_that_exits_or_panics_is_the_cause() {
+    let exited = start_nodes(3, "exit", &[]).finish();
+    assert_eq!(exited.code, Some(1), "{exited:?}");
+    assert!(exited.stderr.contains("exited with status 1"), "{}", exited.stderr);
+    let panicked = start_nodes(3, "panic", &[]).finish();
+    assert_eq!(panicked.code, Some(101), "{panicked:?}");
+    assert!(panicked.stderr.contains("exited with status 101 (a Rust panic)"), "{}", panicked.stderr);
+}
+
+#[test]
+fn a_member_that_vanishes_with_status_zero_is_the_cause() {
+    let run = start_nodes(3, "vanish", &[]).finish();
+    assert_eq!(run.code, Some(70), "{run:?}");
+    assert!(
+        run.stderr.contains("trellis: node 1 (pid ") && run.stderr.contains("without leaving the cluster"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn a_stopped_member_is_named() {
+    let mut run = start_nodes(2, "barrier", &["--set", "silence_seconds_max=1"]);
+    run.wait_for_output("up", 2);
+    let victim = run.node_pid(1);
+    signal(victim, libc::SIGSTOP);
+    let run = run.finish();
+    assert_eq!(run.code, Some(70), "{run:?}");
+    assert!(run.stderr.contains(&format!("trellis: node 1 (pid {victim}) is stopped")), "{}", run.stderr);
+}
+
+#[test]
+fn ctrl_c_ends_members() {
+    let mut run = start_nodes(3, "barrier", &[]);
+    run.wait_for_output("up", 3);
+    signal(run.pid(), libc::SIGINT);
+    let run = run.finish();
+    assert_eq!(run.code, Some(130), "{run:?}");
+    assert!(run.stderr.contains("interrupted by SIGINT"), "{}", run.stderr);
+}
+
+#[test]
+fn acts_as_a_node_when_started_as_one() {
+    if let Ok(role) = std::env::var("CLI_TEST_ROLE") {
+        support::node::act(&role);
+    }
+}

@@ -1,0 +1,225 @@
+//! Starts the built command, watches over it, and asks afterwards what is left.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+pub(crate) mod node;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Far beyond what any test needs: only a test that hangs reaches it.
+const WATCHDOG_TIME: Duration = Duration::from_secs(60);
+
+/// A run of the command.
+pub(crate) struct Run {
+    child: Child,
+    stdout: Arc<Mutex<Vec<u8>>>,
+    stderr: Arc<Mutex<Vec<u8>>>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+/// How a run ended; the code is absent when a signal ended it.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+/// The command with these arguments, nothing else.
+pub(crate) fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
+    command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Starts `trellis` with these arguments.
+pub(crate) fn start_command(arguments: &[&str]) -> Run {
+    let mut command = command(arguments);
+    command.stdin(Stdio::null());
+    Run::start(command)
+}
+
+/// Starts `trellis run` with these arguments.
+pub(crate) fn start(arguments: &[&str]) -> Builder {
+    let mut command = command(&["run"]);
+    command.args(arguments);
+    Builder { command, input: None, output_limit: None }
+}
+
+/// Starts this executable as the nodes of a cluster, each in the given role.
+pub(crate) fn start_nodes(nodes: usize, role: &str, options: &[&str]) -> Run {
+    let mut command = command(&["run", "-n", &nodes.to_string()]);
+    command.args(options).arg("--").arg(std::env::current_exe().expect("this executable"));
+    command.args(["--exact", "acts_as_a_node_when_started_as_one", "--nocapture", "--test-threads", "1"]);
+    command.env("CLI_TEST_ROLE", role).env("RUST_BACKTRACE", "0").stdin(Stdio::null());
+    Run::start(command)
+}
+
+/// A run about to be started.
+pub(crate) struct Builder {
+    command: Command,
+    input: Option<String>,
+    output_limit: Option<usize>,
+}
+
+impl Builder {
+    /// Gives it this standard input; without, it has none.
+    pub(crate) fn with_input(mut self, text: &str) -> Builder {
+        self.input = Some(text.to_owned());
+        self
+    }
+
+    /// Closes the reading end of its standard output after so many bytes.
+    pub(crate) fn close_output_after(mut self, bytes: usize) -> Builder {
+        self.output_limit = Some(bytes);
+        self
+    }
+
+    pub(crate) fn finish(self) -> Ended {
+        self.begin().finish()
+    }
+
+    /// Starts it.
+    pub(crate) fn begin(mut self) -> Run {
+        self.command.stdin(if self.input.is_some() { Stdio::piped() } else { Stdio::null() });
+        let mut run = Run::start_limited(self.command, self.output_limit.unwrap_or(usize::MAX));
+        if let Some(text) = self.input {
+            run.child.stdin.take().expect("piped").write_all(text.as_bytes()).expect("input");
+        }
+        run
+    }
+}
+
+impl Run {
+    fn start(command: Command) -> Run {
+        Run::start_limited(command, usize::MAX)
+    }
+
+    fn start_limited(mut command: Command, limit: usize) -> Run {
+        let mut child = command.spawn().expect("the command starts");
+        let (stdout, stderr) = (Arc::default(), Arc::default());
+        let readers = vec![
+            collect(child.stdout.take().expect("piped"), Arc::clone(&stdout), limit),
+            collect(child.stderr.take().expect("piped"), Arc::clone(&stderr), usize::MAX),
+        ];
+        Run { child, stdout, stderr, readers }
+    }
+
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// Waits until standard output holds the text so many times.
+    pub(crate) fn wait_for_output(&mut self, text: &str, times: usize) {
+        let stdout = Arc::clone(&self.stdout);
+        wait_until(&format!("{times} x `{text}` in the output"), || shown(&stdout).matches(text).count() >= times);
+    }
+
+    /// The process of a node that printed `up NODE PID`.
+    pub(crate) fn node_pid(&self, node: usize) -> i32 {
+        let text = shown(&self.stdout);
+        let line =
+            text.lines().find_map(|line| line.split_once(&format!("up {node} "))).expect("the node said its pid");
+        line.1.trim().parse().expect("a pid")
+    }
+
+    /// Waits for the end, and for everything the command started.
+    pub(crate) fn finish(mut self) -> Ended {
+        let deadline = Instant::now() + WATCHDOG_TIME;
+        let status = loop {
+            if let Some(status) = self.child.try_wait().expect("wait") {
+                break status;
+            }
+            if Instant::now() > deadline {
+                let _ = self.child.kill();
+                panic!("the command hangs; stdout: {} stderr: {}", shown(&self.stdout), shown(&self.stderr));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        for reader in self.readers {
+            reader.join().expect("reader");
+        }
+        Ended { code: status.code(), stdout: shown(&self.stdout), stderr: shown(&self.stderr) }
+    }
+}
+
+fn collect(mut from: impl Read + Send + 'static, into: Arc<Mutex<Vec<u8>>>, limit: usize) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        let mut buffer = [0u8; 4096];
+        let mut total = 0;
+        while let Ok(got) = from.read(&mut buffer)
+            && got > 0
+        {
+            into.lock().expect("lock").extend_from_slice(&buffer[..got]);
+            total += got;
+            if total >= limit {
+                return;
+            }
+        }
+    })
+}
+
+fn shown(bytes: &Mutex<Vec<u8>>) -> String {
+    String::from_utf8_lossy(&bytes.lock().expect("lock")).into_owned()
+}
+
+/// Sends a signal to a process these tests started.
+pub(crate) fn signal(pid: i32, signal: i32) {
+    assert!(pid > 1);
+    // SAFETY: kill takes plain integers.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "signal {signal} to {pid}");
+}
+
+/// Whether the process runs; one that only waits to be reaped does not.
+pub(crate) fn alive(pid: i32) -> bool {
+    state(pid).is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+/// The state of a process as the kernel writes it: `T` is stopped, `Z` waits to be reaped.
+pub(crate) fn state(pid: i32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
+}
+
+/// Waits for something that must happen; fails when the watchdog's time is over.
+pub(crate) fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
+    let deadline = Instant::now() + WATCHDOG_TIME;
+    while !happened() {
+        assert!(Instant::now() < deadline, "this never happened: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A folder that is gone when this value is.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Folder {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("trellis-cli-test-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir(&path).expect("folder");
+        Folder(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// The process number that a script wrote into a file here.
+    pub(crate) fn pid(&self, name: &str) -> i32 {
+        fs::read_to_string(self.0.join(name)).expect("pid file").trim().parse().expect("a pid")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
