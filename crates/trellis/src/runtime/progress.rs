@@ -23,6 +23,10 @@ use crate::config::Config;
 
 /// A sleeping thread looks at the cluster's health this often.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
+/// An answer that has not come after two round trips may come from a thread that has no core.
+const YIELD_AFTER_NS: u64 = 20_000;
+/// The service thread's priority where the process may raise it (CAP_SYS_NICE).
+const SERVICE_NICE: i32 = -10;
 /// Polls between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 8;
 
@@ -135,6 +139,33 @@ impl Progress {
     }
 }
 
+/// How long one stretch of polling goes on.
+struct Patience {
+    since: u64,
+    polls: u32,
+}
+
+impl Patience {
+    fn new(node: &Node) -> Patience {
+        Patience { since: node.now(), polls: 0 }
+    }
+
+    /// Whether a poll that brought nothing was the last one.
+    fn is_over(&mut self, node: &Node, deadline: u64) -> bool {
+        std::hint::spin_loop();
+        self.polls = self.polls.wrapping_add(1);
+        if !self.polls.is_multiple_of(POLLS_PER_LOOK) && node.progress.spin_ns > 0 {
+            return false;
+        }
+        let now = node.now();
+        if now - self.since > YIELD_AFTER_NS {
+            // Whoever would answer may be waiting for this core.
+            std::thread::yield_now();
+        }
+        now >= deadline || now - self.since >= node.progress.spin_ns || node.is_over()
+    }
+}
+
 impl Node {
     /// Waits until the ticket is signalled, the cluster failed, or `deadline` passed.
     pub(crate) fn wait(&self, ticket: &Ticket<'_>, deadline: u64) -> Waited {
@@ -157,20 +188,15 @@ impl Node {
 
     /// Polls, with the receiving role if it is free, for the bounded time; whether the ticket was signalled.
     fn poll_until(&self, ticket: &Ticket<'_>, deadline: u64) -> bool {
-        let mut until = self.now() + self.progress.spin_ns;
+        let mut patience = Patience::new(self);
         let has_role = self.progress.take_role();
         if has_role {
             self.progress.watch_link(false);
         }
-        let mut polls = 0u32;
         while !ticket.is_done() {
             if has_role && self.receive() > 0 {
-                until = self.now() + self.progress.spin_ns;
-                continue;
-            }
-            std::hint::spin_loop();
-            polls = polls.wrapping_add(1);
-            if polls.is_multiple_of(POLLS_PER_LOOK) && (self.now() > until.min(deadline) || self.failure.is_set()) {
+                patience = Patience::new(self);
+            } else if patience.is_over(self, deadline) {
                 break;
             }
         }
@@ -213,11 +239,11 @@ impl Node {
         if !self.progress.take_role() {
             return;
         }
-        let mut until = self.now() + self.progress.spin_ns;
+        let mut patience = Patience::new(self);
         loop {
             if self.receive() > 0 {
-                until = self.now() + self.progress.spin_ns;
-            } else if self.progress.sleepers.load(Ordering::Relaxed) == 0 || self.now() > until || self.is_over() {
+                patience = Patience::new(self);
+            } else if self.progress.sleepers.load(Ordering::Relaxed) == 0 || patience.is_over(self, u64::MAX) {
                 break;
             }
         }
@@ -227,7 +253,7 @@ impl Node {
     /// Faults of blocked threads: submits them and stays awake for the answers, because waking this thread once more
     /// for each would cost more than the answer takes.
     fn serve_faults(&self, faults: &mut Vec<trellis_memory::Fault>) {
-        let mut until = self.now() + self.progress.spin_ns;
+        let mut patience = Patience::new(self);
         loop {
             self.region.take_faults(faults);
             let busy = !faults.is_empty();
@@ -240,8 +266,8 @@ impl Node {
                 self.progress.drop_role();
             }
             if busy || received > 0 {
-                until = self.now() + self.progress.spin_ns;
-            } else if self.now() > until || self.is_over() {
+                patience = Patience::new(self);
+            } else if patience.is_over(self, u64::MAX) {
                 return;
             }
         }
@@ -263,7 +289,7 @@ pub(crate) fn start_service(node: &Arc<Node>) -> io::Result<std::thread::JoinHan
     let node = Arc::clone(node);
     std::thread::Builder::new().name("trellis-service".to_owned()).spawn(move || {
         block_all_signals();
-        prefer_short_slices();
+        ask_for_short_delays();
         node.serve_forever();
         if node.failure.is_set() {
             node.end_unless_program_does();
@@ -285,32 +311,40 @@ fn block_all_signals() {
     }
 }
 
-/// Asks for the shortest time slice, so that the kernel lets this thread in early when every core computes: a peer waits
-/// for it. Linux takes it since 6.12; elsewhere nothing changes.
-fn prefer_short_slices() {
-    #[repr(C)]
-    struct SchedulingAttributes {
-        size: u32,
-        policy: u32,
-        flags: u64,
-        nice: i32,
-        priority: u32,
-        runtime_ns: u64,
-        deadline_ns: u64,
-        period_ns: u64,
-    }
-    let attributes = SchedulingAttributes {
+/// `struct sched_attr` of sched_setattr(2), first version.
+#[repr(C)]
+struct SchedulingAttributes {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime_ns: u64,
+    deadline_ns: u64,
+    period_ns: u64,
+}
+
+/// Asks to be let in early when every core computes, because a peer waits for this thread and it runs for microseconds:
+/// the shortest time slice (taken since Linux 6.12), and a higher priority where the process may have one.
+fn ask_for_short_delays() {
+    let apply = |attributes: &SchedulingAttributes| {
+        // SAFETY: the structure is sched_setattr(2)'s first version, whose size it names; it lives during the call.
+        unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const *attributes, 0) == 0 }
+    };
+    let mut attributes = SchedulingAttributes {
         size: size_of::<SchedulingAttributes>() as u32,
         policy: 0,
         flags: 0,
-        nice: 0,
+        nice: SERVICE_NICE,
         priority: 0,
         runtime_ns: 100_000,
         deadline_ns: 0,
         period_ns: 0,
     };
-    // SAFETY: the structure is sched_setattr(2)'s first version, whose size it names; it lives during the call.
-    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
+    if !apply(&attributes) {
+        attributes.nice = 0;
+        apply(&attributes);
+    }
 }
 
 fn spin_ns(config: &Config) -> u64 {
