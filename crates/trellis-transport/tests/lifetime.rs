@@ -172,8 +172,7 @@ fn nodes_that_do_not_fit_together_are_refused_with_a_sentence() {
 
 #[test]
 fn a_second_process_with_the_same_number_is_refused() {
-    let links = build_with_addresses(2);
-    let (links, addresses) = links;
+    let (links, addresses) = build_with_addresses(2);
     let mut sinks = recorders(2);
     poll_until(&links, &mut sinks, |sinks| sinks.iter().all(|sink| sink.connected.len() == 1));
     let own = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -229,8 +228,8 @@ fn sending_to_a_peer_that_is_gone_raises_no_signal() {
         let mut sinks = recorders(2);
         poll_until(&links, &mut sinks, |sinks| sinks.iter().all(|sink| sink.connected.len() == 1));
         drop(links.pop());
-        // Not polled: only the sends can notice.
-        let page = vec![0; 1 << 20];
+        // Not polled: only the sends can notice. Small, so that each is one whole system call.
+        let page = vec![0; 1000];
         let frame = header(Form::At, 0, 0, page.len());
         let mut error = None;
         wait_until(|| {
@@ -239,16 +238,30 @@ fn sending_to_a_peer_that_is_gone_raises_no_signal() {
         });
         assert!(matches!(error, Some(SendError::Lost { peer: 1, .. })), "{error:?}");
         poll_until(&links, &mut sinks[..1], |sinks| sinks[0].lost.len() == 1);
+
+        // The same, noticed while a queue is flushed.
+        let mut links = build(Kind::Tcp(security), 2);
+        let mut sinks = recorders(2);
+        poll_until(&links, &mut sinks, |sinks| sinks.iter().all(|sink| sink.connected.len() == 1));
+        let page = vec![0; 1 << 20];
+        let frame = header(Form::At, 0, 0, page.len());
+        for _ in 0..30 {
+            links[0].send(1, &frame, Payload::Copy(&page)).unwrap();
+        }
+        drop(links.pop());
+        poll_until(&links, &mut sinks[..1], |sinks| sinks[0].lost.len() == 1);
     }
     assert_eq!(PIPE_SIGNALS.load(Ordering::SeqCst), 0);
 }
 
-/// A child that lives on must neither speak for its parent nor hide its end.
+/// A child that lives on must neither speak for its parent nor hide its end: it has no socket of it.
 #[test]
 fn a_forked_child_has_no_link() {
-    let mut links = build(Kind::Tcp(Security::Sealed), 2);
+    let (mut links, addresses) = build_with_addresses(2);
+    let ports: Vec<u16> = addresses.iter().map(|each| each.rsplit(':').next().unwrap().parse().unwrap()).collect();
     let mut sinks = recorders(2);
     poll_until(&links, &mut sinks, |sinks| sinks.iter().all(|sink| sink.connected.len() == 1));
+    assert_eq!(sockets_at(&ports), 4, "two listening, two connected");
     let mut gate = [0; 2];
     // SAFETY: room for two descriptors.
     assert_eq!(unsafe { libc::pipe2(gate.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
@@ -257,8 +270,8 @@ fn a_forked_child_has_no_link() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let closed = links[0].send(1, &frame, Payload::Nothing) == Err(SendError::Closed);
-        let silent = links[0].readiness() == -1;
-        // SAFETY: lives until the parent writes; then says what it saw.
+        let silent = links[0].readiness() == -1 && sockets_at(&ports) == 0;
+        // SAFETY: lives until the parent writes or ends; then says what it saw.
         unsafe {
             libc::close(gate[1]);
             libc::read(gate[0], (&raw mut gate[0]).cast(), 1);
@@ -281,6 +294,22 @@ fn a_forked_child_has_no_link() {
     }
     assert!(libc::WIFEXITED(status), "the child ended by itself");
     assert_eq!(libc::WEXITSTATUS(status), 0, "the child had no link");
+}
+
+/// How many sockets of this process have one of these ports at either end. Allocates nothing: a child
+/// of a process with many threads may not.
+fn sockets_at(ports: &[u16]) -> usize {
+    type NameCall = unsafe extern "C" fn(i32, *mut libc::sockaddr, *mut libc::socklen_t) -> i32;
+    let has_port = |socket: i32, call: NameCall| {
+        // SAFETY: a storage of zeros is a valid empty address with room for any.
+        unsafe {
+            let mut address: libc::sockaddr_in = std::mem::zeroed();
+            let mut length = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+            call(socket, (&raw mut address).cast(), &raw mut length) == 0
+                && ports.contains(&u16::from_be(address.sin_port))
+        }
+    };
+    (0..4096).filter(|&socket| has_port(socket, libc::getsockname) || has_port(socket, libc::getpeername)).count()
 }
 
 #[test]

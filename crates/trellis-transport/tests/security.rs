@@ -239,8 +239,6 @@ fn a_crowd_of_silent_strangers_keeps_no_node_out() {
     scene.poll_with(&node, |scene, _| scene.sinks[0].connected.contains(&1));
     send_frame(&**node.link(), 0, Form::At, 0, 5000);
     scene.poll_with(&node, |scene, _| scene.sinks[0].count_from(1) == 1);
-    // More than the places there are were turned away already, all without a byte.
-    wait_until(|| scene.links[0].statistics().strangers_refused >= 150 - 64);
     for mut stranger in crowd {
         stranger.shutdown(Shutdown::Write).unwrap();
         assert_eq!(all_answered(&mut stranger), b"");

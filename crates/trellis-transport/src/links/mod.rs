@@ -17,7 +17,7 @@
 //! 5. **Before, during, after.** Frames sent before the peer came up wait. `connected` comes before
 //!    the first `place`, `lost` after the last `deliver`; each at most once per peer. A peer that is
 //!    lost stays lost. A peer that never comes holds up nobody else.
-//! 6. **Bounds.** What waits for one peer holds at most [`QUEUE_BYTES_MAX`](crate::QUEUE_BYTES_MAX)
+//! 6. **Bounds.** What waits for one peer holds at most [`QUEUE_BYTES_MAX`]
 //!    bytes; beyond that `send` gives the frame back with an error.
 //! 7. **Sleep.** [`Link::readiness`] is an epoll descriptor that may be nested in another: readable,
 //!    level triggered, as long as a `poll` would do something.
@@ -84,7 +84,7 @@ impl FromStr for Choice {
 pub enum Placement {
     /// The frame has no body.
     Nothing,
-    /// So many bytes, at most [`INLINE_BODY_BYTES_MAX`](crate::INLINE_BODY_BYTES_MAX), into a buffer
+    /// So many bytes, at most [`crate::INLINE_BODY_BYTES_MAX`], into a buffer
     /// of the link; `deliver` gets them.
     Inline(usize),
     /// So many bytes, straight to this address.

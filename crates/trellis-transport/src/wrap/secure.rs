@@ -18,8 +18,8 @@
 //! dialler  -> listener   16 B tag over the hash of the whole exchange: "I am here now"
 //! ```
 //!
-//! A card has [`CARD_BYTES`] bytes, whatever it says. The listener answers only a first message that
-//! authenticates and whose ephemeral it has not seen ([`Remembered`]); the third message keeps a
+//! A card has 276 bytes, whatever it says. The listener answers only a first message that
+//! authenticates and whose ephemeral it has not seen (`Remembered`); the third message keeps a
 //! replay that outlives this memory from ever becoming a connection.
 //!
 //! # Frames
@@ -89,6 +89,7 @@ const EPHEMERAL_BYTES: usize = 32;
 const CARD_FIXED_BYTES: usize = 20;
 /// Bytes of a card on the wire, whatever it says.
 pub(crate) const CARD_BYTES: usize = CARD_FIXED_BYTES + HELLO_BYTES_MAX;
+const _: () = assert!(CARD_BYTES == 276, "the module text says so");
 pub(crate) const FIRST_MESSAGE_BYTES: usize = MAGIC.len() + EPHEMERAL_BYTES + CARD_BYTES + TAG_BYTES;
 pub(crate) const SECOND_MESSAGE_BYTES: usize = EPHEMERAL_BYTES + CARD_BYTES + TAG_BYTES;
 pub(crate) const CONFIRMATION_BYTES: usize = TAG_BYTES;

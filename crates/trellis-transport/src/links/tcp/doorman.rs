@@ -435,3 +435,77 @@ fn restore_signals(before: &libc::sigset_t) {
     // SAFETY: the set is the one that `block_signals` gave.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, std::ptr::null_mut()) };
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::IntoRawFd;
+
+    use super::*;
+    use crate::Security;
+
+    fn doorman(address: &mut Option<SocketAddr>) -> Doorman {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        *address = listener.local_addr().ok();
+        let listener = Descriptor::adopt(|| listener.into_raw_fd()).unwrap();
+        sockets::make_own(listener.raw()).unwrap();
+        let options = TcpOptions {
+            node: 0,
+            addresses: vec![String::new(); 2],
+            listener: None,
+            secret: [0; 32],
+            security: Security::Sealed,
+            hello: Vec::new(),
+            admit: Box::new(|_, _| Ok(())),
+            refused: Box::new(|_| {}),
+        };
+        Doorman::new(Arc::new(Peers::new(0, 2).unwrap()), listener, options)
+    }
+
+    #[test]
+    fn strangers_beyond_the_places_push_out_the_one_that_waits_longest() {
+        let mut address = None;
+        let mut doorman = doorman(&mut address);
+        let mut crowd = Vec::new();
+        for number in 0..GREETINGS_MAX + 6 {
+            crowd.push(TcpStream::connect(address.unwrap()).unwrap());
+            // One at a time, so that it is known who waits longest.
+            while doorman.greetings.len() + doorman.peers.strangers.load(Ordering::Relaxed) as usize <= number {
+                doorman.accept_some(Instant::now());
+            }
+            assert!(doorman.greetings.len() <= GREETINGS_MAX);
+        }
+        assert_eq!(doorman.greetings.len(), GREETINGS_MAX);
+        assert_eq!(doorman.peers.strangers.load(Ordering::Relaxed), 6);
+        for stream in &crowd {
+            stream.set_nonblocking(true).unwrap();
+        }
+        let is_hung_up = |stream: &TcpStream| matches!(stream.peek(&mut [0]), Ok(0));
+        assert!(crowd[..6].iter().all(is_hung_up));
+        assert!(!crowd[6..].iter().any(is_hung_up));
+    }
+
+    #[test]
+    fn a_stranger_is_hung_up_on_when_its_time_is_over() {
+        let mut address = None;
+        let mut doorman = doorman(&mut address);
+        let _stranger = TcpStream::connect(address.unwrap()).unwrap();
+        let start = Instant::now();
+        while doorman.greetings.is_empty() {
+            doorman.accept_some(start);
+        }
+        doorman.expire(start + Duration::from_millis(4_999));
+        assert_eq!((doorman.greetings.len(), doorman.peers.strangers.load(Ordering::Relaxed)), (1, 0));
+        doorman.expire(start + Duration::from_millis(5_000));
+        assert_eq!((doorman.greetings.len(), doorman.peers.strangers.load(Ordering::Relaxed)), (0, 1));
+    }
+
+    #[test]
+    fn a_long_refusal_is_cut_between_characters() {
+        let sentence = "ä".repeat(200);
+        let cut = shortened(&sentence);
+        assert_eq!(cut.len(), HELLO_BYTES_MAX);
+        assert!(String::from_utf8(cut).is_ok());
+        assert_eq!(shortened(&format!("x{sentence}")).len(), HELLO_BYTES_MAX - 1);
+    }
+}

@@ -231,8 +231,9 @@ impl Peers {
 
     /// Sends what waits and ends every connection. `closed` is set: polls do nothing any more.
     ///
-    /// A socket closed with unread bytes in it is reset, and a reset can overtake what was sent; so
-    /// what comes is thrown away until the peer's machine has confirmed all that left.
+    /// A socket closed with unread bytes in it is reset, and a reset forgets what was not confirmed;
+    /// so this waits until the peer's machine has confirmed all. What comes meanwhile is thrown
+    /// away, or two nodes that leave at once, each with a full queue, would wait for each other.
     pub(super) fn end_all(&self) {
         let start = Instant::now();
         let mut moved = (usize::MAX, start);
