@@ -6,15 +6,17 @@
 //! is a hint that the coherence protocol may ignore.
 //!
 //! A stream that has reached its full window also reads ahead while the program works on what it
-//! has: the next window is asked for without its first page, so that the fault on that page, one
-//! short round trip, says when to ask for the window after it (Linux' readahead marks a page for
-//! the same purpose).
+//! has: the next windows are asked for without their first pages, so that the fault on such a page,
+//! one short round trip, says when to ask for one window more (Linux' readahead marks a page for the
+//! same purpose).
 
 use crate::page::{PageIndex, PageRange};
 
 /// Streams followed at the same time; the one that was idle longest gives way.
 const STREAMS: usize = 8;
 const GROWTH: u32 = 4;
+/// Windows under way ahead of a full stream: while one is received, the other is being sent.
+const WINDOWS_AHEAD: usize = 2;
 
 /// What to ask for because of one fault.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +27,14 @@ pub struct Wish {
     /// this stream so far.
     pub write: bool,
     /// To be asked for right after, without waiting for it.
-    pub ahead: Option<PageRange>,
+    pub ahead: [Option<PageRange>; WINDOWS_AHEAD],
+}
+
+impl Wish {
+    /// The page and nothing else.
+    pub fn only(page: PageIndex, write: bool) -> Wish {
+        Wish { range: PageRange::one(page), write, ahead: [None; WINDOWS_AHEAD] }
+    }
 }
 
 /// The streams of one node.
@@ -39,12 +48,13 @@ pub struct Streams {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
-    /// What was asked for last, `first..end`.
+    /// What the program works on, `first..end`.
     first: u32,
     end: u32,
-    /// What was asked for ahead of it; empty when `ahead_first == ahead_end`.
-    ahead_first: u32,
-    ahead_end: u32,
+    /// The far end of what was asked for.
+    frontier: u32,
+    /// The pages left out in front of the windows ahead, the nearest first.
+    markers: [Option<u32>; WINDOWS_AHEAD],
     window: u32,
     downwards: bool,
     write: bool,
@@ -61,9 +71,8 @@ impl Streams {
     /// Notes a fault and says what to ask for.
     pub fn fault(&mut self, page: PageIndex, write: bool) -> Wish {
         self.clock = self.clock.wrapping_add(1);
-        let alone = Wish { range: PageRange::one(page), write, ahead: None };
         if self.window_pages_max == 1 {
-            return alone;
+            return Wish::only(page, write);
         }
         let (clock, pages, window_max) = (self.clock, self.pages, self.window_pages_max);
         if let Some(stream) = self.streams.iter_mut().find(|stream| stream.meets(page.0)) {
@@ -71,9 +80,16 @@ impl Streams {
             return stream.follow(page, write, window_max, pages);
         }
         let oldest = self.streams.iter_mut().max_by_key(|stream| clock.wrapping_sub(stream.used));
-        *oldest.expect("there are streams") =
-            Stream { first: page.0, end: page.0 + 1, window: 1, write, used: clock, ..Stream::default() };
-        alone
+        *oldest.expect("there are streams") = Stream {
+            first: page.0,
+            end: page.0 + 1,
+            frontier: page.0 + 1,
+            window: 1,
+            write,
+            used: clock,
+            ..Stream::default()
+        };
+        Wish::only(page, write)
     }
 }
 
@@ -81,51 +97,57 @@ impl Stream {
     /// Whether a fault on `page` continues this stream: inside what was asked for (a store after a
     /// load, or a page that was not given) or right behind its end.
     fn meets(&self, page: u32) -> bool {
-        if self.window == 0 {
-            return false;
-        }
-        let either_way = self.window == 1;
-        let (low, high) = match (either_way, self.downwards) {
-            (true, _) => (self.first.saturating_sub(1), self.end),
-            (false, false) => (self.first, self.end.max(self.ahead_end)),
-            (false, true) => {
-                let first = if self.has_ahead() { self.ahead_first } else { self.first };
-                (first.saturating_sub(1), self.end - 1)
-            }
+        let (low, high) = match (self.window, self.downwards) {
+            (0, _) => return false,
+            (1, _) => (self.first.saturating_sub(1), self.end),
+            (_, false) => (self.first, self.frontier),
+            (_, true) => (self.frontier.saturating_sub(1), self.end - 1),
         };
         (low..=high).contains(&page)
     }
 
-    fn has_ahead(&self) -> bool {
-        self.ahead_first < self.ahead_end
-    }
-
     fn follow(&mut self, page: PageIndex, write: bool, window_max: u32, pages: u32) -> Wish {
-        let inside = page.0 >= self.first && page.0 < self.end;
-        if inside {
+        if (self.first..self.end).contains(&page.0) {
             // A store behind the loads: whoever stores once stores again.
             self.write |= write;
             let range = PageRange::around(page, self.first, self.end);
-            return Wish { range, write, ahead: None };
+            return Wish { range, ..Wish::only(page, write) };
         }
-        if self.window == 1 {
-            self.downwards = page.0 < self.first;
+        let mut wish = Wish::only(page, write || self.write);
+        if let Some(passed) = self.markers.iter().position(|marker| *marker == Some(page.0)) {
+            self.markers.rotate_left(passed + 1);
+            self.markers[WINDOWS_AHEAD - 1 - passed..].fill(None);
+            let reach = self.markers[0].unwrap_or(self.frontier);
+            (self.first, self.end) = if self.downwards { (reach, page.0 + 1) } else { (page.0, reach) };
+        } else {
+            self.downwards = if self.window == 1 { page.0 < self.first } else { self.downwards };
+            self.window = (self.window * GROWTH).min(window_max);
+            wish.range = self.window_from(page, pages);
+            (self.first, self.end) = (wish.range.first().0, wish.range.end());
+            self.frontier = if self.downwards { self.first } else { self.end };
+            self.markers = [None; WINDOWS_AHEAD];
         }
-        self.window = (self.window * GROWTH).min(window_max);
-        let write = write || self.write;
-        let marker = self.has_ahead() && self.is_marker(page.0);
-        let range = if marker { PageRange::one(page) } else { self.window_from(page, pages) };
-        let full = self.window == window_max;
-        let behind = if marker { (self.ahead_first, self.ahead_end) } else { bounds(range) };
-        (self.first, self.end) = (behind.0.min(range.first().0), behind.1.max(range.end()));
-        let ahead = full.then(|| self.window_behind(behind, pages)).flatten();
-        (self.ahead_first, self.ahead_end) = ahead.map_or((0, 0), bounds);
-        Wish { range, write, ahead }
+        if self.window == window_max {
+            self.read_ahead(&mut wish, pages);
+        }
+        wish
     }
 
-    /// The page that was left out when the window behind it was asked for.
-    fn is_marker(&self, page: u32) -> bool {
-        if self.downwards { page == self.ahead_end } else { page + 1 == self.ahead_first }
+    /// Asks for as many windows as there are markers free, each without its first page.
+    fn read_ahead(&mut self, wish: &mut Wish, pages: u32) {
+        let free = self.markers.iter().position(Option::is_none).unwrap_or(WINDOWS_AHEAD);
+        for index in free..WINDOWS_AHEAD {
+            let (marker, start) = if self.downwards {
+                (self.frontier.checked_sub(1), self.frontier.checked_sub(2))
+            } else {
+                (Some(self.frontier), Some(self.frontier + 1).filter(|&start| start < pages))
+            };
+            let Some(start) = start else { return };
+            let range = self.window_from(PageIndex(start), pages);
+            self.frontier = if self.downwards { range.first().0 } else { range.end() };
+            self.markers[index] = marker;
+            wish.ahead[index] = Some(range);
+        }
     }
 
     fn window_from(&self, page: PageIndex, pages: u32) -> PageRange {
@@ -135,26 +157,16 @@ impl Stream {
             PageRange::around(page, page.0, page.0.saturating_add(self.window).min(pages))
         }
     }
-
-    /// The window after `behind`, without the page next to it.
-    fn window_behind(&self, behind: (u32, u32), pages: u32) -> Option<PageRange> {
-        let start = if self.downwards {
-            behind.0.checked_sub(2)?
-        } else {
-            behind.1.checked_add(1).filter(|&start| start < pages)?
-        };
-        Some(self.window_from(PageIndex(start), pages))
-    }
-}
-
-fn bounds(range: PageRange) -> (u32, u32) {
-    (range.first().0, range.end())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use alloc::vec::Vec;
+
+    fn bounds(range: PageRange) -> (u32, u32) {
+        (range.first().0, range.end())
+    }
 
     fn fault(streams: &mut Streams, page: u32) -> (u32, u32) {
         bounds(streams.fault(PageIndex(page), false).range)
@@ -194,7 +206,7 @@ mod tests {
                 demanded += 1;
                 let wish = streams.fault(PageIndex(page), false);
                 assert!(wish.range.contains(PageIndex(page)));
-                for range in [Some(wish.range), wish.ahead].into_iter().flatten() {
+                for range in wish.ahead.into_iter().flatten().chain([wish.range]) {
                     for page in range.pages() {
                         held[page.0 as usize] = true;
                     }

@@ -79,27 +79,26 @@ pub(crate) fn round_trip_us_p50(stream: &mut TcpStream, node: usize, rounds: usi
 }
 
 /// Sends `bytes` from node 0 to node 1; node 1 gets the rate in GB/s.
-pub(crate) fn bulk_gb_per_s(stream: &mut TcpStream, node: usize, bytes: usize) -> io::Result<Option<f64>> {
-    let mut buffer = vec![0x5au8; 256 * 1024];
-    let mut left = bytes;
+pub(crate) fn bulk_gb_per_s(
+    stream: &mut TcpStream,
+    node: usize,
+    bytes: usize,
+    memory_bytes: usize,
+) -> io::Result<Option<f64>> {
+    let memory_bytes = memory_bytes.min(bytes);
+    let mut memory = vec![0x5au8; memory_bytes];
     if node == 0 {
         let mut ready = [0u8; 1];
         stream.read_exact(&mut ready)?;
-        while left > 0 {
-            let part = left.min(buffer.len());
-            stream.write_all(&buffer[..part])?;
-            left -= part;
+        for start in (0..bytes).step_by(memory_bytes) {
+            stream.write_all(&memory[..memory_bytes.min(bytes - start)])?;
         }
         return Ok(None);
     }
     let start = Instant::now();
     stream.write_all(&[1])?;
-    while left > 0 {
-        let got = stream.read(&mut buffer)?;
-        if got == 0 {
-            return Err(ErrorKind::UnexpectedEof.into());
-        }
-        left = left.saturating_sub(got);
+    for start in (0..bytes).step_by(memory_bytes) {
+        stream.read_exact(&mut memory[..memory_bytes.min(bytes - start)])?;
     }
     Ok(Some(bytes as f64 / start.elapsed().as_secs_f64() / 1e9))
 }
@@ -136,10 +135,10 @@ mod tests {
         let Connection { ends: [mut near, mut far] } = Connection::make().expect("connection");
         let peer = std::thread::spawn(move || {
             answer(&mut far, 20)?;
-            bulk_gb_per_s(&mut far, 0, 1 << 20)
+            bulk_gb_per_s(&mut far, 0, 1 << 20, 1 << 16)
         });
         assert_eq!(ask(&mut near, 20).expect("round trips").len(), 20);
-        assert!(bulk_gb_per_s(&mut near, 1, 1 << 20).expect("bulk").is_some_and(|rate| rate > 0.0));
+        assert!(bulk_gb_per_s(&mut near, 1, 1 << 20, 1 << 16).expect("bulk").is_some_and(|rate| rate > 0.0));
         assert_eq!(peer.join().expect("thread").expect("peer"), None);
     }
 }

@@ -130,10 +130,10 @@ impl Link for InProcess {
         Ok(())
     }
 
-    fn poll(&self, sink: &mut dyn Sink) -> usize {
+    fn poll(&self, sink: &mut dyn Sink) -> bool {
         let end = &self.mesh.ends[self.node];
         if end.closed.load(Ordering::SeqCst) {
-            return 0;
+            return false;
         }
         // Drained first: what is sent from here on makes it readable again.
         end.event.drain();
@@ -159,7 +159,7 @@ impl Link for InProcess {
         if more {
             end.event.signal();
         }
-        frames
+        frames > 0
     }
 
     fn readiness(&self) -> RawFd {

@@ -288,9 +288,9 @@ pub trait Link: Send + Sync {
     /// A [`Payload::Pinned`] must stay readable and unchanged until it is sent.
     fn send(&self, peer: usize, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<(), SendError>;
 
-    /// Receives what is there and sends what waits; returns how many frames were delivered. Never
-    /// blocks; does a bounded amount of work.
-    fn poll(&self, sink: &mut dyn Sink) -> usize;
+    /// Receives what is there and sends what waits; returns whether anything came, if only a part of
+    /// a frame. Never blocks; does a bounded amount of work.
+    fn poll(&self, sink: &mut dyn Sink) -> bool;
 
     /// An epoll descriptor that is readable while a `poll` would do something. It belongs to the
     /// link: nest it or wait on it, do not close it.

@@ -189,7 +189,7 @@ impl Link for Tcp {
     }
 
     #[inline]
-    fn poll(&self, sink: &mut dyn Sink) -> usize {
+    fn poll(&self, sink: &mut dyn Sink) -> bool {
         self.peers.poll(sink)
     }
 

@@ -225,7 +225,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "prefetch_pages_max",
-        default: "256",
+        default: "128",
         accepted: "0 to 65536",
         meaning: "How many pages a sequential access may ask for at once; 0 asks for each page alone.",
         apply: |config, raw| {

@@ -99,7 +99,7 @@ impl Default for Config {
             silence_seconds_max: 10,
             wait_seconds_max: 3_600,
             spin_microseconds_max: 50,
-            prefetch_pages_max: 256,
+            prefetch_pages_max: 128,
             record: None,
             record_faults_max: 1_000_000,
             statistics: false,

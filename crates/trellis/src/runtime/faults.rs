@@ -112,13 +112,13 @@ impl Node {
 
     fn wish(&self, page: PageIndex, write: bool) -> Wish {
         if self.window_pages_max == 1 {
-            return Wish { range: PageRange::one(page), write, ahead: None };
+            return Wish::only(page, write);
         }
         lock(&self.streams).fault(page, write)
     }
 
     fn read_ahead(&self, wish: &Wish) {
-        if let Some(ahead) = wish.ahead {
+        for ahead in wish.ahead.into_iter().flatten() {
             let mut shard = lock(self.shard_of(ahead.first()));
             self.ask_ahead(&mut shard, ahead, wish.write, false);
         }

@@ -194,7 +194,7 @@ impl Node {
             self.progress.watch_link(false);
         }
         while !ticket.is_done() {
-            if has_role && self.receive() > 0 {
+            if has_role && self.receive() {
                 patience = Patience::new(self);
             } else if patience.is_over(self, deadline) {
                 break;
@@ -207,7 +207,7 @@ impl Node {
         ticket.is_done()
     }
 
-    fn receive(&self) -> usize {
+    fn receive(&self) -> bool {
         self.link.poll(&mut super::sink::Receiver(self))
     }
 
@@ -241,7 +241,7 @@ impl Node {
         }
         let mut patience = Patience::new(self);
         loop {
-            if self.receive() > 0 {
+            if self.receive() {
                 patience = Patience::new(self);
             } else if self.progress.sleepers.load(Ordering::Relaxed) == 0 || patience.is_over(self, u64::MAX) {
                 break;
@@ -260,12 +260,12 @@ impl Node {
             for fault in faults.drain(..) {
                 self.submit(fault);
             }
-            let mut received = 0;
+            let mut received = false;
             if self.progress.take_role() {
                 received = self.receive();
                 self.progress.drop_role();
             }
-            if busy || received > 0 {
+            if busy || received {
                 patience = Patience::new(self);
             } else if patience.is_over(self, u64::MAX) {
                 return;

@@ -23,6 +23,9 @@ use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX};
 
 /// See the module text; larger values copy more of a stream of pages, smaller ones call more often.
 const STAGING_BYTES: usize = 16 << 10;
+/// Of a body's rest, the shortest that is waited for as a whole, and the longest.
+const LOW_WATER_BYTES_MIN: usize = 64 << 10;
+const LOW_WATER_BYTES_MAX: usize = 1 << 20;
 /// System calls for one peer in one poll, so that a fast peer does not starve the others.
 const RECEIVES_PER_POLL_MAX: usize = 8;
 
@@ -39,6 +42,8 @@ pub(super) struct Input {
 /// What a poll brought for one peer.
 #[derive(Default)]
 pub(super) struct Harvest {
+    /// Whether any byte came.
+    pub(super) came: bool,
     pub(super) frames: u64,
     pub(super) bytes: u64,
     pub(super) lost: Option<Lost>,
@@ -52,6 +57,8 @@ struct Connection {
     staged: usize,
     inline: Box<[u8; INLINE_BODY_BYTES_MAX]>,
     body: Option<Body>,
+    /// How many bytes make the socket readable.
+    low_water: usize,
 }
 
 /// A body that is on its way.
@@ -85,6 +92,7 @@ impl Input {
             staged: 0,
             inline: Box::new([0; INLINE_BODY_BYTES_MAX]),
             body: None,
+            low_water: 1,
         });
     }
 
@@ -111,6 +119,7 @@ impl Input {
             let (received, wanted) = connection.receive_once();
             match received {
                 Received::Bytes(count) => {
+                    harvest.came = true;
                     if let Err(lost) = connection.accept(self.peer, count, sink, &mut harvest) {
                         harvest.lost = Some(lost);
                         break;
@@ -132,6 +141,7 @@ impl Input {
                 }
             }
         }
+        connection.set_low_water();
         harvest
     }
 
@@ -151,6 +161,17 @@ impl Input {
 }
 
 impl Connection {
+    /// While the rest of a long body is on its way, fewer bytes than that are no reason to wake whoever sleeps on the
+    /// socket: a wake-up for every segment costs more than the segments do.
+    #[inline]
+    fn set_low_water(&mut self) {
+        let rest = self.body.as_ref().map_or(0, Body::rest);
+        let wanted = if rest >= LOW_WATER_BYTES_MIN { rest.min(LOW_WATER_BYTES_MAX) } else { 1 };
+        if wanted != self.low_water && sockets::set_low_water(self.socket.raw(), wanted) {
+            self.low_water = wanted;
+        }
+    }
+
     /// One system call: into the buffer, or into the rest of a body, its tag, and the buffer.
     #[inline]
     fn receive_once(&mut self) -> (Received, usize) {

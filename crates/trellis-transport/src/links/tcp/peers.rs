@@ -139,18 +139,18 @@ impl Peers {
         Ok(())
     }
 
-    pub(super) fn poll(&self, sink: &mut dyn Sink) -> usize {
+    pub(super) fn poll(&self, sink: &mut dyn Sink) -> bool {
         if self.closed.load(Ordering::Relaxed) {
-            return 0;
+            return false;
         }
-        let mut frames = 0;
+        let mut came = false;
         if self.news.load(Ordering::Acquire) > 0 {
-            frames += self.hear_news(sink);
+            came |= self.hear_news(sink);
         }
         if self.up.load(Ordering::Relaxed) <= ASKED_ONE_BY_ONE_MAX {
             for (index, peer) in self.peers.iter().enumerate() {
                 if peer.is_in(UP) {
-                    frames += self.serve(index, sink);
+                    came |= self.serve(index, sink);
                 }
             }
         } else {
@@ -158,11 +158,11 @@ impl Peers {
             let count = self.epoll.ready(&mut events);
             for event in &events[..count] {
                 if event.u64 != NEWS_TOKEN {
-                    frames += self.serve(event.u64 as usize, sink);
+                    came |= self.serve(event.u64 as usize, sink);
                 }
             }
         }
-        frames
+        came
     }
 
     /// Hands over a connection that passed the handshake; false if the peer is not absent any more.
@@ -295,14 +295,14 @@ impl Peers {
 
     /// One peer's share of a poll.
     #[inline]
-    fn serve(&self, index: usize, sink: &mut dyn Sink) -> usize {
+    fn serve(&self, index: usize, sink: &mut dyn Sink) -> bool {
         let peer = &self.peers[index];
         if peer.waits.load(Ordering::Acquire) {
             self.flush(index);
         }
         let mut input = match peer.input.try_lock() {
             Ok(input) => input,
-            Err(TryLockError::WouldBlock) => return 0,
+            Err(TryLockError::WouldBlock) => return false,
             Err(TryLockError::Poisoned(poisoned)) => {
                 let mut input = poisoned.into_inner();
                 let why = "a callback panicked in the middle of a frame".into();
@@ -311,7 +311,7 @@ impl Peers {
             }
         };
         if !peer.is_in(UP) || self.closed.load(Ordering::Relaxed) {
-            return 0;
+            return false;
         }
         input.announce(sink);
         let harvest = match input.loss.clone() {
@@ -328,23 +328,23 @@ impl Peers {
             input.loss_reported = true;
             sink.lost(index, &lost);
         }
-        harvest.frames as usize
+        harvest.came
     }
 
     /// Announces peers that came up and reports those that were given up.
     #[cold]
-    fn hear_news(&self, sink: &mut dyn Sink) -> usize {
+    fn hear_news(&self, sink: &mut dyn Sink) -> bool {
         let arrivals = {
-            let Some(mut arrivals) = try_lock(&self.arrivals) else { return 0 };
+            let Some(mut arrivals) = try_lock(&self.arrivals) else { return false };
             self.news_event.drain();
             self.news.store(0, Ordering::Release);
             std::mem::take(&mut *arrivals)
         };
-        let mut frames = 0;
+        let mut came = false;
         for index in arrivals {
             let peer = &self.peers[index];
             if peer.is_in(UP) {
-                frames += self.serve(index, sink);
+                came |= self.serve(index, sink);
                 continue;
             }
             let Some(mut input) = try_lock(&peer.input) else {
@@ -358,7 +358,7 @@ impl Peers {
                 sink.lost(index, &lost);
             }
         }
-        frames
+        came
     }
 
     fn tell(&self, peer: usize) {

@@ -251,6 +251,12 @@ fn classify_received(count: isize) -> Option<Received> {
     }
 }
 
+/// How many bytes must be there before the socket counts as readable (SO_RCVLOWAT; the kernel takes at most half of its
+/// buffer). Whether that was taken.
+pub(super) fn set_low_water(socket: RawFd, bytes: usize) -> bool {
+    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes as i32)
+}
+
 fn set_option(socket: RawFd, level: i32, name: i32, value: i32) -> bool {
     let length = size_of::<i32>() as libc::socklen_t;
     // SAFETY: `value` is an int and outlives the call.

@@ -1,0 +1,386 @@
+//! Visits every reachable state of a model, breadth first.
+//!
+//! Promises: states are visited in an order that depends on the model alone; the first violation
+//! found is one with a shortest path to it; that path is told by running the model again. It must
+//! never claim [`Verdict::Passed`] before the last state was expanded.
+
+use crate::fingerprint::{Seen, fingerprint};
+use std::time::{Duration, Instant};
+
+/// Something with states and actions, both as plain bytes.
+pub trait Model {
+    /// The one state in which everything begins.
+    fn initial(&mut self) -> Vec<u8>;
+
+    /// Pushes the state behind every action that is possible in `state`, always in the same order.
+    /// `Err` when `state` itself must not be: nothing can happen though somebody waits.
+    fn expand(&mut self, state: &[u8], next: &mut Successors) -> Result<(), String>;
+
+    /// What action number `action` of `state` is and does, one line per fact.
+    fn tell(&mut self, state: &[u8], action: usize) -> Vec<String>;
+}
+
+/// The states behind the actions of one state, by number of the action.
+#[derive(Default)]
+pub struct Successors {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    broken: Option<(usize, String)>,
+}
+
+impl Successors {
+    /// The next action leads here; `write` appends the state's bytes.
+    pub fn push(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+        write(&mut self.bytes);
+        self.ends.push(self.bytes.len());
+    }
+
+    /// The next action breaks a rule.
+    pub fn push_broken(&mut self, what: String) {
+        self.broken.get_or_insert((self.ends.len(), what));
+        self.ends.push(self.bytes.len());
+    }
+
+    /// Number of actions.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether nothing is possible.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+        self.broken = None;
+    }
+
+    fn state(&self, action: usize) -> &[u8] {
+        let start = action.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.bytes[start..self.ends[action]]
+    }
+}
+
+/// How an exploration ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Every reachable state was visited and nothing was wrong.
+    Passed,
+    /// A rule was broken.
+    Broken {
+        /// The rule and how.
+        what: String,
+        /// The shortest story that leads there.
+        trace: Vec<String>,
+    },
+    /// The bound on states was reached first.
+    TooLarge,
+    /// The states form a circle in which threads could wait for ever.
+    Endless,
+}
+
+/// What an exploration found.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// How it ended.
+    pub verdict: Verdict,
+    /// Distinct states reached.
+    pub states: u64,
+    /// Actions taken.
+    pub transitions: u64,
+    /// Actions on the longest shortest path.
+    pub depth: u32,
+    /// Time that it took.
+    pub elapsed: Duration,
+}
+
+impl Report {
+    /// Whether everything was visited and nothing was wrong.
+    pub fn passed(&self) -> bool {
+        self.verdict == Verdict::Passed
+    }
+
+    /// States per second.
+    pub fn states_per_second(&self) -> f64 {
+        self.states as f64 / self.elapsed.as_secs_f64().max(1e-9)
+    }
+}
+
+/// Bounds and extras of an exploration.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Give up beyond so many states.
+    pub states_max: u64,
+    /// Also prove that every run ends: no circle of states. Costs 12 bytes per action.
+    pub must_end: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { states_max: u64::from(u32::MAX) - 1, must_end: false }
+    }
+}
+
+/// Numbers that say how far an exploration is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Distinct states reached.
+    pub states: u64,
+    /// States that still wait to be expanded.
+    pub waiting: u64,
+    /// Actions from the beginning.
+    pub depth: u32,
+}
+
+/// Visits every state of `model`; `progress` is called now and then.
+pub fn explore(model: &mut impl Model, options: Options, progress: &mut dyn FnMut(Progress)) -> Report {
+    let started = Instant::now();
+    let mut search = Search::new(options);
+    let verdict = search.run(model, progress);
+    Report {
+        verdict,
+        states: search.parents.len() as u64,
+        transitions: search.transitions,
+        depth: search.depth,
+        elapsed: started.elapsed(),
+    }
+}
+
+struct Search {
+    options: Options,
+    seen: Seen,
+    /// Of every state in the order of discovery: from which state it was reached, by which action.
+    parents: Vec<(u32, u16)>,
+    level: Level,
+    next: Level,
+    transitions: u64,
+    depth: u32,
+    circles: Option<Circles>,
+}
+
+/// States that wait to be expanded, one after the other.
+#[derive(Default)]
+struct Level {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    first: u32,
+}
+
+impl Search {
+    fn new(options: Options) -> Search {
+        Search {
+            options,
+            seen: Seen::new(),
+            parents: Vec::new(),
+            level: Level::default(),
+            next: Level::default(),
+            transitions: 0,
+            depth: 0,
+            circles: options.must_end.then(Circles::default),
+        }
+    }
+
+    fn run(&mut self, model: &mut impl Model, progress: &mut dyn FnMut(Progress)) -> Verdict {
+        let initial = model.initial();
+        self.discover(&initial, 0, 0);
+        let mut successors = Successors::default();
+        while !self.next.ends.is_empty() {
+            std::mem::swap(&mut self.level, &mut self.next);
+            self.next.clear(self.parents.len() as u32);
+            for place in 0..self.level.ends.len() {
+                if place % 65_536 == 0 {
+                    let waiting = (self.level.ends.len() - place + self.next.ends.len()) as u64;
+                    let states = self.parents.len() as u64;
+                    progress(Progress { states, waiting, depth: self.depth });
+                }
+                if let Some(verdict) = self.visit(model, place, &mut successors) {
+                    return verdict;
+                }
+            }
+            self.depth += u32::from(!self.next.ends.is_empty());
+        }
+        match &self.circles {
+            Some(circles) if !circles.absent(self.parents.len()) => Verdict::Endless,
+            _ => Verdict::Passed,
+        }
+    }
+
+    fn visit(&mut self, model: &mut impl Model, place: usize, successors: &mut Successors) -> Option<Verdict> {
+        let index = self.level.first + place as u32;
+        successors.clear();
+        if let Err(what) = model.expand(self.level.state(place), successors) {
+            return Some(self.broken(model, index, None, what));
+        }
+        if let Some((action, what)) = successors.broken.take() {
+            return Some(self.broken(model, index, Some(action), what));
+        }
+        for action in 0..successors.len() {
+            self.transitions += 1;
+            self.discover(successors.state(action), index, action as u16);
+        }
+        (self.parents.len() as u64 > self.options.states_max).then_some(Verdict::TooLarge)
+    }
+
+    fn discover(&mut self, state: &[u8], parent: u32, action: u16) {
+        let print = fingerprint(state);
+        let is_new = self.seen.insert(print);
+        if let Some(circles) = &mut self.circles {
+            circles.note(print, is_new, parent, self.parents.is_empty());
+        }
+        if is_new {
+            self.parents.push((parent, action));
+            self.next.bytes.extend_from_slice(state);
+            self.next.ends.push(self.next.bytes.len());
+        }
+    }
+
+    /// Tells how state `index` is reached, and the action that breaks a rule there if any.
+    fn broken(&self, model: &mut impl Model, index: u32, last: Option<usize>, what: String) -> Verdict {
+        let mut path: Vec<usize> = last.into_iter().collect();
+        let mut at = index;
+        while at != 0 {
+            let (parent, action) = self.parents[at as usize];
+            path.push(usize::from(action));
+            at = parent;
+        }
+        path.reverse();
+        let mut trace = Vec::new();
+        let mut state = model.initial();
+        let mut successors = Successors::default();
+        for action in path {
+            trace.extend(model.tell(&state, action));
+            successors.clear();
+            // A state that must not be is only ever the last one of a path.
+            let _ = model.expand(&state, &mut successors);
+            state = successors.state(action).to_vec();
+        }
+        Verdict::Broken { what, trace }
+    }
+}
+
+impl Level {
+    fn clear(&mut self, first: u32) {
+        self.bytes.clear();
+        self.ends.clear();
+        self.first = first;
+    }
+
+    fn state(&self, place: usize) -> &[u8] {
+        let start = place.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.bytes[start..self.ends[place]]
+    }
+}
+
+/// The edges of the graph of states, to see whether it has a circle.
+#[derive(Default)]
+struct Circles {
+    numbers: crate::fingerprint::Table<u128, u32>,
+    edges: Vec<(u32, u32)>,
+}
+
+impl Circles {
+    fn note(&mut self, print: u128, is_new: bool, parent: u32, is_root: bool) {
+        if is_new {
+            let number = self.numbers.len() as u32;
+            self.numbers.insert(print, number);
+        }
+        if !is_root {
+            self.edges.push((parent, self.numbers[&print]));
+        }
+    }
+
+    /// Takes away, again and again, the states that nothing leads to any more (Kahn 1962): without
+    /// a circle none is left.
+    fn absent(&self, states: usize) -> bool {
+        let mut incoming = vec![0u32; states];
+        let mut edges = self.edges.clone();
+        edges.sort_unstable();
+        for &(_, to) in &edges {
+            incoming[to as usize] += 1;
+        }
+        let mut free: Vec<u32> = (0..states as u32).filter(|&s| incoming[s as usize] == 0).collect();
+        let mut removed = 0;
+        while let Some(state) = free.pop() {
+            removed += 1;
+            let start = edges.partition_point(|&(from, _)| from < state);
+            for &(_, to) in edges[start..].iter().take_while(|&&(from, _)| from == state) {
+                incoming[to as usize] -= 1;
+                if incoming[to as usize] == 0 {
+                    free.push(to);
+                }
+            }
+        }
+        removed == states
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts to `end` by ones and twos; perhaps a number is forbidden, perhaps one leads back.
+    struct Counting {
+        end: u8,
+        forbidden: Option<u8>,
+        back: Option<u8>,
+    }
+
+    impl Model for Counting {
+        fn initial(&mut self) -> Vec<u8> {
+            vec![0]
+        }
+
+        fn expand(&mut self, state: &[u8], next: &mut Successors) -> Result<(), String> {
+            for step in [1, 2] {
+                let to = state[0] + step;
+                if Some(to) == self.forbidden {
+                    next.push_broken(format!("reached {to}"));
+                } else if to <= self.end {
+                    next.push(|bytes| bytes.push(to));
+                }
+            }
+            if Some(state[0]) == self.back {
+                next.push(|bytes| bytes.push(0));
+            }
+            Ok(())
+        }
+
+        fn tell(&mut self, state: &[u8], action: usize) -> Vec<String> {
+            vec![format!("{} + {}", state[0], action + 1)]
+        }
+    }
+
+    fn count(forbidden: Option<u8>, back: Option<u8>, options: Options) -> Report {
+        explore(&mut Counting { end: 9, forbidden, back }, options, &mut |_| {})
+    }
+
+    #[test]
+    fn every_state_is_visited_once() {
+        let report = count(None, None, Options { must_end: true, ..Options::default() });
+        assert!(report.passed());
+        assert_eq!((report.states, report.transitions, report.depth), (10, 17, 5));
+    }
+
+    #[test]
+    fn the_story_of_a_violation_is_a_shortest_one() {
+        let report = count(Some(6), None, Options::default());
+        let Verdict::Broken { what, trace } = report.verdict else { panic!("6 was reached") };
+        assert_eq!(what, "reached 6");
+        assert_eq!(trace, ["0 + 2", "2 + 2", "4 + 2"]);
+    }
+
+    #[test]
+    fn a_circle_is_noticed_when_asked_for() {
+        assert!(count(None, Some(5), Options::default()).passed());
+        let report = count(None, Some(5), Options { must_end: true, ..Options::default() });
+        assert_eq!(report.verdict, Verdict::Endless);
+    }
+
+    #[test]
+    fn a_bound_that_is_reached_is_no_success() {
+        let report = count(None, None, Options { states_max: 4, ..Options::default() });
+        assert_eq!(report.verdict, Verdict::TooLarge);
+    }
+}

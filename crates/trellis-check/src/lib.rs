@@ -1,0 +1,19 @@
+//! Proves protocols on small clusters by trying everything.
+//!
+//! The [`explore`] module visits every state that a small cluster can reach, whatever the order in
+//! which messages arrive and threads run; [`pages`] and [`synchronisation`] say what such a
+//! cluster is made of and what must hold in it; [`mutants`] breaks the protocol in known ways and
+//! expects the explorer to notice each of them.
+//!
+//! The crate promises: it runs the real `step` of the protocol, the same instance gives the same
+//! states and the same trace on every machine, and a violation is told as the shortest story that
+//! leads to it. It must never call a state good because it did not look: an instance that is larger
+//! than its bound ends with [`explore::Verdict::TooLarge`].
+#![forbid(unsafe_code)]
+
+pub mod explore;
+mod fingerprint;
+mod intern;
+pub mod mutants;
+pub mod pages;
+pub mod synchronisation;

@@ -1,0 +1,93 @@
+//! Inputs, effects and messages in the words of the scripts.
+
+use trellis_protocol::coherence::{Content, Effect, Input, Message};
+use trellis_protocol::{Access, PageIndex, PageRange};
+
+pub(crate) fn input(node: u16, input: &Input) -> String {
+    match *input {
+        Input::Fault { page, write, wish } => {
+            format!(
+                "n{node} faults: {} {}{}",
+                if write { "store to" } else { "load from" },
+                one(page),
+                wished(page, wish)
+            )
+        }
+        Input::Prefetch { wish, write, announced } => {
+            let verb = if announced { "announces" } else { "guesses" };
+            format!("n{node} {verb}: {} {}", if write { "stores to" } else { "loads from" }, run(wish))
+        }
+        Input::Message { from, message } => format!("n{node} hears from n{}: {}", from.0, self::message(&message)),
+        Input::Resumed { page } => format!("n{node} resumed {}", one(page)),
+    }
+}
+
+pub(crate) fn effect(effect: &Effect) -> String {
+    match *effect {
+        Effect::Revoke(range) => format!("revoke {}", run(range)),
+        Effect::Downgrade(range) => format!("downgrade {}", run(range)),
+        Effect::Install { range, access, zero } => {
+            let zero = if zero { ", zero" } else { "" };
+            format!("install {} {}{zero}", run(range), if access == Access::Write { "for stores" } else { "for loads" })
+        }
+        Effect::Upgrade(range) => format!("upgrade {}", run(range)),
+        Effect::Send { to, message } => format!("send n{}: {}", to.0, self::message(&message)),
+        Effect::Wake(range) => format!("wake {}", run(range)),
+        Effect::Hold(page) => format!("hold {}", one(page)),
+        Effect::Violation { from, what } => format!("violation by n{}: {what}", from.0),
+    }
+}
+
+pub(crate) fn message(message: &Message) -> String {
+    let text = |name: &str, range: PageRange, write: bool| {
+        format!("{name} {} {}", run(range), if write { "for stores" } else { "for loads" })
+    };
+    match *message {
+        Message::Request { demand, range, write, announced } => {
+            let announced = if announced { ", announced" } else { "" };
+            format!("{}{}{announced}", text("request", PageRange::one(demand), write), wished(demand, range))
+        }
+        Message::Forward { demand, range, write, requester, after, sequence } => {
+            let text = text("forward", PageRange::one(demand), write);
+            format!("{text}{} to n{}, after #{after}, as #{sequence}", wished(demand, range), requester.0)
+        }
+        Message::Grant { range, write, content, sequence, .. } => {
+            let content = match content {
+                Content::Kept => "kept",
+                Content::Zero => "zero",
+                Content::Bytes => "with bytes",
+            };
+            format!("{}, {content}, #{sequence}", text("grant", range, write))
+        }
+        Message::Confirm { range, .. } => format!("confirm {}", run(range)),
+        Message::Invalidate { page } => format!("invalidate {}", one(page)),
+        Message::Invalidated { page } => format!("invalidated {}", one(page)),
+    }
+}
+
+/// The first word of [`message`], by which scripts pick one.
+pub(crate) fn name(message: &Message) -> &'static str {
+    match message {
+        Message::Request { .. } => "request",
+        Message::Forward { .. } => "forward",
+        Message::Grant { .. } => "grant",
+        Message::Confirm { .. } => "confirm",
+        Message::Invalidate { .. } => "invalidate",
+        Message::Invalidated { .. } => "invalidated",
+    }
+}
+
+pub(crate) fn run(range: PageRange) -> String {
+    match range.count() {
+        1 => format!("p{}", range.first().0),
+        _ => format!("p{}-{}", range.first().0, range.end() - 1),
+    }
+}
+
+fn one(page: PageIndex) -> String {
+    format!("p{}", page.0)
+}
+
+fn wished(page: PageIndex, wish: PageRange) -> String {
+    if wish == PageRange::one(page) { String::new() } else { format!(" (of {})", run(wish)) }
+}

@@ -1,0 +1,119 @@
+//! Text scripts: `tests/scripts/<protocol>/*.txt`, each a story that a reader can follow.
+//!
+//! A script is blocks of commands, `----`, and everything that happened. The blocks of a coherence
+//! protocol know
+//!
+//! * `cluster nodes=3 pages=4 [home=manager|interleaved] [manager=0]`: a new cluster;
+//! * `read n1 p0 [wish=0-3]`, `write n1 p0 [wish=0-3]`: a thread of node 1 touches page 0, and
+//!   looks again by itself once it is woken;
+//! * `prefetch n1 0-3 [write] [guess]`: the program announces an access (or the node guesses it);
+//! * `deliver`: every message that is under way, the oldest first, until none is left;
+//!   `deliver n0->n1 [kind]`: the oldest one of that link (and kind) alone;
+//! * `resume n1 p0`: the thread for which page 0 was held has run on;
+//! * `state`: what every node's view allows, with the value, and what is under way.
+//!
+//! The blocks of `sync` know `cluster nodes=3`, `acquire n1 lock=0`, `release n1 lock=0`, `abandon
+//! n1 lock=0`, `arrive n1 barrier=0`, `add n1 word=0 by=5`, `exchange n1 word=0 to=5`, `compare n1
+//! word=0 from=5 to=6`, `load n1 word=0`, and the same `deliver`.
+//!
+//! `TRELLIS_REWRITE_SCRIPTS=1 cargo test -p trellis-protocol --test scripts` writes down what
+//! happens now; review the difference as you would review code. A script must end with nothing
+//! under way and nobody waiting.
+
+#[allow(dead_code, reason = "every test program uses a part of it")]
+mod cluster;
+mod stories;
+
+use std::path::{Path, PathBuf};
+use stories::{Story, coherence, synchronisation};
+
+fn directory(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts").join(name)
+}
+
+/// Whether to write down what happens now instead of comparing.
+#[allow(clippy::disallowed_methods, reason = "whoever runs the tests decides; the protocol itself never asks")]
+fn rewrites() -> bool {
+    std::env::var_os("TRELLIS_REWRITE_SCRIPTS").is_some()
+}
+
+fn run_all(name: &str, start: impl Fn() -> Box<dyn Story>) {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(directory(name))
+        .unwrap_or_else(|error| panic!("{}: {error}", directory(name).display()))
+        .map(|entry| entry.expect("a readable folder").path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "txt"))
+        .collect();
+    files.sort();
+    assert!(!files.is_empty(), "{} has no scripts", directory(name).display());
+    let mut different = Vec::new();
+    for file in files {
+        let expected = std::fs::read_to_string(&file).expect("a readable script");
+        let actual = replay(&file, &expected, start());
+        if rewrites() {
+            std::fs::write(&file, &actual).expect("a writable script");
+        } else if actual != expected {
+            eprintln!("{}", first_difference(&file, &expected, &actual));
+            different.push(file);
+        }
+    }
+    assert!(
+        different.is_empty(),
+        "{different:?} tell another story now; if it is right: \
+         TRELLIS_REWRITE_SCRIPTS=1 cargo test -p trellis-protocol --test scripts"
+    );
+}
+
+/// The script with the output that its commands have now.
+fn replay(file: &Path, script: &str, mut story: Box<dyn Story>) -> String {
+    assert!(script.starts_with("# "), "{} does not begin with a title", file.display());
+    let mut text = String::new();
+    for block in script.trim_end().split("\n\n") {
+        let input = block.split("\n----").next().expect("a block has lines");
+        text += input;
+        let commands: Vec<&str> = input.lines().filter(|line| !line.starts_with('#')).collect();
+        if !commands.is_empty() {
+            text += "\n----";
+            for command in commands {
+                let lines = story.command(command).unwrap_or_else(|error| {
+                    panic!("{}: `{command}`: {error}", file.display());
+                });
+                lines.iter().for_each(|line| text += &format!("\n{line}"));
+            }
+        }
+        text += "\n\n";
+    }
+    let left = story.left_over();
+    if !left.is_empty() {
+        eprintln!("{text}");
+        panic!("{} ends while {}", file.display(), left.join(", "));
+    }
+    text.truncate(text.trim_end().len());
+    text + "\n"
+}
+
+fn first_difference(file: &Path, expected: &str, actual: &str) -> String {
+    let lines = expected.lines().zip(actual.lines()).enumerate();
+    match lines.into_iter().find(|(_, (before, now))| before != now) {
+        Some((index, (before, now))) => {
+            format!("{}:{}\n  written: {before}\n  now:     {now}", file.display(), index + 1)
+        }
+        None => format!("{}: one is longer than the other", file.display()),
+    }
+}
+
+#[test]
+fn ivy() {
+    run_all("ivy", || Box::new(coherence::Script::new(trellis_protocol::coherence::Protocol::Ivy)));
+}
+
+#[test]
+fn sync() {
+    run_all("sync", || Box::new(synchronisation::Script::new()));
+}
+
+#[test]
+fn every_protocol_has_scripts() {
+    for protocol in trellis_protocol::coherence::Protocol::ALL {
+        assert!(directory(protocol.name()).is_dir(), "{} has no scripts", protocol.name());
+    }
+}
