@@ -1,7 +1,8 @@
 //! Why a run failed: finds the first cause among what the nodes left behind, and says it in one sentence.
 //!
-//! Pure: looks at recorded endings only. A node that reports the loss of another (exit status 70) is a consequence and
-//! must never hide the node that was lost.
+//! Pure: looks at recorded endings only. A node that reports the loss of another is a consequence, and must never hide
+//! the node that was lost: it exited with status 70, or its program reacted to the error by itself and ended in a way of
+//! its own (status 1, an uncaught exception), but its last words blame another node.
 
 use crate::exit;
 use crate::run::signals;
@@ -36,11 +37,6 @@ impl Ended {
         self != Ended::Exited(0)
     }
 
-    /// Whether this tells of another node's failure rather than its own.
-    pub(super) fn is_consequence(self) -> bool {
-        self == Ended::Exited(exit::CLUSTER.into())
-    }
-
     /// The shell's exit code for such an end.
     pub(crate) fn exit_code(self) -> u8 {
         match self {
@@ -50,21 +46,30 @@ impl Ended {
     }
 }
 
+impl Seen {
+    /// Whether this node's end tells of another node's failure rather than its own.
+    pub(super) fn is_consequence(&self, node: usize) -> bool {
+        let blames_another = |words: &String| without_signature(words, node).starts_with("node ");
+        self.ended == Some(Ended::Exited(exit::CLUSTER.into())) || self.last_words.as_ref().is_some_and(blames_another)
+    }
+}
+
 /// The node that failed first, if any: a failure of its own before any consequence.
 pub(super) fn first_cause(nodes: &[Seen]) -> Option<usize> {
     nodes
         .iter()
         .enumerate()
         .filter(|(_, seen)| !seen.was_told_to_end)
-        .filter_map(|(node, seen)| seen.ended.filter(|ended| ended.is_failure()).map(|ended| (node, seen, ended)))
-        .min_by_key(|(_, seen, ended)| (ended.is_consequence(), seen.order))
-        .map(|(node, ..)| node)
+        .filter(|(_, seen)| seen.ended.is_some_and(Ended::is_failure))
+        .min_by_key(|(node, seen)| (seen.is_consequence(*node), seen.order))
+        .map(|(node, _)| node)
 }
 
 /// The sentence about the node that failed first.
 pub(super) fn sentence(nodes: &[Seen], cause: usize) -> String {
     let ended = nodes[cause].ended.unwrap_or(Ended::Exited(0));
-    if ended.is_consequence() {
+    let is_consequence = nodes[cause].is_consequence(cause);
+    if is_consequence {
         if let Some(stopped) = (0..nodes.len()).find(|node| nodes[*node].stopped && *node != cause) {
             return stopped_sentence(nodes, cause, stopped);
         }
@@ -73,7 +78,7 @@ pub(super) fn sentence(nodes: &[Seen], cause: usize) -> String {
         }
     }
     let mut text = format!("{} {}{}", named(nodes, cause), how(ended), doing(&nodes[cause]));
-    if let Some(words) = nodes[cause].last_words.as_ref().filter(|_| ended.is_consequence()) {
+    if let Some(words) = nodes[cause].last_words.as_ref().filter(|_| is_consequence) {
         text.push_str(": ");
         text.push_str(&without_signature(words, cause));
     }
@@ -173,6 +178,18 @@ mod tests {
         let nodes = vec![seen(0, Some(Ended::Exited(70)), 0), seen(1, Some(KILLED), 1)];
         assert_eq!(first_cause(&nodes), Some(1));
         assert_eq!(sentence(&nodes, 1), "node 1 (pid 4711) was killed by SIGKILL");
+    }
+
+    #[test]
+    fn a_program_that_reacts_to_the_loss_in_its_own_way_does_not_hide_the_cause() {
+        let aborted = Ended::Killed { signal: libc::SIGABRT, core: false };
+        let mut nodes = vec![seen(0, Some(aborted), 0), seen(1, Some(KILLED), 1), seen(2, Some(Ended::Exited(1)), 2)];
+        nodes[0].last_words = Some("node 1 (127.0.0.1:1) is gone without having left the cluster".to_owned());
+        nodes[2].last_words = nodes[0].last_words.clone();
+        assert_eq!(first_cause(&nodes), Some(1));
+        let panicked =
+            Seen { last_words: Some("the program panicked".to_owned()), ..seen(1, Some(Ended::Exited(101)), 1) };
+        assert!(!panicked.is_consequence(1));
     }
 
     #[test]

@@ -276,7 +276,7 @@ impl<'a> Supervisor<'a> {
         }
         let seen: Vec<Seen> = self.nodes.iter().map(|node| node.seen.clone()).collect();
         let Some(cause) = cause::first_cause(&seen) else { return };
-        let is_consequence = seen[cause].ended.is_some_and(Ended::is_consequence);
+        let is_consequence = seen[cause].is_consequence(cause);
         match self.stage {
             Stage::Deciding(at) if is_consequence && now < at => {}
             Stage::Running if is_consequence && seen.len() > 1 => self.stage = Stage::Deciding(now + DECIDE_TIME),

@@ -1,3 +1,6 @@
+//! Every message survives the wire, and no bytes, however mangled, make the decoder panic or accept a number past the
+//! cluster.
+
 use super::*;
 use alloc::vec::Vec;
 
