@@ -1,4 +1,4 @@
-//! The tasks of the project, typed: `cargo xtask setup | demo | test | ci | tidy | bench | install`.
+//! The tasks of the project, typed: `cargo xtask setup | demo | test | ci | soak | tidy | bench | install`.
 //!
 //! Every long step says on standard error what it does and how long it took; results go to standard output. A task
 //! never changes anything outside of the target folder, except `setup` (system packages), `install` (the prefix it was
@@ -13,6 +13,7 @@ mod install;
 mod programs;
 mod pure;
 mod setup;
+mod soak;
 mod step;
 mod test;
 mod tidy;
@@ -47,6 +48,12 @@ enum Task {
     Test,
     /// Run every check: format, lints, documentation, tests, purity, licences, layers.
     Ci,
+    /// Explore more, try new seeds, and repeat the tests that have threads and processes, for as long as you like.
+    Soak {
+        /// How long; building comes on top.
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        minutes: u32,
+    },
     /// Run the checks of the files alone: sizes, openings, unsafe code, links. Takes a second.
     Tidy,
     /// Measure, compare with the targets, and keep the result in `benchmarks/runs`.
@@ -87,6 +94,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Demo { elements } => demo::run(&workspace, elements),
         Task::Test => test::run(&workspace),
         Task::Ci => ci::run(&workspace),
+        Task::Soak { minutes } => soak::run(&workspace, minutes),
         Task::Tidy => tidy::check(&workspace.root),
         Task::Bench { runs, no_record, only } => bench::run(&workspace, runs, !no_record, &only),
         Task::Install { prefix } => demo::install_under(&workspace, &prefix),

@@ -54,7 +54,13 @@ pub(crate) struct IdleTask {
 
 /// A node's task.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct MemoryTask {}
+pub(crate) struct MemoryTask {
+    /// Bytes of the region that the last node writes after the first measurement.
+    touched_bytes: usize,
+}
+
+/// Enough that what a process takes besides does not count.
+const TOUCHED_BYTES: usize = 64 << 20;
 
 /// The `idle` subcommand.
 pub(crate) fn run(arguments: &IdleArguments) -> Ending {
@@ -104,12 +110,17 @@ pub(crate) fn memory(arguments: &MemoryArguments) -> Ending {
     let common = &arguments.common;
     let small_bytes = 64u64 << 10;
     let large_bytes = u64::from(arguments.gibibytes) << 30;
-    let small = resident_bytes(nodes, small_bytes, common)?;
-    let large = resident_bytes(nodes, large_bytes, common)?;
+    let (small, _) = resident_bytes(nodes, small_bytes, 0, common)?;
+    let (large, touched) = resident_bytes(nodes, large_bytes, TOUCHED_BYTES, common)?;
     let pages = (large_bytes - small_bytes) as f64 / 4096.0;
     let per_page = small.iter().zip(&large).map(|(small, large)| (large - small) / pages).fold(0.0, f64::max);
     let mut figures = Figures::new("memory");
     figures.add("bytes_per_untouched_page_max", per_page, "bookkeeping per page never touched, largest node (B)");
+    figures.add(
+        "memory_per_touched_byte",
+        touched / TOUCHED_BYTES as f64,
+        "memory taken per byte of the region that a node wrote (B)",
+    );
     figures.add(
         "resident_mib_large_max",
         large.iter().copied().fold(0.0, f64::max) / 1048576.0,
@@ -125,19 +136,42 @@ pub(crate) fn memory(arguments: &MemoryArguments) -> Ending {
     figures.print(common.json)
 }
 
-fn resident_bytes(nodes: usize, region_bytes: u64, common: &Common) -> Result<Vec<f64>, Failure> {
+/// What each node has resident, and what the last node took for the bytes that it touched.
+fn resident_bytes(
+    nodes: usize,
+    region_bytes: u64,
+    touched_bytes: usize,
+    common: &Common,
+) -> Result<(Vec<f64>, f64), Failure> {
     let settings = vec![("region_bytes", region_bytes.to_string()), ("reserve", "overcommit".to_owned())];
-    let task = Task::Memory(MemoryTask {});
+    let task = Task::Memory(MemoryTask { touched_bytes });
     let found = ClusterPlan { nodes, common, settings, task: &task, with_connection: false }.run::<Value>()?;
-    Ok(found.iter().map(|node| node["resident_bytes"].as_f64().unwrap_or(f64::NAN)).collect())
+    let value = |node: &Value, name: &str| node[name].as_f64().unwrap_or(f64::NAN);
+    let touched = found.last().map_or(f64::NAN, |node| value(node, "touched_resident_bytes"));
+    Ok((found.iter().map(|node| value(node, "resident_bytes")).collect(), touched))
 }
 
 /// What each node of `memory` does.
-pub(crate) fn memory_node(_task: &MemoryTask, member: &Member) -> Found {
+pub(crate) fn memory_node(task: &MemoryTask, member: &Member) -> Found {
     member.cluster.barrier(1)?;
     let resident = own_resident_bytes()?;
+    let before = proportional_bytes()?;
     member.cluster.barrier(2)?;
-    Ok(json!({ "resident_bytes": resident }))
+    if member.cluster.node() + 1 == member.cluster.nodes() {
+        // SAFETY: between these barriers only the last node uses the region.
+        unsafe { member.cluster.region().slice_mut::<u8>(0, task.touched_bytes) }.fill(1);
+    }
+    let touched = proportional_bytes()?.saturating_sub(before);
+    member.cluster.barrier(3)?;
+    Ok(json!({ "resident_bytes": resident, "touched_resident_bytes": touched }))
+}
+
+/// Memory of this process, where a page that is mapped twice counts once (`Pss` of proc(5)).
+fn proportional_bytes() -> Result<u64, WorkError> {
+    let rollup = std::fs::read_to_string("/proc/self/smaps_rollup")?;
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:")).ok_or("smaps_rollup has no Pss")?;
+    let kibibytes: u64 = line.split_whitespace().next().unwrap_or_default().parse()?;
+    Ok(kibibytes * 1024)
 }
 
 /// Resident memory and page tables: both grow with what a process keeps.
@@ -157,6 +191,7 @@ mod tests {
     #[test]
     fn this_process_uses_memory_and_time() {
         assert!(own_resident_bytes().expect("status") > 100_000);
+        assert!(proportional_bytes().expect("smaps") > 100_000);
         assert!(processor_seconds() >= 0.0);
     }
 }

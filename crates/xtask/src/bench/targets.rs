@@ -118,7 +118,9 @@ pub(crate) const TARGETS: &[Benchmark] = &[
         arguments: &["--nodes", "2"],
         figures: &[
             figure("read_gb_per_s_p50", "sequential read of 256 MiB (GB/s)", Target::None),
-            figure("read_over_raw_tcp", "sequential read / plain TCP", Target::AtLeast(0.6)),
+            figure("raw_tcp_gb_per_s_p50", "plain TCP, as much memory on both sides (GB/s)", Target::None),
+            figure("raw_tcp_in_cache_gb_per_s_p50", "plain TCP, one small buffer (GB/s)", Target::None),
+            figure("read_over_raw_tcp", "sequential read / plain TCP, as much memory", Target::AtLeast(0.6)),
         ],
     },
     Benchmark {
@@ -155,7 +157,10 @@ pub(crate) const TARGETS: &[Benchmark] = &[
     Benchmark {
         name: "memory",
         arguments: &["--nodes", "2"],
-        figures: &[figure("bytes_per_untouched_page_max", "bookkeeping per untouched page (B)", Target::AtMost(32.0))],
+        figures: &[
+            figure("bytes_per_untouched_page_max", "bookkeeping per untouched page (B)", Target::AtMost(32.0)),
+            figure("memory_per_touched_byte", "memory per byte of the region written (B)", Target::AtMost(1.1)),
+        ],
     },
 ];
 

@@ -33,6 +33,17 @@ const KERNEL_SET_BYTES: usize = 8;
 /// glibc keeps this flag to itself, and so does the kernel on x86-64: it never comes from an
 /// application.
 const SA_RESTORER: c_int = 0x0400_0000;
+/// Signals that the running instruction raises: blocked, they would kill the process without a word.
+const FAULT_SIGNALS: u64 = bit(libc::SIGSEGV)
+    | bit(libc::SIGBUS)
+    | bit(libc::SIGILL)
+    | bit(libc::SIGFPE)
+    | bit(libc::SIGTRAP)
+    | bit(libc::SIGABRT);
+
+const fn bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
+}
 
 /// One signal of ours.
 struct Claim {
@@ -102,12 +113,16 @@ fn install(signal: c_int) -> io::Result<()> {
     let mut action: Action = unsafe { zeroed() };
     action.sa_sigaction = on_fault as *const () as usize;
     // SA_SIGINFO: without it there is no fault address.
-    // SA_NODEFER: without it, a signal handler of the application that interrupts our serving and
-    // touches a region would fault with the signal blocked, and the kernel kills a process for
+    // SA_NODEFER: without it, a handler of the application that we call for a fault of its own and
+    // that touches a region would fault with the signal blocked, and the kernel kills a process for
     // that.
     // SA_ONSTACK: without it, a stack overflow leaves no room for any handler, the application's
     // included.
     action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_ONSTACK;
+    // Every other signal waits until the page is there: a handler of the application that interrupted
+    // the serving and touched a region would need the locks that this very thread holds.
+    // SAFETY: the C library's set starts with the kernel's 64 bits.
+    unsafe { (&raw mut action.sa_mask).cast::<u64>().write_unaligned(!FAULT_SIGNALS) };
     // SAFETY: the handler keeps what this file promises; `action` lives for the call.
     if unsafe { libc::sigaction(signal, &raw const action, null_mut()) } != 0 {
         return Err(io::Error::last_os_error());
@@ -228,8 +243,11 @@ fn call_application(
     info: *mut siginfo_t,
     context: *mut ucontext_t,
 ) {
-    let own = if action.flags & libc::SA_NODEFER == 0 { 1u64 << (signal - 1) } else { 0 };
-    let before = change_mask(libc::SIG_BLOCK, action.mask | own);
+    let own = if action.flags & libc::SA_NODEFER == 0 { bit(signal) } else { 0 };
+    // As if the kernel had called it: what was blocked when the fault happened, and what it asked for.
+    // SAFETY: the kernel passed a valid context, whose signal set starts with the kernel's 64 bits.
+    let interrupted = unsafe { (&raw const (*context.cast::<ucontext_t>()).uc_sigmask).cast::<u64>().read_unaligned() };
+    let before = change_mask(libc::SIG_SETMASK, interrupted | action.mask | own);
     if action.flags & libc::SA_SIGINFO != 0 {
         // SAFETY: the application installed a function of this type with SA_SIGINFO.
         let call: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = unsafe { std::mem::transmute(handler) };

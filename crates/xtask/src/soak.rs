@@ -1,0 +1,565 @@
+//! `cargo xtask soak`: for as long as one likes, what `cargo xtask test` does once and small: larger explorations, fresh
+//! seeds, and the tests with threads, processes and sockets again and again.
+//!
+//! The time is divided among the steps; what a step does not need goes to those after it, and each does one thing at
+//! least. A failure never stops the other steps: the command that repeats it is printed at once, and the exit code is
+//! not 0. Whatever a run leaves behind is removed, and a process left behind is a failure. Never ends or removes what
+//! it did not start or make; the logs of failures stay in `soak` of the target folder until the next time.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, bail};
+
+use crate::demo::table;
+use crate::workspace::Workspace;
+use crate::{setup, step};
+
+/// A run of a test program that takes longer hangs; none needs a tenth of it.
+const RUN_SECONDS_MAX: u64 = 600;
+/// What the first run of a step gets, even when there is less time.
+const FIRST_SECONDS_MIN: u64 = 10;
+/// A step with so many failures is given up: the first one tells the most.
+const FAILURES_MAX: u64 = 3;
+/// How long processes may take to be gone after their test has ended.
+const GONE_SECONDS_MAX: u64 = 5;
+/// How often a step says how far it is, where nobody watches.
+const PROGRESS_SECONDS: u64 = 30;
+/// States of one exploration: about five gigabytes.
+const STATES_MAX: &str = "50000000";
+/// How much of a failure's log is shown.
+const LINES_SHOWN: usize = 25;
+/// Marks every process that a run starts.
+const MARK: &str = "XTASK_SOAK";
+
+/// What soaks, the quick steps first, so that those after them know what time there is.
+const STEPS: [Step; 9] = [
+    Step { name: "mutants", weight: 1, work: Work::Check(&["mutants"]) },
+    Step {
+        name: "synchronisation explored",
+        weight: 2,
+        work: Work::Check(&[
+            "sync --program barrier --nodes 6 --rounds 3",
+            "sync --program locks --nodes 4 --rounds 2",
+            "sync --program impatient-locks --nodes 3 --threads 2 --rounds 1",
+            "sync --program words --nodes 4 --rounds 2",
+            "sync --program locks --nodes 3 --threads 2 --rounds 2 --objects 2",
+            "sync --program words --nodes 3 --threads 2 --rounds 2 --objects 2",
+        ]),
+    },
+    Step {
+        name: "protocols explored",
+        weight: 12,
+        work: Work::Check(&[
+            "explore --nodes 3 --pages 1 --operations 3",
+            "explore --nodes 2 --pages 1 --operations 2 --threads 2 --late-faults --impatience 1 --eager",
+            "explore --nodes 3 --pages 2 --operations 2 --wishes wide",
+            "explore --nodes 2 --pages 2 --operations 2 --home interleaved --wishes wide --must-end",
+            "explore --nodes 4 --pages 1 --operations 2",
+            "explore --nodes 2 --pages 2 --operations 2 --prefetches 1 --wishes both",
+            "explore --nodes 2 --pages 2 --operations 2 --threads 2 --prefetches 1",
+        ]),
+    },
+    Step { name: "protocol, fresh seeds", weight: 4, work: Work::Seeds("-p trellis-protocol --test conformance") },
+    Step { name: "clusters in one process", weight: 6, work: Work::Repeat("-p trellis --test cluster") },
+    Step { name: "launcher", weight: 6, work: Work::Repeat("-p trellis-cli --test run") },
+    Step { name: "transport security", weight: 3, work: Work::Repeat("-p trellis-transport --test security") },
+    Step { name: "transport lifetime", weight: 3, work: Work::Repeat("-p trellis-transport --test lifetime") },
+    Step { name: "libivy programs", weight: 3, work: Work::Repeat("-p trellis-c --test libivy") },
+];
+
+/// Soaks for so many minutes, building not counted.
+pub(crate) fn run(workspace: &Workspace, minutes: u32) -> Result<()> {
+    setup::ensure(setup::NEEDED)?;
+    build(workspace)?;
+    let soak = Soak::prepare(workspace)?;
+    let end = Instant::now() + Duration::from_secs(u64::from(minutes) * 60);
+    let mut totals = Vec::new();
+    for (index, step) in STEPS.iter().enumerate() {
+        let left = end.saturating_duration_since(Instant::now());
+        totals.push(soak.run_step(step, share(left, &STEPS[index..]))?);
+    }
+    let failures: u64 = totals.iter().map(|total| total.failures).sum();
+    soak.clean_up(failures > 0)?;
+    print!("{}", closing_table(&totals));
+    for cut in totals.iter().flat_map(|total| &total.cut) {
+        println!("not ended in its time, and so no verdict: {cut}");
+    }
+    if failures > 0 {
+        bail!("{failures} runs failed; the commands that repeat them are above, the logs in {}", soak.folder.display());
+    }
+    Ok(())
+}
+
+struct Step {
+    name: &'static str,
+    /// Its part of the time, compared with the others.
+    weight: u32,
+    work: Work,
+}
+
+enum Work {
+    /// Arguments for `trellis-check`, each once: it visits the same states every time.
+    Check(&'static [&'static str]),
+    /// One test program, again and again.
+    Repeat(&'static str),
+    /// The same, each time with a seed that no soak has used.
+    Seeds(&'static str),
+}
+
+/// One command of a step.
+#[derive(Debug, PartialEq)]
+struct Trial {
+    /// What cargo is asked for.
+    words: String,
+    seed: Option<u64>,
+    /// Whether it can be ended when the time is over, without a verdict.
+    may_be_cut: bool,
+}
+
+/// What a step came to.
+struct Total {
+    name: &'static str,
+    runs: u64,
+    failures: u64,
+    spent: Duration,
+    /// The commands that the end of the time cut off, or that it left no time for.
+    cut: Vec<String>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    Passed,
+    Cut,
+    /// With the reason.
+    Failed(String),
+}
+
+/// The part of the time that the first of these steps gets, when all of them have to share it.
+fn share(left: Duration, steps: &[Step]) -> Duration {
+    let all: u32 = steps.iter().map(|step| step.weight).sum();
+    steps.first().map_or(Duration::ZERO, |first| left * first.weight / all)
+}
+
+impl Step {
+    /// What to do after so many runs; nothing, when each thing that could be done was.
+    fn trial(&self, runs: u64, first_seed: u64) -> Option<Trial> {
+        match self.work {
+            Work::Check(all) => all.get(runs as usize).map(|words| Trial {
+                words: format!("run --release --locked -p trellis-check -- {words} --states-max {STATES_MAX}"),
+                seed: None,
+                may_be_cut: true,
+            }),
+            Work::Repeat(words) => {
+                Some(Trial { words: format!("test --locked {words}"), seed: None, may_be_cut: false })
+            }
+            Work::Seeds(words) => Some(Trial {
+                // The output tells which seeds were run.
+                words: format!("test --locked {words} -- --nocapture"),
+                seed: Some(first_seed + runs),
+                may_be_cut: false,
+            }),
+        }
+    }
+
+    /// The commands that can be cut, when only so many have run.
+    fn cut_after(&self, runs: u64) -> Vec<String> {
+        let rest = (runs..).map_while(|runs| self.trial(runs, 0).filter(|trial| trial.may_be_cut));
+        rest.map(|trial| trial.shown()).collect()
+    }
+
+    /// What cargo is asked for before the time starts.
+    fn build(&self) -> String {
+        match self.work {
+            Work::Check(_) => "build --release --locked -p trellis-check".to_owned(),
+            Work::Repeat(words) | Work::Seeds(words) => format!("test --locked {words} --no-run"),
+        }
+    }
+}
+
+impl Trial {
+    /// The command as one types it to see a failure again.
+    fn shown(&self) -> String {
+        let seed = self.seed.map_or_else(String::new, |seed| format!("TRELLIS_SEED={seed} "));
+        format!("{seed}cargo {}", self.words)
+    }
+
+    fn judge(&self, status: ExitStatus, log: &str) -> Outcome {
+        if log.contains("too large: raise --states-max") {
+            return Outcome::Cut;
+        }
+        if !status.success() {
+            return Outcome::Failed(format!("it ended with {status}"));
+        }
+        match self.seed {
+            // A test that passes over a seed it does not know would pass for ever.
+            Some(seed) if !log.contains(&format!("TRELLIS_SEED={seed} ")) => {
+                Outcome::Failed(format!("it does not say that it ran the seed {seed}"))
+            }
+            _ => Outcome::Passed,
+        }
+    }
+}
+
+/// Builds each program the way its runs ask for it, so that no run builds.
+fn build(workspace: &Workspace) -> Result<()> {
+    let builds: BTreeSet<String> = STEPS.iter().map(Step::build).collect();
+    step::step("build what soaks", || {
+        builds.iter().try_for_each(|words| step::run(workspace.cargo().args(words.split(' ')).arg("--quiet")))
+    })
+}
+
+/// Where the runs happen.
+struct Soak<'a> {
+    workspace: &'a Workspace,
+    /// Logs and temporary files; nothing else is there.
+    folder: PathBuf,
+    first_seed: u64,
+    /// What others left in cargo's folder for the files of tests.
+    foreign: BTreeSet<OsString>,
+}
+
+impl<'a> Soak<'a> {
+    fn prepare(workspace: &'a Workspace) -> Result<Soak<'a>> {
+        let folder = workspace.target.join("soak");
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
+        }
+        std::fs::create_dir_all(folder.join("tmp")).with_context(|| format!("cannot make {}", folder.display()))?;
+        // Seconds since 1970 with room for the runs of a second: later soaks have other seeds.
+        let first_seed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs() * 1000;
+        let foreign = names(&workspace.target.join("tmp"));
+        Ok(Soak { workspace, folder, first_seed, foreign })
+    }
+
+    fn run_step(&self, step: &Step, time: Duration) -> Result<Total> {
+        eprintln!("==> {} (for {})", step.name, step::seconds(time));
+        let start = Instant::now();
+        let mut progress = Progress::new();
+        let mut total = Total { name: step.name, runs: 0, failures: 0, spent: Duration::ZERO, cut: Vec::new() };
+        while let Some(trial) = step.trial(total.runs, self.first_seed) {
+            let left = time.saturating_sub(start.elapsed());
+            if (left.is_zero() && total.runs > 0) || total.failures == FAILURES_MAX {
+                total.cut = step.cut_after(total.runs);
+                break;
+            }
+            let shortest = Duration::from_secs(if total.runs == 0 { FIRST_SECONDS_MIN } else { 0 });
+            let limit = if trial.may_be_cut { left.max(shortest) } else { Duration::from_secs(RUN_SECONDS_MAX) };
+            let outcome = self.run_trial(&trial, limit, || progress.show(&total, start.elapsed()))?;
+            if outcome == Outcome::Cut {
+                total.cut = step.cut_after(total.runs);
+                break;
+            }
+            total.runs += 1;
+            if let Outcome::Failed(why) = outcome {
+                total.failures += 1;
+                progress.clear();
+                self.tell(&total, &trial, &why)?;
+            }
+        }
+        total.spent = start.elapsed();
+        progress.clear();
+        eprintln!("    {} runs, {} failures ({})", total.runs, total.failures, step::seconds(total.spent));
+        Ok(total)
+    }
+
+    /// Runs one command to its end or to the end of its time, and removes what it leaves.
+    fn run_trial(&self, trial: &Trial, limit: Duration, mut show: impl FnMut()) -> Result<Outcome> {
+        let log = File::create(self.log()).with_context(|| format!("cannot write {}", self.log().display()))?;
+        let mut command = self.workspace.cargo();
+        command.args(trial.words.split(' ')).env(MARK, mark()).env("TMPDIR", self.folder.join("tmp"));
+        command.env_remove("TRELLIS_SEED").envs(trial.seed.map(|seed| ("TRELLIS_SEED", seed.to_string())));
+        let mut child = command.stdout(log.try_clone()?).stderr(log).spawn().context("cannot start cargo")?;
+        let status = wait(&mut child, limit, &mut show)?;
+        let outcome = match status {
+            Some(status) => self.judge_with_leftovers(trial, status)?,
+            None if trial.may_be_cut => Outcome::Cut,
+            None => Outcome::Failed(format!("it still ran after {RUN_SECONDS_MAX} s")),
+        };
+        end(&marked(&mark()))?;
+        child.wait().context("cannot wait for cargo")?;
+        self.remove_leftovers();
+        Ok(outcome)
+    }
+
+    fn judge_with_leftovers(&self, trial: &Trial, status: ExitStatus) -> Result<Outcome> {
+        let outcome = trial.judge(status, &self.read_log()?);
+        let left = wait_until_gone();
+        if outcome != Outcome::Passed || left.is_empty() {
+            return Ok(outcome);
+        }
+        let left: Vec<String> = left.iter().map(|process| process.shown()).collect();
+        Ok(Outcome::Failed(format!("it left processes behind: {}", left.join("; "))))
+    }
+
+    /// Says what failed, how to see it again, and the end of what it printed; the whole stays as a file.
+    fn tell(&self, total: &Total, trial: &Trial, why: &str) -> Result<()> {
+        let name = format!("{}-{}.log", total.name.replace([' ', ','], "-"), total.failures);
+        let kept = self.folder.join(name);
+        std::fs::copy(self.log(), &kept).with_context(|| format!("cannot write {}", kept.display()))?;
+        let log = self.read_log()?;
+        let lines: Vec<&str> = log.lines().collect();
+        for line in &lines[lines.len().saturating_sub(LINES_SHOWN)..] {
+            eprintln!("    | {line}");
+        }
+        eprintln!("    FAILED: {}, run {}: {why}; all it printed: {}", total.name, total.runs, kept.display());
+        eprintln!("    again:  {}", trial.shown());
+        Ok(())
+    }
+
+    fn log(&self) -> PathBuf {
+        self.folder.join("run.log")
+    }
+
+    fn read_log(&self) -> Result<String> {
+        let bytes = std::fs::read(self.log()).with_context(|| format!("cannot read {}", self.log().display()))?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// Removes the files that tests leave with cargo for people to look at: an hour of them fills a disk.
+    fn remove_leftovers(&self) {
+        let folder = self.workspace.target.join("tmp");
+        for name in names(&folder).difference(&self.foreign).filter(|name| is_left(name)) {
+            // Whoever tests at the same time may be quicker.
+            let _ = std::fs::remove_dir_all(folder.join(name));
+        }
+    }
+
+    fn clean_up(&self, keep_logs: bool) -> Result<()> {
+        let folder = if keep_logs { self.folder.join("tmp") } else { self.folder.clone() };
+        std::fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))
+    }
+}
+
+/// Waits for a child; nothing when its time is over first.
+fn wait(child: &mut Child, limit: Duration, show: &mut impl FnMut()) -> Result<Option<ExitStatus>> {
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait().context("cannot wait for cargo")? {
+            return Ok(Some(status));
+        }
+        if start.elapsed() >= limit {
+            return Ok(None);
+        }
+        show();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The value of [`MARK`]: no other soak's.
+fn mark() -> String {
+    std::process::id().to_string()
+}
+
+struct Process {
+    id: String,
+    command: String,
+}
+
+impl Process {
+    fn shown(&self) -> String {
+        format!("{} (process {})", self.command, self.id)
+    }
+}
+
+/// The processes that carry a mark in their environment; one that ended has none.
+fn marked(mark: &str) -> Vec<Process> {
+    let wanted = format!("{MARK}={mark}");
+    let is_number = |name: &OsString| name.to_str().is_some_and(|name| name.bytes().all(|byte| byte.is_ascii_digit()));
+    let ids = names(Path::new("/proc")).into_iter().filter(is_number);
+    ids.filter_map(|id| {
+        let folder = Path::new("/proc").join(&id);
+        // Somebody else's process, or one that is gone by now, cannot be read.
+        let environment = std::fs::read(folder.join("environ")).ok()?;
+        environment.split(|&byte| byte == 0).find(|variable| *variable == wanted.as_bytes())?;
+        let command = std::fs::read(folder.join("cmdline")).ok()?;
+        let command = String::from_utf8_lossy(&command).trim_end_matches('\0').replace('\0', " ");
+        Some(Process { id: id.to_string_lossy().into_owned(), command })
+    })
+    .collect()
+}
+
+/// The processes of a run that are still there some time after its end.
+fn wait_until_gone() -> Vec<Process> {
+    let start = Instant::now();
+    loop {
+        let left = marked(&mark());
+        if left.is_empty() || start.elapsed() >= Duration::from_secs(GONE_SECONDS_MAX) {
+            return left;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Kills processes. The shell has a `kill` of its own where no package brings one.
+fn end(processes: &[Process]) -> Result<()> {
+    if processes.is_empty() {
+        return Ok(());
+    }
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "kill -KILL \"$@\" 2>/dev/null", "sh"]);
+    // Not successful when one of them is gone already; that is what is wanted.
+    command.args(processes.iter().map(|process| &process.id)).status().context("cannot start sh")?;
+    Ok(())
+}
+
+/// The names in a folder; none when it is not there.
+fn names(folder: &Path) -> BTreeSet<OsString> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten();
+    entries.filter_map(|entry| Some(entry.ok()?.file_name())).collect()
+}
+
+/// Whether a folder `name-ID` belongs to a process that is gone.
+fn is_left(name: &OsString) -> bool {
+    let id = name.to_str().and_then(|name| name.rsplit_once('-')).and_then(|(_, id)| id.parse::<u32>().ok());
+    id.is_some_and(|id| !Path::new("/proc").join(id.to_string()).exists())
+}
+
+/// Says now and then how far a step is; on a terminal always, in one line.
+struct Progress {
+    watched: bool,
+    last: Instant,
+}
+
+impl Progress {
+    fn new() -> Progress {
+        Progress { watched: std::io::stderr().is_terminal(), last: Instant::now() }
+    }
+
+    fn show(&mut self, total: &Total, spent: Duration) {
+        let pause = if self.watched { 1 } else { PROGRESS_SECONDS };
+        if self.last.elapsed() < Duration::from_secs(pause) {
+            return;
+        }
+        self.last = Instant::now();
+        let line = format!("    {} runs, {} failures, {}", total.runs, total.failures, step::seconds(spent));
+        if self.watched {
+            eprint!("\r\x1b[K{line} ");
+        } else {
+            eprintln!("{line}");
+        }
+    }
+
+    fn clear(&self) {
+        if self.watched {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+fn closing_table(totals: &[Total]) -> String {
+    let heads = ["step", "runs", "failures", "seconds"].map(str::to_owned);
+    let row = |total: &Total| {
+        let numbers = [total.runs.to_string(), total.failures.to_string()];
+        let seconds = format!("{:.1}", total.spent.as_secs_f64());
+        [total.name.to_owned()].into_iter().chain(numbers).chain([seconds]).collect()
+    };
+    table(&heads, &totals.iter().map(row).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    fn steps(weights: &[u32]) -> Vec<Step> {
+        weights.iter().map(|&weight| Step { name: "some", weight, work: Work::Repeat("-p some --test any") }).collect()
+    }
+
+    #[test]
+    fn the_time_is_divided_by_weight_and_used_up() {
+        let steps = steps(&[1, 2, 3]);
+        let mut left = Duration::from_secs(60);
+        let mut shares = Vec::new();
+        for index in 0..steps.len() {
+            let share = share(left, &steps[index..]);
+            left -= share;
+            shares.push(share.as_secs());
+        }
+        assert_eq!((shares, left), (vec![10, 20, 30], Duration::ZERO));
+        assert_eq!(share(Duration::from_secs(60), &[]), Duration::ZERO);
+        assert_eq!(share(Duration::ZERO, &steps), Duration::ZERO);
+    }
+
+    #[test]
+    fn time_that_is_not_used_goes_to_the_steps_after() {
+        let steps = steps(&[1, 2, 3]);
+        // The first needed 5 of its 10 seconds.
+        assert_eq!(share(Duration::from_secs(55), &steps[1..]), Duration::from_secs(22));
+        // The second took 10 seconds more than it had.
+        assert_eq!(share(Duration::from_secs(20), &steps[2..]), Duration::from_secs(20));
+    }
+
+    #[test]
+    fn every_step_has_time_and_a_name_of_its_own() {
+        let names: BTreeSet<&str> = STEPS.iter().map(|step| step.name).collect();
+        assert_eq!(names.len(), STEPS.len());
+        assert!(STEPS.iter().all(|step| step.weight > 0 && step.trial(0, 1).is_some()));
+    }
+
+    #[test]
+    fn explorations_end_and_seeds_go_on() {
+        let explore = Step { name: "explore", weight: 1, work: Work::Check(&["mutants"]) };
+        assert!(explore.trial(0, 1).is_some_and(|trial| trial.may_be_cut && trial.words.contains(" mutants ")));
+        assert_eq!(explore.trial(1, 1), None);
+        assert_eq!(explore.cut_after(0), [explore.trial(0, 1).unwrap().shown()]);
+        assert!(explore.cut_after(1).is_empty());
+        let seeds = Step { name: "seeds", weight: 1, work: Work::Seeds("-p some --test any") };
+        assert!(seeds.cut_after(0).is_empty());
+        let shown = seeds.trial(2, 40).unwrap().shown();
+        assert_eq!(shown, "TRELLIS_SEED=42 cargo test --locked -p some --test any -- --nocapture");
+    }
+
+    #[test]
+    fn a_verdict_needs_more_than_an_exit_code() {
+        let (good, bad) = (ExitStatus::from_raw(0), ExitStatus::from_raw(1 << 8));
+        let mut trial = Trial { words: "test".to_owned(), seed: None, may_be_cut: false };
+        assert_eq!(trial.judge(good, ""), Outcome::Passed);
+        assert_eq!(trial.judge(bad, ""), Outcome::Failed("it ended with exit status: 1".to_owned()));
+        assert_eq!(trial.judge(bad, "9 states: too large: raise --states-max or"), Outcome::Cut);
+        trial.seed = Some(4);
+        assert_eq!(trial.judge(good, "ivy TRELLIS_SEED=4 nodes=2"), Outcome::Passed);
+        assert!(matches!(trial.judge(good, "ivy TRELLIS_SEED=42 nodes=2"), Outcome::Failed(_)));
+    }
+
+    #[test]
+    fn processes_are_found_by_their_mark_and_ended() {
+        let mark = format!("test-{}", std::process::id());
+        assert!(marked(&mark).is_empty());
+        let mut child = Command::new("sleep").arg("600").env(MARK, &mark).spawn().unwrap();
+        // Until the new program runs, its environment is ours.
+        let start = Instant::now();
+        while marked(&mark).is_empty() && start.elapsed() < Duration::from_secs(60) {
+            std::thread::yield_now();
+        }
+        let found = marked(&mark);
+        let ended = end(&found).and_then(|()| Ok(child.try_wait()?));
+        child.kill().unwrap();
+        assert_eq!(found.iter().map(|process| process.id.clone()).collect::<Vec<_>>(), [child.id().to_string()]);
+        assert!(found[0].shown().starts_with("sleep 600 (process "), "{}", found[0].shown());
+        assert!(ended.is_ok());
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
+        assert!(marked(&mark).is_empty());
+    }
+
+    #[test]
+    fn only_folders_of_processes_that_are_gone_are_removed() {
+        assert!(!is_left(&format!("libivy-{}", std::process::id()).into()));
+        assert!(!is_left(&"some-folder".into()) && !is_left(&"folder".into()));
+        assert!(is_left(&format!("some-folder-{}", u32::MAX).into()));
+    }
+
+    #[test]
+    fn the_table_has_a_row_for_each_step() {
+        let total =
+            Total { name: "mutants", runs: 12, failures: 0, spent: Duration::from_millis(1250), cut: Vec::new() };
+        let shown = closing_table(&[total]);
+        assert_eq!(shown, "step     runs  failures  seconds\nmutants    12         0      1.2\n");
+    }
+}
