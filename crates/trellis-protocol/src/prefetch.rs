@@ -58,6 +58,8 @@ struct Stream {
     window: u32,
     downwards: bool,
     write: bool,
+    /// The page of the last store behind loads.
+    stored: Option<u32>,
     used: u32,
 }
 
@@ -108,10 +110,7 @@ impl Stream {
 
     fn follow(&mut self, page: PageIndex, write: bool, window_max: u32, pages: u32) -> Wish {
         if (self.first..self.end).contains(&page.0) {
-            // A store behind the loads: whoever stores once stores again.
-            self.write |= write;
-            let range = PageRange::around(page, self.first, self.end);
-            return Wish { range, ..Wish::only(page, write) };
+            return self.store_behind_loads(page, write);
         }
         let mut wish = Wish::only(page, write || self.write);
         if let Some(passed) = self.markers.iter().position(|marker| *marker == Some(page.0)) {
@@ -129,6 +128,19 @@ impl Stream {
         }
         if self.window == window_max {
             self.read_ahead(&mut wish, pages);
+        }
+        wish
+    }
+
+    /// A store inside what was asked for, or a page of it that was not given. One store makes the stream ask for the right
+    /// to write from then on; two to neighbours say that the rest of the window will be stored to as well.
+    fn store_behind_loads(&mut self, page: PageIndex, write: bool) -> Wish {
+        let goes_on = self.stored.is_some_and(|stored| stored.abs_diff(page.0) == 1);
+        self.write |= write;
+        self.stored = Some(page.0).filter(|_| write);
+        let mut wish = Wish::only(page, write);
+        if goes_on || !write {
+            wish.range = PageRange::around(page, self.first, self.end);
         }
         wish
     }
@@ -223,6 +235,18 @@ mod tests {
         assert!(streams.fault(PageIndex(10), true).write);
         assert!(streams.fault(PageIndex(11), false).write);
         assert!(!streams.fault(PageIndex(700), false).write);
+    }
+
+    #[test]
+    fn one_store_behind_loads_asks_for_one_page_and_two_neighbours_for_the_window() {
+        let mut streams = Streams::new(10_000, 16);
+        for page in [100, 101, 105] {
+            fault(&mut streams, page);
+        }
+        let store = |streams: &mut Streams, page| bounds(streams.fault(PageIndex(page), true).range);
+        assert_eq!(store(&mut streams, 107), (107, 108));
+        assert_eq!(store(&mut streams, 115), (115, 116));
+        assert_eq!(store(&mut streams, 116), (105, 121));
     }
 
     #[test]

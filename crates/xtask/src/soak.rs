@@ -48,21 +48,24 @@ const STEPS: [Step; 9] = [
             "sync --program locks --nodes 4 --rounds 2",
             "sync --program impatient-locks --nodes 3 --threads 2 --rounds 1",
             "sync --program words --nodes 4 --rounds 2",
-            "sync --program locks --nodes 3 --threads 2 --rounds 2 --objects 2",
-            "sync --program words --nodes 3 --threads 2 --rounds 2 --objects 2",
+            "sync --program locks --nodes 3 --threads 2 --rounds 1 --objects 2",
+            "sync --program words --nodes 3 --threads 2 --rounds 1 --objects 2",
         ]),
     },
     Step {
         name: "protocols explored",
         weight: 12,
         work: Work::Check(&[
-            "explore --nodes 3 --pages 1 --operations 3",
-            "explore --nodes 2 --pages 1 --operations 2 --threads 2 --late-faults --impatience 1 --eager",
-            "explore --nodes 3 --pages 2 --operations 2 --wishes wide",
             "explore --nodes 2 --pages 2 --operations 2 --home interleaved --wishes wide --must-end",
+            "explore --nodes 2 --pages 2 --operations 1 --threads 2",
+            "explore --nodes 2 --pages 1 --operations 2 --threads 2 --must-end",
+            "explore --nodes 3 --pages 1 --operations 3",
             "explore --nodes 4 --pages 1 --operations 2",
+            "explore --nodes 3 --pages 2 --operations 2 --wishes wide",
             "explore --nodes 2 --pages 2 --operations 2 --prefetches 1 --wishes both",
-            "explore --nodes 2 --pages 2 --operations 2 --threads 2 --prefetches 1",
+            "explore --nodes 2 --pages 1 --operations 2 --threads 2 --late-faults --impatience 1 --eager",
+            "explore --nodes 2 --pages 2 --operations 2 --threads 2",
+            "explore --nodes 2 --pages 2 --operations 1 --threads 2 --prefetches 1",
         ]),
     },
     Step { name: "protocol, fresh seeds", weight: 4, work: Work::Seeds("-p trellis-protocol --test conformance") },
@@ -88,7 +91,7 @@ pub(crate) fn run(workspace: &Workspace, minutes: u32) -> Result<()> {
     soak.clean_up(failures > 0)?;
     print!("{}", closing_table(&totals));
     for cut in totals.iter().flat_map(|total| &total.cut) {
-        println!("not ended in its time, and so no verdict: {cut}");
+        println!("no verdict, more minutes or memory would bring it: {cut}");
     }
     if failures > 0 {
         bail!("{failures} runs failed; the commands that repeat them are above, the logs in {}", soak.folder.display());
@@ -147,10 +150,10 @@ fn share(left: Duration, steps: &[Step]) -> Duration {
 }
 
 impl Step {
-    /// What to do after so many runs; nothing, when each thing that could be done was.
-    fn trial(&self, runs: u64, first_seed: u64) -> Option<Trial> {
+    /// What to do after so much was begun; nothing, when each thing that could be done was.
+    fn trial(&self, begun: u64, first_seed: u64) -> Option<Trial> {
         match self.work {
-            Work::Check(all) => all.get(runs as usize).map(|words| Trial {
+            Work::Check(all) => all.get(begun as usize).map(|words| Trial {
                 words: format!("run --release --locked -p trellis-check -- {words} --states-max {STATES_MAX}"),
                 seed: None,
                 may_be_cut: true,
@@ -161,15 +164,15 @@ impl Step {
             Work::Seeds(words) => Some(Trial {
                 // The output tells which seeds were run.
                 words: format!("test --locked {words} -- --nocapture"),
-                seed: Some(first_seed + runs),
+                seed: Some(first_seed + begun),
                 may_be_cut: false,
             }),
         }
     }
 
-    /// The commands that can be cut, when only so many have run.
-    fn cut_after(&self, runs: u64) -> Vec<String> {
-        let rest = (runs..).map_while(|runs| self.trial(runs, 0).filter(|trial| trial.may_be_cut));
+    /// The commands that would be missed, if none began after so many.
+    fn rest(&self, begun: u64) -> Vec<String> {
+        let rest = (begun..).map_while(|begun| self.trial(begun, 0).filter(|trial| trial.may_be_cut));
         rest.map(|trial| trial.shown()).collect()
     }
 
@@ -242,18 +245,19 @@ impl<'a> Soak<'a> {
         let start = Instant::now();
         let mut progress = Progress::new();
         let mut total = Total { name: step.name, runs: 0, failures: 0, spent: Duration::ZERO, cut: Vec::new() };
-        while let Some(trial) = step.trial(total.runs, self.first_seed) {
+        for begun in 0.. {
+            let Some(trial) = step.trial(begun, self.first_seed) else { break };
             let left = time.saturating_sub(start.elapsed());
-            if (left.is_zero() && total.runs > 0) || total.failures == FAILURES_MAX {
-                total.cut = step.cut_after(total.runs);
+            if (left.is_zero() && begun > 0) || total.failures == FAILURES_MAX {
+                total.cut.extend(step.rest(begun));
                 break;
             }
-            let shortest = Duration::from_secs(if total.runs == 0 { FIRST_SECONDS_MIN } else { 0 });
+            let shortest = Duration::from_secs(if begun == 0 { FIRST_SECONDS_MIN } else { 0 });
             let limit = if trial.may_be_cut { left.max(shortest) } else { Duration::from_secs(RUN_SECONDS_MAX) };
             let outcome = self.run_trial(&trial, limit, || progress.show(&total, start.elapsed()))?;
             if outcome == Outcome::Cut {
-                total.cut = step.cut_after(total.runs);
-                break;
+                total.cut.push(trial.shown());
+                continue;
             }
             total.runs += 1;
             if let Outcome::Failed(why) = outcome {
@@ -508,10 +512,10 @@ mod tests {
         let explore = Step { name: "explore", weight: 1, work: Work::Check(&["mutants"]) };
         assert!(explore.trial(0, 1).is_some_and(|trial| trial.may_be_cut && trial.words.contains(" mutants ")));
         assert_eq!(explore.trial(1, 1), None);
-        assert_eq!(explore.cut_after(0), [explore.trial(0, 1).unwrap().shown()]);
-        assert!(explore.cut_after(1).is_empty());
+        assert_eq!(explore.rest(0), [explore.trial(0, 1).unwrap().shown()]);
+        assert!(explore.rest(1).is_empty());
         let seeds = Step { name: "seeds", weight: 1, work: Work::Seeds("-p some --test any") };
-        assert!(seeds.cut_after(0).is_empty());
+        assert!(seeds.rest(0).is_empty());
         let shown = seeds.trial(2, 40).unwrap().shown();
         assert_eq!(shown, "TRELLIS_SEED=42 cargo test --locked -p some --test any -- --nocapture");
     }

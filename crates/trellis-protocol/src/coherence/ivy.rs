@@ -8,9 +8,9 @@
 //!   confirmation, because whatever the manager sends next about that page carries enough for the
 //!   receiver to wait until the grant has arrived (`after`, [`Ivy::invalidate`]).
 //! * A writer that holds a current copy gets the right alone, never the bytes.
-//! * A request names a run of pages around the one that a thread waits for; the others are given
-//!   if, and only if, that costs no further message and takes them from no other writer
-//!   unless the program announced that it wants them. That is what makes streams fast.
+//! * A request names a run of pages around the one that a thread waits for. The others are given
+//!   with it if they are in the same state; their readers lose their copies all at once. They are
+//!   taken from another writer only if the program announced that it wants them. That is what makes streams fast.
 //! * A page that nobody ever wrote travels as one bit.
 //! * A page that wanders from writer to writer, each of whom reads it first, is given for writing when it is asked for
 //!   reading (migratory sharing; Stenström, Brorsson and Sandberg 1993, §3): half the messages. Every
@@ -377,16 +377,17 @@ impl Ivy {
             return violation(from, "a read request for a page that the requester holds", effects);
         }
         let plan = self.plan(demand, from, write);
-        // Neighbours are not worth an invalidation, nor taking them from another writer: a stream of stores that runs
-        // past the end of its own part would otherwise strip the neighbour's.
-        let alone = write && !request.announced && supplier(plan).is_some();
-        let range = if alone || self.must_invalidate(demand, from, write, plan) {
+        // Neighbours are not worth taking from another writer unless the program announced that it wants them: a stream
+        // of stores that runs past the end of its own part would otherwise strip the neighbour's.
+        let from_owner = supplier(plan).is_some();
+        let guessed = write && from_owner && !request.announced;
+        let range = if guessed || from_owner && self.must_invalidate(demand, from, write, plan) {
             PageRange::one(demand)
         } else {
             request.range.grow(demand, |page| {
                 !self.is_busy(page)
                     && self.plan(page, from, write) == plan
-                    && !self.must_invalidate(page, from, write, plan)
+                    && !(from_owner && self.must_invalidate(page, from, write, plan))
                     && (plan == Plan::GrantRight || self.is_like(page, demand, WRITTEN))
                     && self.is_untouched_here(page, from) == self.is_untouched_here(demand, from)
             })
@@ -417,17 +418,16 @@ impl Ivy {
         let Transaction { request, range, plan, .. } = transaction;
         let me = self.geometry.me;
         if request.write {
-            let slot = self.slot(request.demand);
-            let owner = self.owner(request.demand);
             let spared = [request.from, me, supplier(plan).unwrap_or(me)];
-            let owner_counts = !self.copyset.contains(slot, owner);
-            let readers = self.copyset.members(slot).chain(owner_counts.then_some(owner));
-            for reader in readers.filter(|reader| !spared.contains(reader)) {
-                transaction.awaited += 1;
-                let message = Message::Invalidate { page: request.demand };
-                effects.push(Effect::Send { to: reader, message });
+            for page in range.pages() {
+                let (slot, owner) = (self.slot(page), self.owner(page));
+                let owner_counts = !self.copyset.contains(slot, owner);
+                let readers = self.copyset.members(slot).chain(owner_counts.then_some(owner));
+                for reader in readers.filter(|reader| !spared.contains(reader)) {
+                    transaction.awaited += 1;
+                    effects.push(Effect::Send { to: reader, message: Message::Invalidate { page } });
+                }
             }
-            debug_assert!(transaction.awaited == 0 || range.count() == 1);
         }
         if transaction.awaited == 0 {
             self.carry_out(transaction, effects);
@@ -493,7 +493,7 @@ impl Ivy {
                 let transaction = *transaction;
                 self.conclude(transaction.range, index - 1);
                 self.carry_out(transaction, effects);
-                self.serve_queue(PageRange::one(page), effects);
+                self.serve_queue(transaction.range, effects);
             }
             _ => violation(from, "an acknowledgement that nobody waits for", effects),
         }
