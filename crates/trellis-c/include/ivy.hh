@@ -268,9 +268,13 @@ inline std::ostream& label(const char* function, const char* colour) {
 }  // namespace libivy
 
 using libivy::from_hex;
+using libivy::is_err;
 using libivy::Ivy;
+using libivy::mres_t;
 using libivy::pg_align;
+using libivy::res_t;
 using libivy::to_hex;
+using libivy::unwrap;
 
 #ifndef TRELLIS_IVY_NO_MACROS
 

@@ -95,7 +95,8 @@ fn number_in(file: &str) -> Option<u64> {
 fn advice(capabilities: &Capabilities, machine: &Machine) -> Vec<String> {
     let mut advice = Vec::new();
     let works = |catcher| choose(Some(catcher), capabilities).is_ok();
-    if works(Catcher::Signal) {
+    let is_default = |catcher| choose(None, capabilities).is_ok_and(|(default, _)| default == catcher);
+    if works(Catcher::Signal) && !is_default(Catcher::Signal) {
         advice.push(
             "a program that passes no shared buffer to a system call is fastest with the catcher `signal`: \
              `trellis run --set catch=signal …`"

@@ -163,22 +163,23 @@ impl Run {
     }
 }
 
-/// The one seed to run, if whoever runs the tests chose one.
-fn chosen_seed() -> Option<u64> {
-    std::env::var("TRELLIS_SEED").ok()?.parse().ok()
+/// The seeds to run: the one that whoever runs the tests chose, or the first few.
+fn seeds() -> std::ops::RangeInclusive<u64> {
+    let chosen = std::env::var("TRELLIS_SEED").ok().map(|seed| seed.parse().expect("TRELLIS_SEED is a whole number"));
+    chosen.map_or(1..=RUNS, |seed| seed..=seed)
 }
 
 fn suite(nodes: u16, shards: u32) {
-    let chosen = chosen_seed();
     for protocol in Protocol::ALL {
         for home in Home::all(NodeId(nodes / 2)) {
-            for seed in (1..=RUNS).filter(|&seed| chosen.is_none_or(|chosen| chosen == seed)) {
+            for seed in seeds() {
+                // Before the run, so that the output shows which seeds ran also when all is well.
+                println!("{} {} TRELLIS_SEED={seed} nodes={nodes} shards={shards}", protocol.name(), home.name());
                 let mut run = Run::new(protocol, home, nodes, shards, seed);
                 let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run.finish()));
                 if let Err(failure) = done {
                     let last = run.cluster.log.len().saturating_sub(60);
                     eprintln!("{}", run.cluster.log[last..].join("\n"));
-                    eprintln!("{} {} nodes={nodes} shards={shards} TRELLIS_SEED={seed}", protocol.name(), home.name());
                     std::panic::resume_unwind(failure);
                 }
             }

@@ -125,7 +125,9 @@ fn a_node_whose_greeting_is_not_wanted_is_told_why() {
         .collect();
     let mut sinks = recorders(3);
     poll_until(&links, &mut sinks, |sinks| {
-        sinks[2].lost.len() == 1 && sinks[0].connected == [1] && sinks[1].connected.len() == 2
+        // Node 0 is told by its doorman, after the refusal was sent.
+        let is_told = !told[0].lock().unwrap().is_empty();
+        is_told && sinks[2].lost.len() == 1 && sinks[0].connected == [1] && sinks[1].connected.len() == 2
     });
     let why = "node 0 refused this node: node 2 is green".to_owned();
     assert_eq!(*told[0].lock().unwrap(), ["node 2 was refused: node 2 is green"]);

@@ -108,7 +108,7 @@ fn make_link(config: &Config, listener: Option<TcpListener>, secret: &Secret) ->
             _ => trellis_transport::Security::Sealed,
         },
         hello: config.agreement().into_bytes(),
-        admit: Box::new(move |peer, hello| agreement.agree(peer, &String::from_utf8_lossy(hello))),
+        admit: Box::new(move |_peer, hello| agreement.agree(&String::from_utf8_lossy(hello))),
         refused: Box::new(|sentence| eprintln!("trellis: {sentence}")),
     })?)
 }
@@ -175,7 +175,7 @@ fn missing_peers(node: &Node) -> Vec<usize> {
         Start::All => (0..usize::from(node.nodes)).collect(),
         Start::Manager => vec![node.config.manager],
     };
-    wanted.into_iter().filter(|&peer| peer != usize::from(node.me.0) && !node.is_connected(peer)).collect()
+    wanted.into_iter().filter(|&peer| peer != usize::from(node.me.0) && !node.has_met(peer)).collect()
 }
 
 fn names(node: &Node, peers: &[usize]) -> String {

@@ -361,3 +361,10 @@ fn a_signal_handler_of_the_program_may_touch_the_region_while_its_thread_waits_f
         },
     );
 }
+
+#[test]
+fn a_node_that_leaves_as_soon_as_it_joined_is_missed_by_nobody() {
+    for round in 0..100 {
+        run(2 + round % 3, |_| (), |_| ());
+    }
+}

@@ -157,7 +157,7 @@ impl Config {
     }
 
     /// Compares a peer's [`Config::agreement`] with ours; the error is one sentence about the first difference.
-    pub fn agree(&self, peer: usize, theirs: &str) -> Result<(), String> {
+    pub fn agree(&self, theirs: &str) -> Result<(), String> {
         let ours = self.agreement();
         if ours == theirs {
             return Ok(());
@@ -169,18 +169,16 @@ impl Config {
                 Some((_, their_value)) if their_value == our_value => {}
                 Some((_, their_value)) => {
                     return Err(format!(
-                        "node {peer} was refused: it has {name} {their_value}, this node has {our_value}; \
+                        "it has {name} {their_value}, this node has {our_value}; \
                          start every node with the same configuration and version"
                     ));
                 }
                 None => {
-                    return Err(format!(
-                        "node {peer} was refused: it does not say its {name}; use one version on every node"
-                    ));
+                    return Err(format!("it does not say its {name}; use one version on every node"));
                 }
             }
         }
-        Err(format!("node {peer} was refused: it says more than this version knows; use one version on every node"))
+        Err("it says more than this version knows; use one version on every node".to_owned())
     }
 }
 

@@ -11,6 +11,7 @@ use super::pages::lock;
 impl Node {
     pub(super) fn member_connected(&self, peer: NodeId) {
         self.member_step(Input::Connected(peer), "");
+        self.met[usize::from(peer.0)].store(true, Ordering::Release);
     }
 
     pub(super) fn member_lost(&self, peer: NodeId, why: &str) {
@@ -69,7 +70,13 @@ impl Node {
                     sentence = Some((culprit, "the other nodes gave this node up; their messages say why".to_owned()));
                 }
                 Effect::Failed(culprit) => {
-                    sentence = Some((culprit, format!("{} failed; its own message says why", self.name_of(culprit))));
+                    sentence = Some((
+                        culprit,
+                        format!(
+                            "{} was reported as failed by another node, whose message or its own says why",
+                            self.name_of(culprit)
+                        ),
+                    ));
                 }
                 Effect::Silent(peer, silence) => {
                     let silent = format!(

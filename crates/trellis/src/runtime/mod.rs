@@ -75,6 +75,8 @@ pub(crate) struct Node {
     membership: Mutex<(Membership, Vec<membership::Effect>)>,
     /// When something last arrived from each peer, by [`Node::now`].
     heard: Box<[AtomicU64]>,
+    /// Peers that the membership knows to be up.
+    met: Box<[AtomicBool]>,
     /// Bodies of refused frames, per peer; made when a peer sends the first.
     refused_bodies: Box<[OnceLock<Box<[AtomicU8]>>]>,
     waiters: Waiters,
@@ -126,6 +128,7 @@ impl Node {
             synchronisation: Mutex::new((sync::Sync::new(me, nodes), Vec::with_capacity(64))),
             membership: Mutex::new((membership_of(&config, silence_max), Vec::with_capacity(64))),
             heard: (0..nodes).map(|_| AtomicU64::new(0)).collect(),
+            met: (0..nodes).map(|_| AtomicBool::new(false)).collect(),
             refused_bodies: (0..nodes).map(|_| OnceLock::new()).collect(),
             waiters: Waiters::new(),
             progress,
@@ -157,8 +160,9 @@ impl Node {
         self.status.enter(activity, monotonic_ns());
     }
 
-    pub(crate) fn is_connected(&self, peer: usize) -> bool {
-        self.link.is_connected(peer)
+    /// Whether the peer is up and the membership knows: one that leaves from then on is told to, and is not forgotten.
+    pub(crate) fn has_met(&self, peer: usize) -> bool {
+        self.met[peer].load(Ordering::Acquire)
     }
 
     /// Why a peer is not there yet, where the link knows.

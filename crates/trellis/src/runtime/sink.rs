@@ -71,6 +71,11 @@ impl Sink for Receiver<'_> {
     }
 
     fn lost(&mut self, peer: usize, why: &Lost) {
+        if let Lost::NodeRefused { why } = why
+            && !self.0.has_met(peer)
+        {
+            return self.0.fail(format!("this node cannot take part: {why}"));
+        }
         self.0.member_lost(NodeId(peer as u16), &why.to_string());
     }
 }
