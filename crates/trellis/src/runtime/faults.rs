@@ -59,7 +59,7 @@ impl Node {
             self.read_ahead(&wish);
             if !ticket.is_done() && before == Access::None {
                 // The request travels; meanwhile the page's memory is made. If there is none, receiving says so.
-                let _ = self.region.prepare(fault.page, 1);
+                let _ = self.prepare(PageRange::one(page));
             }
             self.wait_for_page(&ticket, fault);
             ticket.rearm();

@@ -38,9 +38,8 @@ impl Node {
         let refused = &self.counters().strangers_refused;
         refused.store(statistics.strangers_refused, Ordering::Relaxed);
         for (peer, heard) in self.heard.iter().enumerate() {
-            let heard = heard.swap(0, Ordering::Relaxed);
-            if heard != 0 {
-                self.member_step_at(heard, Input::Heard(NodeId(peer as u16)), "");
+            if heard.swap(false, Ordering::Relaxed) {
+                self.member_step(Input::Heard(NodeId(peer as u16)), "");
             }
         }
         self.member_step(Input::Tick, "");
@@ -48,10 +47,7 @@ impl Node {
     }
 
     fn member_step(&self, input: Input, why: &str) {
-        self.member_step_at(self.now(), input, why);
-    }
-
-    fn member_step_at(&self, now: u64, input: Input, why: &str) {
+        let now = self.now();
         let mut members = lock(&self.membership);
         let mut effects = std::mem::take(&mut members.1);
         members.0.step(now, input, &mut effects);

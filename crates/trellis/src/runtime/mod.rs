@@ -73,8 +73,12 @@ pub(crate) struct Node {
     window_pages_max: u32,
     synchronisation: Mutex<(sync::Sync, Vec<sync::Effect>)>,
     membership: Mutex<(Membership, Vec<membership::Effect>)>,
-    /// When something last arrived from each peer, by [`Node::now`].
-    heard: Box<[AtomicU64]>,
+    /// Peers from whom something arrived since the last tick.
+    heard: Box<[AtomicBool]>,
+    /// One bit per page whose memory exists and is mapped in the engine view, once for all.
+    prepared: Box<[AtomicU64]>,
+    /// What [`Node::now`] said last.
+    recent: AtomicU64,
     /// Peers that the membership knows to be up.
     met: Box<[AtomicBool]>,
     /// Bodies of refused frames, per peer; made when a peer sends the first.
@@ -82,6 +86,8 @@ pub(crate) struct Node {
     waiters: Waiters,
     progress: Progress,
     started: Instant,
+    /// The same moment on the clock that the launcher reads.
+    started_monotonic_ns: u64,
     left: AtomicBool,
     all_left: AtomicBool,
     /// The ticket of the thread that waits for the others to leave.
@@ -127,7 +133,9 @@ impl Node {
             window_pages_max: window_pages_max(&config),
             synchronisation: Mutex::new((sync::Sync::new(me, nodes), Vec::with_capacity(64))),
             membership: Mutex::new((membership_of(&config, silence_max), Vec::with_capacity(64))),
-            heard: (0..nodes).map(|_| AtomicU64::new(0)).collect(),
+            heard: (0..nodes).map(|_| AtomicBool::new(false)).collect(),
+            prepared: (0..pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            recent: AtomicU64::new(0),
             met: (0..nodes).map(|_| AtomicBool::new(false)).collect(),
             refused_bodies: (0..nodes).map(|_| OnceLock::new()).collect(),
             waiters: Waiters::new(),
@@ -139,6 +147,7 @@ impl Node {
             region,
             config,
             started: Instant::now(),
+            started_monotonic_ns: monotonic_ns(),
             left: AtomicBool::new(false),
             all_left: AtomicBool::new(false),
             leaver: AtomicU32::new(0),
@@ -147,7 +156,32 @@ impl Node {
 
     /// Nanoseconds since this node started.
     pub(crate) fn now(&self) -> u64 {
-        self.started.elapsed().as_nanos() as u64
+        let now = self.started.elapsed().as_nanos() as u64;
+        self.recent.store(now, Ordering::Relaxed);
+        now
+    }
+
+    /// The time, as of a moment ago: where microseconds do not matter and reading the clock would cost.
+    fn recent(&self) -> u64 {
+        self.recent.load(Ordering::Relaxed)
+    }
+
+    /// Makes the memory of pages before it is received into, unless it was made already.
+    fn prepare(&self, range: PageRange) -> Result<(), trellis_memory::MapError> {
+        let place = |page: PageIndex| (&self.prepared[page.0 as usize / 64], 1u64 << (page.0 % 64));
+        let is_prepared = |page| {
+            let (word, bit) = place(page);
+            word.load(Ordering::Relaxed) & bit != 0
+        };
+        if range.pages().all(is_prepared) {
+            return Ok(());
+        }
+        self.region.prepare(range.first().0 as usize, range.count() as usize)?;
+        for page in range.pages() {
+            let (word, bit) = place(page);
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// What the launcher and the report see of this node's counters.
@@ -157,7 +191,7 @@ impl Node {
 
     /// Shows the launcher what this node does now.
     pub(crate) fn doing(&self, activity: Activity) {
-        self.status.enter(activity, monotonic_ns());
+        self.status.enter(activity, self.started_monotonic_ns + self.recent());
     }
 
     /// Whether the peer is up and the membership knows: one that leaves from then on is told to, and is not forgotten.

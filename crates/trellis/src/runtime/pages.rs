@@ -87,7 +87,7 @@ impl Node {
     /// Lets the protocol decide about one fact and carries out what it decided.
     pub(super) fn step(&self, shard: &mut Shard, input: Input) {
         let mut effects = std::mem::take(&mut shard.effects);
-        shard.protocol.step(self.now(), input, &mut effects);
+        shard.protocol.step(self.recent(), input, &mut effects);
         shard.sent = 0;
         for effect in effects.drain(..) {
             self.carry_out(shard, effect);

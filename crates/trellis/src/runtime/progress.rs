@@ -195,7 +195,9 @@ impl Node {
         }
         while !ticket.is_done() {
             if has_role && self.receive() {
-                patience = Patience::new(self);
+                if !ticket.is_done() {
+                    patience = Patience::new(self);
+                }
             } else if patience.is_over(self, deadline) {
                 break;
             }

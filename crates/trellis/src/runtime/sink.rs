@@ -35,8 +35,7 @@ impl Sink for Receiver<'_> {
             BodyKind::Small(bytes) => Ok(Placement::Inline(bytes)),
             BodyKind::Pages(range) if self.0.expects(range) => {
                 if range.count() >= POPULATE_PAGES_MIN {
-                    let (first, count) = (range.first().0 as usize, range.count() as usize);
-                    self.0.region.prepare(first, count).map_err(|error| refuse(error.to_string()))?;
+                    self.0.prepare(range).map_err(|error| refuse(error.to_string()))?;
                 }
                 Ok(Placement::At { pointer: self.0.engine(range), bytes: self.0.bytes_of(range) })
             }
@@ -47,7 +46,7 @@ impl Sink for Receiver<'_> {
     fn deliver(&mut self, peer: usize, header: &[u8; HEADER_BYTES], body: &[u8]) {
         let node = self.0;
         let from = NodeId(peer as u16);
-        node.heard[peer].store(node.now(), Ordering::Relaxed);
+        node.heard[peer].store(true, Ordering::Relaxed);
         let counters = node.counters();
         let message = match wire::decode(header, body, &node.limits) {
             Ok(message) => message,

@@ -116,9 +116,11 @@ fn install(signal: c_int) -> io::Result<()> {
     // SA_NODEFER: without it, a handler of the application that we call for a fault of its own and
     // that touches a region would fault with the signal blocked, and the kernel kills a process for
     // that.
-    // SA_ONSTACK: without it, a stack overflow leaves no room for any handler, the application's
-    // included.
-    action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | libc::SA_ONSTACK;
+    // SA_ONSTACK, SIGSEGV only: without it, a stack overflow leaves no room for any handler, the
+    // application's included. A stack overflow never is a SIGBUS, whose faults are spared the way
+    // over another stack (0.3 µs).
+    let stack = if signal == libc::SIGSEGV { libc::SA_ONSTACK } else { 0 };
+    action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER | stack;
     // Every other signal waits until the page is there: a handler of the application that interrupted
     // the serving and touched a region would need the locks that this very thread holds.
     // SAFETY: the C library's set starts with the kernel's 64 bits.

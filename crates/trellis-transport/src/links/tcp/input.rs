@@ -26,6 +26,8 @@ const STAGING_BYTES: usize = 16 << 10;
 /// Of a body's rest, the shortest that is waited for as a whole, and the longest.
 const LOW_WATER_BYTES_MIN: usize = 64 << 10;
 const LOW_WATER_BYTES_MAX: usize = 1 << 20;
+/// Pauses of the processor before such a body's rest is asked for again: about a microsecond.
+const PAUSES: u32 = 24;
 /// System calls for one peer in one poll, so that a fast peer does not starve the others.
 const RECEIVES_PER_POLL_MAX: usize = 8;
 
@@ -59,6 +61,8 @@ struct Connection {
     body: Option<Body>,
     /// How many bytes make the socket readable.
     low_water: usize,
+    /// The last call for the rest of a long body brought nothing.
+    came_too_early: bool,
 }
 
 /// A body that is on its way.
@@ -93,6 +97,7 @@ impl Input {
             inline: Box::new([0; INLINE_BODY_BYTES_MAX]),
             body: None,
             low_water: 1,
+            came_too_early: false,
         });
     }
 
@@ -115,6 +120,7 @@ impl Input {
     pub(super) fn receive(&mut self, sink: &mut dyn Sink) -> Harvest {
         let mut harvest = Harvest::default();
         let Some(connection) = &mut self.connection else { return harvest };
+        connection.let_the_sender_in();
         for _ in 0..RECEIVES_PER_POLL_MAX {
             let (received, wanted) = connection.receive_once();
             match received {
@@ -141,6 +147,7 @@ impl Input {
                 }
             }
         }
+        connection.came_too_early = !harvest.came && connection.low_water > 1;
         connection.set_low_water();
         harvest
     }
@@ -161,6 +168,14 @@ impl Input {
 }
 
 impl Connection {
+    /// Who asks for the rest of a long body again and again takes the socket's lock from the sender that fills it.
+    #[inline]
+    fn let_the_sender_in(&self) {
+        if self.came_too_early {
+            (0..PAUSES).for_each(|_| std::hint::spin_loop());
+        }
+    }
+
     /// While the rest of a long body is on its way, fewer bytes than that are no reason to wake whoever sleeps on the
     /// socket: a wake-up for every segment costs more than the segments do.
     #[inline]
