@@ -1,7 +1,7 @@
 //! Guesses which pages a faulting thread will want next.
 //!
-//! Promises: the page that faulted is always asked for; a single fault, or faults in no order, ask
-//! for nothing else; two neighbouring faults make a *stream*, upwards or downwards, whose window
+//! Promises: the page that faulted is always asked for; a single fault, two neighbours, or faults in
+//! no order ask for nothing else; three in a row make a *stream*, upwards or downwards, whose window
 //! grows fourfold up to the configured bound. It must never decide who may have a page: the wish
 //! is a hint that the coherence protocol may ignore.
 //!
@@ -15,6 +15,8 @@ use crate::page::{PageIndex, PageRange};
 /// Streams followed at the same time; the one that was idle longest gives way.
 const STREAMS: usize = 8;
 const GROWTH: u32 = 4;
+/// The window of a stream of two faults, which asks for no more than the second.
+const PROBATION: u32 = 2;
 /// Windows under way ahead of a full stream: while one is received, the other is being sent.
 const WINDOWS_AHEAD: usize = 2;
 
@@ -82,20 +84,17 @@ impl Streams {
             return stream.follow(page, write, window_max, pages);
         }
         let oldest = self.streams.iter_mut().max_by_key(|stream| clock.wrapping_sub(stream.used));
-        *oldest.expect("there are streams") = Stream {
-            first: page.0,
-            end: page.0 + 1,
-            frontier: page.0 + 1,
-            window: 1,
-            write,
-            used: clock,
-            ..Stream::default()
-        };
+        *oldest.expect("there are streams") = Stream::starting_at(page.0, write, clock);
         Wish::only(page, write)
     }
 }
 
 impl Stream {
+    fn starting_at(page: u32, write: bool, used: u32) -> Stream {
+        let (first, end) = (page, page + 1);
+        Stream { first, end, frontier: end, window: 1, write, used, ..Stream::default() }
+    }
+
     /// Whether a fault on `page` continues this stream: inside what was asked for (a store after a
     /// load, or a page that was not given) or right behind its end.
     fn meets(&self, page: u32) -> bool {
@@ -109,37 +108,49 @@ impl Stream {
     }
 
     fn follow(&mut self, page: PageIndex, write: bool, window_max: u32, pages: u32) -> Wish {
-        if (self.first..self.end).contains(&page.0) {
-            return self.store_behind_loads(page, write);
+        let passed = self.markers.iter().position(|marker| *marker == Some(page.0));
+        let asked_for = self.first.min(self.frontier)..self.end.max(self.frontier);
+        if passed.is_none() && asked_for.contains(&page.0) {
+            if write {
+                return self.store_behind_loads(page);
+            }
+            // It was here and somebody took it, or it was not given: what lies behind it may be wanted no more.
+            *self = Stream::starting_at(page.0, false, self.used);
+            return Wish::only(page, false);
         }
         let mut wish = Wish::only(page, write || self.write);
-        if let Some(passed) = self.markers.iter().position(|marker| *marker == Some(page.0)) {
+        if let Some(passed) = passed {
             self.markers.rotate_left(passed + 1);
             self.markers[WINDOWS_AHEAD - 1 - passed..].fill(None);
             let reach = self.markers[0].unwrap_or(self.frontier);
             (self.first, self.end) = if self.downwards { (reach, page.0 + 1) } else { (page.0, reach) };
         } else {
             self.downwards = if self.window == 1 { page.0 < self.first } else { self.downwards };
-            self.window = (self.window * GROWTH).min(window_max);
+            // Two neighbours may be chance, three are a stream.
+            self.window = match self.window {
+                1 => PROBATION,
+                PROBATION => GROWTH.min(window_max),
+                window => (window * GROWTH).min(window_max),
+            };
             wish.range = self.window_from(page, pages);
             (self.first, self.end) = (wish.range.first().0, wish.range.end());
             self.frontier = if self.downwards { self.first } else { self.end };
             self.markers = [None; WINDOWS_AHEAD];
         }
-        if self.window == window_max {
+        if self.window == window_max && window_max > PROBATION {
             self.read_ahead(&mut wish, pages);
         }
         wish
     }
 
-    /// A store inside what was asked for, or a page of it that was not given. One store makes the stream ask for the right
-    /// to write from then on; two to neighbours say that the rest of the window will be stored to as well.
-    fn store_behind_loads(&mut self, page: PageIndex, write: bool) -> Wish {
+    /// A store inside what was asked for. One makes the stream ask for the right to write from then on; two to neighbours
+    /// say that the rest of the window will be stored to as well.
+    fn store_behind_loads(&mut self, page: PageIndex) -> Wish {
         let goes_on = self.stored.is_some_and(|stored| stored.abs_diff(page.0) == 1);
-        self.write |= write;
-        self.stored = Some(page.0).filter(|_| write);
-        let mut wish = Wish::only(page, write);
-        if goes_on || !write {
+        self.write = true;
+        self.stored = Some(page.0);
+        let mut wish = Wish::only(page, true);
+        if goes_on && (self.first..self.end).contains(&page.0) {
             wish.range = PageRange::around(page, self.first, self.end);
         }
         wish
@@ -163,10 +174,11 @@ impl Stream {
     }
 
     fn window_from(&self, page: PageIndex, pages: u32) -> PageRange {
+        let window = if self.window == PROBATION { 1 } else { self.window };
         if self.downwards {
-            PageRange::around(page, (page.0 + 1).saturating_sub(self.window), page.0 + 1)
+            PageRange::around(page, (page.0 + 1).saturating_sub(window), page.0 + 1)
         } else {
-            PageRange::around(page, page.0, page.0.saturating_add(self.window).min(pages))
+            PageRange::around(page, page.0, page.0.saturating_add(window).min(pages))
         }
     }
 }
@@ -196,11 +208,13 @@ mod tests {
     fn a_stream_grows_upwards_and_downwards() {
         let mut streams = Streams::new(10_000, 64);
         assert_eq!(fault(&mut streams, 100), (100, 101));
-        assert_eq!(fault(&mut streams, 101), (101, 105));
-        assert_eq!(fault(&mut streams, 105), (105, 121));
+        assert_eq!(fault(&mut streams, 101), (101, 102));
+        assert_eq!(fault(&mut streams, 102), (102, 106));
+        assert_eq!(fault(&mut streams, 106), (106, 122));
         assert_eq!(fault(&mut streams, 500), (500, 501));
-        assert_eq!(fault(&mut streams, 499), (496, 500));
-        assert_eq!(fault(&mut streams, 495), (480, 496));
+        assert_eq!(fault(&mut streams, 499), (499, 500));
+        assert_eq!(fault(&mut streams, 498), (495, 499));
+        assert_eq!(fault(&mut streams, 494), (479, 495));
     }
 
     #[test]
@@ -240,13 +254,29 @@ mod tests {
     #[test]
     fn one_store_behind_loads_asks_for_one_page_and_two_neighbours_for_the_window() {
         let mut streams = Streams::new(10_000, 16);
-        for page in [100, 101, 105] {
+        for page in [100, 101, 102, 106] {
             fault(&mut streams, page);
         }
         let store = |streams: &mut Streams, page| bounds(streams.fault(PageIndex(page), true).range);
-        assert_eq!(store(&mut streams, 107), (107, 108));
-        assert_eq!(store(&mut streams, 115), (115, 116));
-        assert_eq!(store(&mut streams, 116), (105, 121));
+        assert_eq!(store(&mut streams, 108), (108, 109));
+        assert_eq!(store(&mut streams, 116), (116, 117));
+        assert_eq!(store(&mut streams, 117), (106, 122));
+    }
+
+    #[test]
+    fn pages_that_were_taken_away_are_asked_for_anew_and_alone() {
+        let mut streams = Streams::new(10_000, 16);
+        for page in [100, 101, 102, 106] {
+            fault(&mut streams, page);
+        }
+        let mut asked_for = 0;
+        for _ in 0..50 {
+            for page in [107, 108] {
+                let (first, end) = fault(&mut streams, page);
+                asked_for += end - first;
+            }
+        }
+        assert!(asked_for <= 100, "{asked_for} pages asked for, 100 needed");
     }
 
     #[test]
