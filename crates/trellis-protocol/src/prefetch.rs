@@ -59,7 +59,12 @@ struct Stream {
     markers: [Option<u32>; WINDOWS_AHEAD],
     window: u32,
     downwards: bool,
+    /// Its faults are stores. Loads right behind stores are another stream: the neighbour's edge, say.
+    stores: bool,
+    /// Loads were followed by stores to the same pages: ask for the right to write at once.
     write: bool,
+    /// The page of the last fault, if that was a load.
+    loaded: Option<u32>,
     /// The page of the last store behind loads.
     stored: Option<u32>,
     used: u32,
@@ -79,7 +84,7 @@ impl Streams {
             return Wish::only(page, write);
         }
         let (clock, pages, window_max) = (self.clock, self.pages, self.window_pages_max);
-        if let Some(stream) = self.streams.iter_mut().find(|stream| stream.meets(page.0)) {
+        if let Some(stream) = self.streams.iter_mut().find(|stream| stream.meets(page.0, write)) {
             stream.used = clock;
             return stream.follow(page, write, window_max, pages);
         }
@@ -92,12 +97,23 @@ impl Streams {
 impl Stream {
     fn starting_at(page: u32, write: bool, used: u32) -> Stream {
         let (first, end) = (page, page + 1);
-        Stream { first, end, frontier: end, window: 1, write, used, ..Stream::default() }
+        let loaded = Some(page).filter(|_| !write);
+        Stream { first, end, frontier: end, window: 1, stores: write, loaded, used, ..Stream::default() }
+    }
+
+    fn asked_for(&self) -> core::ops::Range<u32> {
+        self.first.min(self.frontier)..self.end.max(self.frontier)
     }
 
     /// Whether a fault on `page` continues this stream: inside what was asked for (a store after a
-    /// load, or a page that was not given) or right behind its end.
-    fn meets(&self, page: u32) -> bool {
+    /// load, or a page that was not given), or right behind its end and of the same kind.
+    fn meets(&self, page: u32, write: bool) -> bool {
+        if self.window > 0 && self.asked_for().contains(&page) && !self.markers.contains(&Some(page)) {
+            return true;
+        }
+        if write != self.stores {
+            return false;
+        }
         let (low, high) = match (self.window, self.downwards) {
             (0, _) => return false,
             (1, _) => (self.first.saturating_sub(1), self.end),
@@ -109,8 +125,7 @@ impl Stream {
 
     fn follow(&mut self, page: PageIndex, write: bool, window_max: u32, pages: u32) -> Wish {
         let passed = self.markers.iter().position(|marker| *marker == Some(page.0));
-        let asked_for = self.first.min(self.frontier)..self.end.max(self.frontier);
-        if passed.is_none() && asked_for.contains(&page.0) {
+        if passed.is_none() && self.asked_for().contains(&page.0) {
             if write {
                 return self.store_behind_loads(page);
             }
@@ -119,6 +134,7 @@ impl Stream {
             return Wish::only(page, false);
         }
         let mut wish = Wish::only(page, write || self.write);
+        self.loaded = Some(page.0).filter(|_| !write);
         if let Some(passed) = passed {
             self.markers.rotate_left(passed + 1);
             self.markers[WINDOWS_AHEAD - 1 - passed..].fill(None);
@@ -143,11 +159,11 @@ impl Stream {
         wish
     }
 
-    /// A store inside what was asked for. One makes the stream ask for the right to write from then on; two to neighbours
-    /// say that the rest of the window will be stored to as well.
+    /// A store inside what was asked for. One to the page that was just loaded makes the stream ask for the right to write
+    /// from then on (a store to any other may be to a page that a neighbour read since); two to neighbours say that the rest of the window will be stored to as well.
     fn store_behind_loads(&mut self, page: PageIndex) -> Wish {
         let goes_on = self.stored.is_some_and(|stored| stored.abs_diff(page.0) == 1);
-        self.write = true;
+        self.write |= self.loaded == Some(page.0);
         self.stored = Some(page.0);
         let mut wish = Wish::only(page, true);
         if goes_on && (self.first..self.end).contains(&page.0) {
@@ -277,6 +293,16 @@ mod tests {
             }
         }
         assert!(asked_for <= 100, "{asked_for} pages asked for, 100 needed");
+    }
+
+    #[test]
+    fn loads_behind_stores_do_not_ask_for_the_right_to_write() {
+        let mut streams = Streams::new(10_000, 64);
+        for _ in 0..3 {
+            for (page, write) in [(10, true), (11, true), (12, false), (13, false)] {
+                assert_eq!(streams.fault(PageIndex(page), write).write, write, "page {page}");
+            }
+        }
     }
 
     #[test]
