@@ -26,8 +26,13 @@ pub enum JoinError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// The memory.
-    #[error("the region cannot be made: {0}")]
-    Region(#[from] trellis_memory::RegionError),
+    #[error("{place}: {source}")]
+    Region {
+        /// Where the value that cannot be had was given.
+        place: String,
+        /// What cannot be had, and why.
+        source: trellis_memory::RegionError,
+    },
     /// No catcher works here.
     #[error("accesses cannot be caught: {0}")]
     Catcher(String),
@@ -38,8 +43,13 @@ pub enum JoinError {
     #[error(transparent)]
     Secret(#[from] SecretError),
     /// The link.
-    #[error("the link cannot be started: {0}")]
-    Link(#[from] trellis_transport::StartError),
+    #[error("{place}: {source}")]
+    Link {
+        /// Where the addresses were given.
+        place: String,
+        /// What cannot be had, and why.
+        source: trellis_transport::StartError,
+    },
     /// Something small that the system refused.
     #[error("{what}: {source}")]
     System {
@@ -86,18 +96,33 @@ fn make_region(config: &Config) -> Result<trellis_memory::Region, JoinError> {
         config::Reserve::Full => trellis_memory::Reserve::Full,
         config::Reserve::Overcommit => trellis_memory::Reserve::Overcommit,
     };
-    Ok(trellis_memory::Region::create(&RegionOptions {
+    let options = RegionOptions {
         base_address: Some(config.base_address),
         bytes: config.region_bytes,
         page_bytes: config.page_bytes,
         catcher,
         reserve,
-    })?)
+    };
+    trellis_memory::Region::create(&options).map_err(|source| refused_region(config, source))
+}
+
+/// Which key the memory was refused for.
+fn refused_region(config: &Config, source: trellis_memory::RegionError) -> JoinError {
+    use trellis_memory::RegionError::{
+        BaseTaken, BaseUnaligned, BaseUnreachable, Catcher, KernelPageSize, NotWholePages, PageSize,
+    };
+    let key = match source {
+        PageSize { .. } | KernelPageSize { .. } | NotWholePages { .. } => "page_bytes",
+        BaseUnaligned { .. } | BaseTaken { .. } | BaseUnreachable { .. } => "base_address",
+        Catcher { .. } => "catch",
+        _ => "region_bytes",
+    };
+    JoinError::Region { place: config.place_of(key), source }
 }
 
 fn make_link(config: &Config, listener: Option<TcpListener>, secret: &Secret) -> Result<tcp::Tcp, JoinError> {
     let agreement = config.clone();
-    Ok(tcp::Tcp::start(TcpOptions {
+    let options = TcpOptions {
         node: config.node,
         addresses: config.nodes.clone(),
         listener,
@@ -110,7 +135,8 @@ fn make_link(config: &Config, listener: Option<TcpListener>, secret: &Secret) ->
         hello: config.agreement().into_bytes(),
         admit: Box::new(move |_peer, hello| agreement.agree(&String::from_utf8_lossy(hello))),
         refused: Box::new(|sentence| eprintln!("trellis: {sentence}")),
-    })?)
+    };
+    tcp::Tcp::start(options).map_err(|source| JoinError::Link { place: config.place_of("nodes"), source })
 }
 
 fn start(
@@ -127,7 +153,8 @@ fn start(
     let node = Node::new(config, region, link, status).map_err(system("descriptors cannot be made"))?;
     let node = Arc::new(node);
     let service = start_service(&node).map_err(system("the service thread cannot be started"))?;
-    node.region.catch(Arc::new(Server::new(&node)))?;
+    let caught = node.region.catch(Arc::new(Server::new(&node)));
+    caught.map_err(|source| refused_region(&node.config, source))?;
     match wait_for_peers(&node) {
         Ok(()) => {
             node.doing(Activity::Computing);

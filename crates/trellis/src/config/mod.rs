@@ -75,6 +75,8 @@ pub struct Config {
     pub record_faults_max: usize,
     /// Whether counters are printed when the node leaves.
     pub statistics: bool,
+    /// Where each value that was given came from, for what can only be refused later: see [`Config::place_of`].
+    pub places: BTreeMap<&'static str, String>,
 }
 
 impl Default for Config {
@@ -103,6 +105,7 @@ impl Default for Config {
             record: None,
             record_faults_max: 1_000_000,
             statistics: false,
+            places: BTreeMap::new(),
         }
     }
 }
@@ -117,6 +120,12 @@ impl Config {
     /// The configuration in a file, for one of its nodes, overridden by the environment.
     pub fn from_file(path: impl AsRef<Path>, node: usize) -> Result<Config, ConfigError> {
         Sources::new().file(path.as_ref()).process_environment().set(format!("node={node}")).load()
+    }
+
+    /// How a sentence about the value of `key` opens: `FILE:LINE: key`, the variable, the flag, or the key alone where
+    /// nobody gave the value.
+    pub fn place_of(&self, key: &'static str) -> String {
+        self.places.get(key).cloned().unwrap_or_else(|| key.to_owned())
     }
 
     /// How many nodes the cluster has.
@@ -285,8 +294,9 @@ impl Sources {
 
     /// Reads everything for one node: with more than one node, `node` must be given.
     pub fn load(self) -> Result<Config, ConfigError> {
-        let reader = self.read()?;
+        let mut reader = self.read()?;
         reader.check_node_is_known()?;
+        reader.config.places = reader.origins.iter().map(|(key, origin)| (*key, origin.to_string())).collect();
         Ok(reader.config)
     }
 
