@@ -28,7 +28,7 @@ use trellis_protocol::membership::{self, Membership};
 use trellis_protocol::prefetch::Streams;
 use trellis_protocol::wire::{self, Limits};
 use trellis_protocol::{NodeId, PageIndex, PageRange, sync};
-use trellis_transport::{Link, Payload};
+use trellis_transport::{Link, Payload, SendError};
 
 use crate::config::{Config, Start};
 use crate::launch::{Activity, StatusPage, monotonic_ns};
@@ -232,11 +232,11 @@ impl Node {
         let body_bytes = pages.map_or(encoded.body().len(), |range| self.bytes_of(range));
         LiveCounters::add(&counters.messages_out, 1);
         LiveCounters::add(&counters.bytes_out, (wire::HEADER_BYTES + body_bytes) as u64);
-        if let Err(error) = self.link.send(usize::from(to.0), &encoded.header, payload) {
-            // A peer that is gone is reported by `lost`, which knows more; what cannot be queued is our own failure.
-            if !self.link.is_lost(usize::from(to.0)) {
-                self.fail(format!("cannot send to {}: {error}", self.name_of(to)));
-            }
+        match self.link.send(usize::from(to.0), &encoded.header, payload) {
+            // A peer that is gone is reported by `lost`, which may come later and knows whether it had left.
+            Ok(()) | Err(SendError::Lost { .. }) => {}
+            // What cannot be queued is our own failure.
+            Err(error) => self.fail(format!("cannot send to {}: {error}", self.name_of(to))),
         }
     }
 
