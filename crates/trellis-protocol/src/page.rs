@@ -149,6 +149,15 @@ impl NodeSets {
         self.words[word] |= bit;
     }
 
+    /// Takes `node` out of the set.
+    pub fn remove(&mut self, set: usize, node: NodeId) {
+        let (word, bit) = self.place(set, node);
+        // A page that nobody shares has no memory for its set: reading makes none, writing would.
+        if self.words[word] & bit != 0 {
+            self.words[word] &= !bit;
+        }
+    }
+
     /// Empties the set.
     pub fn clear(&mut self, set: usize) {
         self.words[set * self.words_per_set..][..self.words_per_set].fill(0);

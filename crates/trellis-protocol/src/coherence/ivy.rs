@@ -21,10 +21,9 @@
 //! Per page the node keeps 17 bytes plus one copyset, all zero at the start: pages that were never
 //! touched cost address space and no memory.
 
-use super::{Coherence, Content, Effect, Geometry, Input, Message};
+use super::{Coherence, Content, Effect, Geometry, Input, Message, violation};
 use crate::Nanoseconds;
-use crate::homes::HomeOf;
-use crate::page::{Access, CHUNK_PAGES, NodeId, NodeSets, PageIndex, PageRange};
+use crate::page::{Access, NodeId, NodeSets, PageIndex, PageRange};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -128,6 +127,9 @@ impl Coherence for Ivy {
             Input::Prefetch { wish, write, announced } => self.prefetch(wish, write, announced, effects),
             Input::Message { from, message } => self.message(from, message, effects),
             Input::Resumed { page } => self.resumed(page, effects),
+            Input::Gone { node, successor } => self.gone(node, successor, effects),
+            // For layers; here there is none.
+            Input::Alarm { .. } | Input::Lock { .. } | Input::Unlock { .. } => {}
         }
     }
 
@@ -138,6 +140,45 @@ impl Coherence for Ivy {
     fn is_pending(&self, page: PageIndex) -> bool {
         self.has(page, PENDING)
     }
+
+    fn owns(&self, page: PageIndex) -> bool {
+        // Only the manager knows of an owner whose right to store went when it shared the page.
+        let is_manager = self.manager(page) == self.geometry.me;
+        self.access(page) == Access::Write || is_manager && self.owner(page) == self.geometry.me
+    }
+
+    fn leaves_behind(&self, page: PageIndex) -> bool {
+        self.granted_sequence[self.slot(page)] != 0
+    }
+
+    fn is_untouched(&self, page: PageIndex) -> bool {
+        let slot = self.slot(page);
+        self.manager(page) == self.geometry.me
+            && self.access[slot] == Access::None
+            && self.flags[slot] == 0
+            && self.owner_or_manager[slot] == 0
+            && self.transaction[slot] == 0
+            && self.copyset.is_empty_but(slot, &[])
+    }
+
+    fn release(&mut self, page: PageIndex) {
+        let slot = self.slot(page);
+        debug_assert!(self.transaction[slot] == 0 && !self.has(page, PENDING | HELD));
+        self.access[slot] = Access::None;
+        self.flags[slot] = 0;
+        self.granted_sequence[slot] = 0;
+        self.owner_or_manager[slot] = 0;
+        self.owner_sequence[slot] = 0;
+        self.copyset.clear(slot);
+        self.migrations_left[slot] = 0;
+    }
+
+    fn adopt(&mut self, page: PageIndex) {
+        debug_assert!(self.is_untouched(page));
+        self.record(PageRange::one(page), self.geometry.me, true, 0);
+        let slot = self.slot(page);
+        self.access[slot] = Access::Write;
+    }
 }
 
 // The requester's side.
@@ -145,8 +186,7 @@ impl Ivy {
     /// One shard for one node; every page belongs to its manager and is zero.
     pub fn new(geometry: Geometry) -> Ivy {
         assert!(geometry.me.0 < geometry.nodes && geometry.shard < geometry.shards);
-        let chunks = geometry.pages.div_ceil(CHUNK_PAGES);
-        let pages = (chunks.div_ceil(geometry.shards) * CHUNK_PAGES).min(geometry.pages) as usize;
+        let pages = geometry.slots();
         Ivy {
             geometry,
             access: vec![Access::None; pages],
@@ -211,7 +251,8 @@ impl Ivy {
         if manager == self.geometry.me {
             self.request(Request { from: manager, demand, range, write, announced }, effects);
         } else {
-            let message = Message::Request { demand, range, write, announced };
+            let requester = self.geometry.me;
+            let message = Message::Request { demand, range, write, announced, requester, hops: 0 };
             effects.push(Effect::Send { to: manager, message });
         }
         range
@@ -280,11 +321,11 @@ impl Ivy {
 impl Ivy {
     /// A command from the manager to give up a read copy. Without a copy the grant that this
     /// command speaks of is still on its way: the command waits for it.
-    fn invalidate(&mut self, from: NodeId, page: PageIndex, effects: &mut Vec<Effect>) {
+    fn invalidate(&mut self, from: NodeId, page: PageIndex, owner: NodeId, effects: &mut Vec<Effect>) {
         match self.access(page) {
             Access::Read if self.has(page, HELD) => {
                 effects.push(Effect::Hold(page));
-                self.deferred.push((from, Message::Invalidate { page }));
+                self.deferred.push((from, Message::Invalidate { page, owner }));
             }
             Access::Read => {
                 self.revoke(PageRange::one(page), effects);
@@ -292,7 +333,7 @@ impl Ivy {
                 effects.push(Effect::Send { to: from, message });
             }
             Access::None if self.has(page, PENDING) => {
-                self.deferred.push((from, Message::Invalidate { page }));
+                self.deferred.push((from, Message::Invalidate { page, owner }));
             }
             _ => violation(from, "an invalidation of a page that is no read copy", effects),
         }
@@ -425,7 +466,8 @@ impl Ivy {
                 let readers = self.copyset.members(slot).chain(owner_counts.then_some(owner));
                 for reader in readers.filter(|reader| !spared.contains(reader)) {
                     transaction.awaited += 1;
-                    effects.push(Effect::Send { to: reader, message: Message::Invalidate { page } });
+                    let message = Message::Invalidate { page, owner: request.from };
+                    effects.push(Effect::Send { to: reader, message });
                 }
             }
         }
@@ -570,6 +612,17 @@ impl Ivy {
         }
     }
 
+    /// A node left: its read copies are no more.
+    fn gone(&mut self, node: NodeId, successor: NodeId, effects: &mut Vec<Effect>) {
+        for slot in 0..self.access.len() {
+            if self.owner_or_manager[slot] == node.0 + 1 {
+                return violation(node, "nothing: it left with a page that it owns", effects);
+            }
+            self.copyset.remove(slot, node);
+        }
+        debug_assert_ne!(node, successor);
+    }
+
     fn next_sequence(&mut self) -> u32 {
         // Zero means `never`; numbers are compared for equality only, so they may wrap.
         self.last_sequence = self.last_sequence.checked_add(1).unwrap_or(1);
@@ -617,8 +670,8 @@ impl Ivy {
 impl Ivy {
     fn message(&mut self, from: NodeId, message: Message, effects: &mut Vec<Effect>) {
         match message {
-            Message::Request { demand, range, write, announced } => {
-                if self.manager(demand) != self.geometry.me {
+            Message::Request { demand, range, write, announced, requester, .. } => {
+                if self.manager(demand) != self.geometry.me || requester != from {
                     return violation(from, "a request to a node that is not the manager", effects);
                 }
                 self.request(Request { from, demand, range, write, announced }, effects);
@@ -628,19 +681,20 @@ impl Ivy {
                 self.granted(from, Grant { demand, range, write, content, sequence }, effects);
             }
             Message::Confirm { demand, range } => self.confirmed(from, demand, range, effects),
-            Message::Invalidate { page } => self.invalidate(from, page, effects),
+            Message::Invalidate { page, owner } => self.invalidate(from, page, owner, effects),
             Message::Invalidated { page } => self.invalidated(from, page, effects),
+            Message::Redirect { .. } | Message::Retry { .. } | Message::Again { .. } => {
+                violation(from, "a message of another protocol", effects);
+            }
         }
     }
 
     fn manager(&self, page: PageIndex) -> NodeId {
-        self.geometry.home.manager_of(page, self.geometry.nodes)
+        self.geometry.home_of(page)
     }
 
     fn slot(&self, page: PageIndex) -> usize {
-        let (chunk, offset) = (page.0 / CHUNK_PAGES, page.0 % CHUNK_PAGES);
-        debug_assert_eq!(chunk % self.geometry.shards, self.geometry.shard);
-        (chunk / self.geometry.shards * CHUNK_PAGES + offset) as usize
+        self.geometry.slot(page)
     }
 
     fn has(&self, page: PageIndex, flag: u8) -> bool {
@@ -668,8 +722,4 @@ fn supplier(plan: Plan) -> Option<NodeId> {
         Plan::Forward(owner) => Some(owner),
         _ => None,
     }
-}
-
-fn violation(from: NodeId, what: &'static str, effects: &mut Vec<Effect>) {
-    effects.push(Effect::Violation { from, what });
 }

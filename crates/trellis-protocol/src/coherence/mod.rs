@@ -11,29 +11,50 @@
 //!    another has more than [`Access::None`].
 //! 2. *A load sees the last store.* Bytes travel only from a node that holds them.
 //! 3. *Downgrade before read-out before send*, in the order of effects.
-//! 4. *Every fault ends*: requests for one page are served in the order in which they reach its
-//!    manager; nothing is retried after a delay.
+//! 4. *Every fault ends, and is overtaken a bounded number of times*: whatever others do, only a
+//!    bounded number of other requests for the page are served before one that was sent.
 //! 5. *A page that was granted to a faulting thread stays until that thread ran on*
 //!    ([`Input::Resumed`]) or a bounded time passed ([`Effect::Hold`]); otherwise busy pages could
 //!    travel for ever without anybody using them.
+//! 6. *At home and alone, it can be handed over*: where the home's view allows stores, no other
+//!    node knows anything that a different protocol could not start from ([`Coherence::release`],
+//!    [`Coherence::adopt`]).
 //!
 //! It must never assume that messages keep their order, nor answer a fact with nothing when a
 //! thread waits for it. A message that no correct peer can have sent is reported as
 //! [`Effect::Violation`] and changes nothing.
 //!
+//! # Layers
+//!
+//! A layer ([`lock`], [`delay`]) is a protocol around a protocol. It may hold messages back that
+//! ask this node to give pages up ([`Message::asks`]), shorten the run that they name, and answer
+//! messages of its own. To the protocol inside, a message that is held back is one that travels
+//! slowly: every protocol allows that, so a layer cannot break promises 1 to 3, only 4, which it
+//! keeps by bounding how long it holds back.
+//!
 //! # Adding a protocol
 //!
-//! One file in this folder that implements [`Coherence`], one line in [`Protocol`] and its
-//! `match`es, one folder `tests/scripts/<name>`; then the conformance tests, the explorer and the
-//! mutants of `trellis-check` run against it.
+//! One file in this folder that implements [`Coherence`], one line in [`choices`]' list of bases;
+//! then the conformance tests, the explorer, the simulator, the litmus tests and the mutants of
+//! `trellis-check` run against it. `docs/guides/add-a-protocol.md` builds one.
 
+pub mod choices;
+pub mod delay;
+mod dynamic;
 mod ivy;
+pub mod lock;
+mod migrate;
+mod ranges;
 
+pub use choices::{Protocol, Running};
+pub use dynamic::{Dynamic, HOPS_PER_NODE_MAX, Variation};
 pub use ivy::Ivy;
+pub use migrate::Migrate;
+pub use ranges::{PROTOCOLS_MAX, Ranges, TooMany};
 
 use crate::Nanoseconds;
-use crate::homes::Home;
-use crate::page::{Access, NodeId, PageIndex, PageRange};
+use crate::homes::{Home, HomeOf};
+use crate::page::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange};
 use alloc::vec::Vec;
 
 /// What every node of a cluster agrees on.
@@ -41,8 +62,10 @@ use alloc::vec::Vec;
 pub struct Geometry {
     /// This node.
     pub me: NodeId,
-    /// Number of nodes.
+    /// Number of nodes that there can be.
     pub nodes: u16,
+    /// Number of nodes that are there from the start and stay to the end, the first ones: only they are homes.
+    pub founders: u16,
     /// Pages of the region.
     pub pages: u32,
     /// Which of the shards this value is, and of how many: chunk `c` belongs to shard `c % shards`.
@@ -51,6 +74,32 @@ pub struct Geometry {
     pub shards: u32,
     /// Who manages which page.
     pub home: Home,
+}
+
+impl Geometry {
+    /// The home of `page`: its manager, or who owned it first.
+    pub fn home_of(&self, page: PageIndex) -> NodeId {
+        self.home.manager_of(page, self.founders)
+    }
+
+    /// How many pages a shard keeps a place for.
+    pub fn slots(&self) -> usize {
+        let chunks = self.pages.div_ceil(CHUNK_PAGES);
+        (chunks.div_ceil(self.shards) * CHUNK_PAGES).min(self.pages) as usize
+    }
+
+    /// The place of `page` among those of its shard.
+    pub fn slot(&self, page: PageIndex) -> usize {
+        let (chunk, offset) = (page.0 / CHUNK_PAGES, page.0 % CHUNK_PAGES);
+        debug_assert_eq!(chunk % self.shards, self.shard);
+        (chunk / self.shards * CHUNK_PAGES + offset) as usize
+    }
+
+    /// The page at the place `slot`, where there is one.
+    pub fn page_at(&self, slot: usize) -> PageIndex {
+        let slot = slot as u32;
+        PageIndex((slot / CHUNK_PAGES * self.shards + self.shard) * CHUNK_PAGES + slot % CHUNK_PAGES)
+    }
 }
 
 /// A fact.
@@ -87,6 +136,49 @@ pub enum Input {
         /// The page that was granted.
         page: PageIndex,
     },
+    /// The time of [`Effect::Alarm`] is over.
+    Alarm {
+        /// As it was set.
+        page: PageIndex,
+        /// As it was set.
+        purpose: Purpose,
+    },
+    /// The program wants every page of `range` to be here, for stores, and to stay. Answered by
+    /// [`Effect::Locked`]. Only where a [`lock`] layer is.
+    Lock {
+        /// The pages.
+        range: PageRange,
+        /// A number by which the program names this call.
+        call: u32,
+        /// The lock ends by itself after so long.
+        stay: Option<Nanoseconds>,
+    },
+    /// The program lets go what [`Input::Lock`] with this number gave it, or waits for it no longer.
+    Unlock {
+        /// The pages, as in the call.
+        range: PageRange,
+        /// The number of that call.
+        call: u32,
+    },
+    /// `node` has left for good. It owns nothing, waits for nothing, and whatever was sent to it or
+    /// by it has arrived. What it knew, `successor` knows.
+    Gone {
+        /// Who left.
+        node: NodeId,
+        /// Whom to ask instead; the node that took over the pages.
+        successor: NodeId,
+    },
+}
+
+/// What an alarm is for. A page has at most one alarm of each purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Purpose {
+    /// To ask once more for a locked page ([`lock`]).
+    Retry,
+    /// The end of a lock that was given for a time ([`lock`]).
+    Expiry,
+    /// The page has stayed long enough ([`delay`]).
+    Threshold,
 }
 
 /// An order. Effects are carried out in the order in which they were pushed.
@@ -119,6 +211,23 @@ pub enum Effect {
     /// Somebody else waits for `page`, which was just granted here: say [`Input::Resumed`] as
     /// soon as the thread ran on, or after the runtime's bound.
     Hold(PageIndex),
+    /// Say [`Input::Alarm`] once `after` has passed, not earlier. Setting an alarm again replaces it.
+    Alarm {
+        /// To be named by the input.
+        page: PageIndex,
+        /// To be named by the input.
+        purpose: Purpose,
+        /// From now on.
+        after: Nanoseconds,
+    },
+    /// Every page of `range` is here, for stores, and stays until [`Input::Unlock`] or the end of
+    /// its time.
+    Locked {
+        /// The pages.
+        range: PageRange,
+        /// The number of the call.
+        call: u32,
+    },
     /// `from` sent what no correct peer can send.
     Violation {
         /// The peer.
@@ -131,7 +240,8 @@ pub enum Effect {
 /// A protocol's messages. They name pages, never addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Message {
-    /// Requester to manager: give me `demand`, and what you can of `range` around it.
+    /// To the manager, or to who is believed to own the page: give `requester` the page `demand`,
+    /// and what you can of `range` around it.
     Request {
         /// The page that a thread waits for.
         demand: PageIndex,
@@ -141,6 +251,17 @@ pub enum Message {
         write: bool,
         /// The program announced that it will touch the whole run; otherwise the pages around `demand` are a guess.
         announced: bool,
+        /// Who gets them.
+        requester: NodeId,
+        /// How many nodes passed the request on.
+        hops: u16,
+    },
+    /// To the requester: ask that node instead (`dynamic`).
+    Redirect {
+        /// The page that was asked for.
+        page: PageIndex,
+        /// Who is believed to own it.
+        owner: NodeId,
     },
     /// Manager to owner: give `demand`, and what you can of `range`, to `requester`.
     Forward {
@@ -178,16 +299,39 @@ pub enum Message {
         /// The pages that arrived.
         range: PageRange,
     },
-    /// Manager to a reader: give up your copy.
+    /// Manager or owner to a reader: give up your copy.
     Invalidate {
         /// The page.
         page: PageIndex,
+        /// Who will own it then.
+        owner: NodeId,
     },
-    /// Reader to manager: I gave it up.
+    /// Reader to who sent the invalidation: I gave it up.
     Invalidated {
         /// The page.
         page: PageIndex,
     },
+    /// To a requester: the page is locked here; you get it when it no longer is ([`lock`]).
+    Retry {
+        /// The page.
+        page: PageIndex,
+    },
+    /// The answer to a retry, after the interval: is it still locked? ([`lock`])
+    Again {
+        /// The page.
+        page: PageIndex,
+    },
+}
+
+/// What a message asks its receiver to give up or to share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Asked {
+    /// The page that somebody waits for.
+    pub demand: PageIndex,
+    /// The pages that may be given with it.
+    pub range: PageRange,
+    /// Who waits.
+    pub requester: NodeId,
 }
 
 /// Where the bytes of a grant are.
@@ -217,8 +361,35 @@ impl Message {
             | Message::Forward { demand, .. }
             | Message::Grant { demand, .. }
             | Message::Confirm { demand, .. } => demand,
-            Message::Invalidate { page } | Message::Invalidated { page } => page,
+            Message::Invalidate { page, .. }
+            | Message::Invalidated { page }
+            | Message::Redirect { page, .. }
+            | Message::Retry { page }
+            | Message::Again { page } => page,
         }
+    }
+
+    /// What the receiver would give up or share if it holds it.
+    pub fn asks(&self) -> Option<Asked> {
+        match *self {
+            Message::Request { demand, range, requester, .. } | Message::Forward { demand, range, requester, .. } => {
+                Some(Asked { demand, range, requester })
+            }
+            Message::Invalidate { page, owner } => {
+                Some(Asked { demand: page, range: PageRange::one(page), requester: owner })
+            }
+            _ => None,
+        }
+    }
+
+    /// The same message, about no other pages than `range`, which holds the page that it demands.
+    #[must_use]
+    pub fn narrowed(mut self, narrow: PageRange) -> Message {
+        if let Message::Request { range, demand, .. } | Message::Forward { range, demand, .. } = &mut self {
+            debug_assert!(narrow.contains(*demand) && range.covers(narrow));
+            *range = narrow;
+        }
+        self
     }
 }
 
@@ -232,57 +403,54 @@ pub trait Coherence {
 
     /// Whether a request of this node for `page` is under way.
     fn is_pending(&self, page: PageIndex) -> bool;
+
+    /// Whether this node answers for `page` now: the last writer, or the home of a page that nobody
+    /// asked for.
+    fn owns(&self, page: PageIndex) -> bool;
+
+    /// Whether another node may still come to this one for `page`, because this one owns it or did
+    /// once. A node that leaves has such pages taken over, for stores, by the node that its
+    /// [`Input::Gone`] names as successor.
+    fn leaves_behind(&self, page: PageIndex) -> bool;
+
+    /// At the home of `page`: whether it is as at the start, untouched by anybody.
+    fn is_untouched(&self, page: PageIndex) -> bool;
+
+    /// Forgets everything about `page`: it is as at the start. Only while the page is untouched, or
+    /// while the view of its home allows stores and nothing about the page is under way.
+    fn release(&mut self, page: PageIndex);
+
+    /// At the home of `page`, which is as at the start: this node's view allows stores already, and
+    /// its bytes are here.
+    fn adopt(&mut self, page: PageIndex);
 }
 
-/// The choices.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Protocol {
-    /// Fixed manager, single writer or many readers (Li and Hudak 1989; libivy).
-    Ivy,
+/// What a fault is, in the words of Sane, MacGregor and Campbell (1990, §4.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// A load from a page that is not here.
+    Read,
+    /// A store to a page that is not here.
+    Write,
+    /// A store to a read copy that this node owns.
+    UpgradeOwner,
+    /// A store to a read copy that another node owns.
+    UpgradeNotOwner,
 }
 
-impl Protocol {
-    /// Every choice.
-    pub const ALL: [Protocol; 1] = [Protocol::Ivy];
-
-    /// The word used in configuration, command line and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Protocol::Ivy => "ivy",
-        }
-    }
-
-    /// One shard of this protocol for one node.
-    pub fn start(self, geometry: Geometry) -> Running {
-        match self {
-            Protocol::Ivy => Running::Ivy(Ivy::new(geometry)),
+impl Event {
+    /// What a fault on `page` at `node` is, before it is served.
+    pub fn of(node: &impl Coherence, page: PageIndex, write: bool) -> Event {
+        match (write, node.access(page), node.owns(page)) {
+            (false, ..) => Event::Read,
+            (true, Access::None, _) => Event::Write,
+            (true, _, true) => Event::UpgradeOwner,
+            (true, _, false) => Event::UpgradeNotOwner,
         }
     }
 }
 
-/// A protocol at work: the choice is made once, at start-up.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Running {
-    /// See [`Protocol::Ivy`].
-    Ivy(Ivy),
-}
-
-impl Coherence for Running {
-    fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
-        match self {
-            Running::Ivy(protocol) => protocol.step(now, input, effects),
-        }
-    }
-
-    fn access(&self, page: PageIndex) -> Access {
-        match self {
-            Running::Ivy(protocol) => protocol.access(page),
-        }
-    }
-
-    fn is_pending(&self, page: PageIndex) -> bool {
-        match self {
-            Running::Ivy(protocol) => protocol.is_pending(page),
-        }
-    }
+/// Reports what no correct peer can have sent.
+fn violation(from: NodeId, what: &'static str, effects: &mut Vec<Effect>) {
+    effects.push(Effect::Violation { from, what });
 }

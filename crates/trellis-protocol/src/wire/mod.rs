@@ -9,8 +9,8 @@
 //! | 8 | 8 | object | first page of the run (coherence), or number of the lock, barrier, word |
 //! | 16 | 4 | count | pages of the run; generation of the barrier; number of the waiting call |
 //! | 20 | 4 | detail | offset of the demanded page in the run; operation on a word |
-//! | 24 | 4 | sequence | number of a grant |
-//! | 28 | 2 | node | requester, next holder |
+//! | 24 | 4 | sequence | number of a grant; nodes that passed a request on |
+//! | 28 | 2 | node | requester, next holder, owner |
 //! | 30 | 1 | flags | bit 0 write, bits 1-2 content (0 kept, 1 zero, 2 bytes), bit 3 announced |
 //! | 31 | 1 | reserved | zero |
 //!
@@ -27,7 +27,7 @@ use crate::page::{CHUNK_PAGES, NodeId, PageIndex, PageRange};
 use crate::sync::{self, Operation};
 
 /// Of this format. Nodes of different versions do not talk to each other.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Length of every header.
 pub const HEADER_BYTES: usize = 32;
 /// Longest body that is not page bytes.
@@ -44,6 +44,9 @@ pub mod kind {
     pub const CONFIRM: u8 = 4;
     pub const INVALIDATE: u8 = 5;
     pub const INVALIDATED: u8 = 6;
+    pub const REDIRECT: u8 = 7;
+    pub const RETRY: u8 = 8;
+    pub const AGAIN: u8 = 9;
     pub const LOCK_REQUEST: u8 = 16;
     pub const LOCK_FORWARD: u8 = 17;
     pub const LOCK_TOKEN: u8 = 18;
@@ -175,7 +178,7 @@ pub fn body_of(header: &[u8; HEADER_BYTES], limits: &Limits) -> Result<BodyKind,
         kind::FORWARD => BodyKind::Small(4),
         kind::ATOMIC_REQUEST => BodyKind::Small(16),
         kind::ATOMIC_REPLY => BodyKind::Small(8),
-        kind::REQUEST..=kind::INVALIDATED | kind::LOCK_REQUEST..=kind::ATOMIC_REPLY | kind::ALIVE..=kind::FAIL => {
+        kind::REQUEST..=kind::AGAIN | kind::LOCK_REQUEST..=kind::ATOMIC_REPLY | kind::ALIVE..=kind::FAIL => {
             BodyKind::Nothing
         }
         other => return Err(Malformed::Kind(other)),
@@ -194,7 +197,7 @@ pub fn body_bytes_of_refused(header: &[u8; HEADER_BYTES], page_bytes: u32) -> Op
         (kind::FORWARD, _) => Some(4),
         (kind::ATOMIC_REQUEST, _) => Some(16),
         (kind::ATOMIC_REPLY, _) => Some(8),
-        (kind::REQUEST..=kind::INVALIDATED | kind::LOCK_REQUEST..=kind::BARRIER_RELEASE, _) => Some(0),
+        (kind::REQUEST..=kind::AGAIN | kind::LOCK_REQUEST..=kind::BARRIER_RELEASE, _) => Some(0),
         (kind::ALIVE..=kind::FAIL, _) => Some(0),
         _ => None,
     }
@@ -204,7 +207,7 @@ pub fn body_bytes_of_refused(header: &[u8; HEADER_BYTES], page_bytes: u32) -> Op
 pub fn decode(header: &[u8; HEADER_BYTES], body: &[u8], limits: &Limits) -> Result<Message, Malformed> {
     let fields = Fields::decode(header, limits)?;
     match fields.kind {
-        kind::REQUEST..=kind::INVALIDATED => fields.coherence(body, limits).map(Message::Coherence),
+        kind::REQUEST..=kind::AGAIN => fields.coherence(body, limits).map(Message::Coherence),
         kind::LOCK_REQUEST..=kind::ATOMIC_REPLY => fields.sync(body, limits).map(Message::Sync),
         kind::ALIVE => Ok(Message::Membership(membership::Message::Alive)),
         kind::LEAVE => Ok(Message::Membership(membership::Message::Leave)),
@@ -272,13 +275,19 @@ impl Fields {
     }
 
     fn put_coherence(&mut self, message: &coherence::Message) {
-        use coherence::Message::{Confirm, Forward, Grant, Invalidate, Invalidated, Request};
+        use coherence::Message::{Again, Confirm, Forward, Grant, Invalidate, Invalidated, Redirect, Request, Retry};
         self.put_run(message.page(), PageRange::one(message.page()));
         match *message {
-            Request { demand, range, write, announced } => {
+            Request { demand, range, write, announced, requester, hops } => {
                 self.kind = kind::REQUEST;
                 self.put_run(demand, range);
                 self.flags = u8::from(write) | u8::from(announced) << 3;
+                self.node = requester.0;
+                self.sequence = u32::from(hops);
+            }
+            Redirect { owner, .. } => {
+                self.kind = kind::REDIRECT;
+                self.node = owner.0;
             }
             Forward { demand, range, write, requester, after, sequence } => {
                 self.kind = kind::FORWARD;
@@ -303,13 +312,18 @@ impl Fields {
                 self.kind = kind::CONFIRM;
                 self.put_run(demand, range);
             }
-            Invalidate { .. } => self.kind = kind::INVALIDATE,
+            Invalidate { owner, .. } => {
+                self.kind = kind::INVALIDATE;
+                self.node = owner.0;
+            }
             Invalidated { .. } => self.kind = kind::INVALIDATED,
+            Retry { .. } => self.kind = kind::RETRY,
+            Again { .. } => self.kind = kind::AGAIN,
         }
     }
 
     fn coherence(&self, body: &[u8], limits: &Limits) -> Result<coherence::Message, Malformed> {
-        use coherence::Message::{Confirm, Forward, Grant, Invalidate, Invalidated, Request};
+        use coherence::Message::{Again, Confirm, Forward, Grant, Invalidate, Invalidated, Redirect, Request, Retry};
         let range = self.run(limits)?;
         let demand = PageIndex(range.first().0.saturating_add(self.detail));
         if !range.contains(demand) {
@@ -318,7 +332,14 @@ impl Fields {
         let write = self.flags & 1 != 0;
         let sequence = self.sequence;
         Ok(match self.kind {
-            kind::REQUEST => Request { demand, range, write, announced: self.flags >> 3 & 1 != 0 },
+            kind::REQUEST => {
+                let hops = u16::try_from(sequence).map_err(|_| Malformed::Field)?;
+                let requester = self.member(limits)?;
+                Request { demand, range, write, announced: self.flags >> 3 & 1 != 0, requester, hops }
+            }
+            kind::REDIRECT => Redirect { page: demand, owner: self.member(limits)? },
+            kind::RETRY => Retry { page: demand },
+            kind::AGAIN => Again { page: demand },
             kind::FORWARD => {
                 let after = body.try_into().map(u32::from_le_bytes).map_err(|_| Malformed::Body)?;
                 let requester = self.member(limits)?;
@@ -329,7 +350,7 @@ impl Fields {
                 Grant { demand, range, write, content, sequence }
             }
             kind::CONFIRM => Confirm { demand, range },
-            kind::INVALIDATE => Invalidate { page: demand },
+            kind::INVALIDATE => Invalidate { page: demand, owner: self.member(limits)? },
             _ => Invalidated { page: demand },
         })
     }

@@ -15,8 +15,8 @@ fn every_message() -> Vec<Message> {
         let (after, sequence) = (0xdead_beef, 0xfeed_f00d);
         messages.extend(
             [
-                coherence::Message::Request { demand, range, write, announced: false },
-                coherence::Message::Request { demand, range, write, announced: true },
+                coherence::Message::Request { demand, range, write, announced: false, requester, hops: 0 },
+                coherence::Message::Request { demand, range, write, announced: true, requester, hops: u16::MAX },
                 coherence::Message::Forward { demand, range, write, requester, after, sequence },
             ]
             .map(Message::Coherence),
@@ -29,7 +29,10 @@ fn every_message() -> Vec<Message> {
     messages.extend(
         [
             coherence::Message::Confirm { demand, range },
-            coherence::Message::Invalidate { page: demand },
+            coherence::Message::Invalidate { page: demand, owner: NodeId(1) },
+            coherence::Message::Redirect { page: demand, owner: NodeId(2) },
+            coherence::Message::Retry { page: demand },
+            coherence::Message::Again { page: demand },
             coherence::Message::Invalidated { page: demand },
         ]
         .map(Message::Coherence),

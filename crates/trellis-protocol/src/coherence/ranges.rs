@@ -1,0 +1,160 @@
+//! Different protocols for different pages of one region.
+//!
+//! Promises: to whoever uses it this is one protocol; each page is looked after by the protocol that was chosen for it,
+//! and no run that goes in or comes out crosses the border between two. A choice is changed by all nodes at the same
+//! barrier, when the page is untouched or its home alone holds it ([`Ranges::change`]). It must never look into a
+//! protocol, nor keep a protocol's state for pages that another one looks after.
+
+use super::{Coherence, Effect, Geometry, Input, Protocol, Running};
+use crate::Nanoseconds;
+use crate::page::{Access, PageIndex, PageRange};
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Most different protocols in one region.
+pub const PROTOCOLS_MAX: usize = 16;
+
+/// One shard of a region at one node. See the module's documentation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Ranges {
+    geometry: Geometry,
+    protocols: Vec<(Protocol, Running)>,
+    /// The place in `protocols`, for every page of this shard; empty while there is one protocol for all.
+    chosen: Vec<u8>,
+}
+
+/// There are [`PROTOCOLS_MAX`] protocols already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooMany;
+
+impl Ranges {
+    /// Every page is looked after by `protocol`.
+    pub fn new(protocol: Protocol, geometry: Geometry) -> Ranges {
+        Ranges { geometry, protocols: vec![(protocol, protocol.start(geometry))], chosen: Vec::new() }
+    }
+
+    /// The protocol of `page`.
+    pub fn protocol(&self, page: PageIndex) -> Protocol {
+        self.protocols[self.place(page)].0
+    }
+
+    /// The run round `page` and inside `range` whose pages have the protocol of `page`.
+    pub fn alike(&self, page: PageIndex, range: PageRange) -> PageRange {
+        let place = self.place(page);
+        range.grow(page, |other| self.place(other) == place)
+    }
+
+    /// Every page of `range` is looked after by `protocol` from now on. Only while [`Ranges::may_change`] says so at
+    /// the home of each of them, and at the same barrier on every node.
+    ///
+    /// # Errors
+    ///
+    /// [`TooMany`], and nothing has changed.
+    pub fn change(&mut self, range: PageRange, protocol: Protocol) -> Result<(), TooMany> {
+        let to = match self.protocols.iter().position(|(known, _)| *known == protocol) {
+            Some(place) => place,
+            None if self.protocols.len() == PROTOCOLS_MAX => return Err(TooMany),
+            None => {
+                self.protocols.push((protocol, protocol.start(self.geometry)));
+                self.protocols.len() - 1
+            }
+        };
+        if self.chosen.is_empty() {
+            self.chosen = vec![0; self.geometry.slots()];
+        }
+        for page in range.pages() {
+            let from = self.place(page);
+            if from == to {
+                continue;
+            }
+            let is_home = self.geometry.home_of(page) == self.geometry.me;
+            debug_assert!(!is_home || self.may_change(page), "{page} changes its protocol while it is away");
+            let is_here = self.protocols[from].1.access(page) == Access::Write;
+            debug_assert!(is_home || self.access(page) == Access::None, "{page} has two holders");
+            self.protocols[from].1.release(page);
+            if is_home && is_here {
+                self.protocols[to].1.adopt(page);
+            }
+            let slot = self.slot(page);
+            self.chosen[slot] = to as u8;
+        }
+        Ok(())
+    }
+
+    /// At the home of `page`: whether its protocol may be changed, because it is untouched or held here alone.
+    pub fn may_change(&self, page: PageIndex) -> bool {
+        let protocol = &self.protocols[self.place(page)].1;
+        protocol.is_untouched(page) || protocol.access(page) == Access::Write && !protocol.is_pending(page)
+    }
+
+    fn of(&self, page: PageIndex) -> &Running {
+        &self.protocols[self.place(page)].1
+    }
+
+    fn place(&self, page: PageIndex) -> usize {
+        if self.chosen.is_empty() { 0 } else { usize::from(self.chosen[self.slot(page)]) }
+    }
+
+    fn slot(&self, page: PageIndex) -> usize {
+        self.geometry.slot(page)
+    }
+
+    /// Splits a wish at the borders.
+    fn prefetch(&mut self, now: Nanoseconds, wish: PageRange, write: bool, announced: bool, effects: &mut Vec<Effect>) {
+        let mut next = wish.first().0;
+        while next < wish.end() {
+            let rest = PageRange::around(PageIndex(next), next, wish.end());
+            let run = self.alike(PageIndex(next), rest);
+            next = run.end();
+            let place = self.place(run.first());
+            self.protocols[place].1.step(now, Input::Prefetch { wish: run, write, announced }, effects);
+        }
+    }
+}
+
+impl Coherence for Ranges {
+    fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
+        let (page, input) = match input {
+            Input::Fault { page, write, wish } => (page, Input::Fault { page, write, wish: self.alike(page, wish) }),
+            Input::Prefetch { wish, write, announced } => return self.prefetch(now, wish, write, announced, effects),
+            Input::Message { message, .. } => (message.page(), input),
+            Input::Resumed { page } | Input::Alarm { page, .. } => (page, input),
+            Input::Lock { range, .. } | Input::Unlock { range, .. } => (range.first(), input),
+            Input::Gone { .. } => {
+                return self.protocols.iter_mut().for_each(|(_, protocol)| protocol.step(now, input, effects));
+            }
+        };
+        let place = self.place(page);
+        self.protocols[place].1.step(now, input, effects);
+    }
+
+    fn access(&self, page: PageIndex) -> Access {
+        self.of(page).access(page)
+    }
+
+    fn is_pending(&self, page: PageIndex) -> bool {
+        self.of(page).is_pending(page)
+    }
+
+    fn owns(&self, page: PageIndex) -> bool {
+        self.of(page).owns(page)
+    }
+
+    fn leaves_behind(&self, page: PageIndex) -> bool {
+        self.of(page).leaves_behind(page)
+    }
+
+    fn is_untouched(&self, page: PageIndex) -> bool {
+        self.of(page).is_untouched(page)
+    }
+
+    fn release(&mut self, page: PageIndex) {
+        let place = self.place(page);
+        self.protocols[place].1.release(page);
+    }
+
+    fn adopt(&mut self, page: PageIndex) {
+        let place = self.place(page);
+        self.protocols[place].1.adopt(page);
+    }
+}
