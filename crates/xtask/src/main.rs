@@ -1,8 +1,8 @@
-//! The tasks of the project, typed: `cargo xtask setup | demo | test | ci | soak | tidy | bench | install`.
+//! The tasks of the project, typed: `cargo xtask setup | demo | test | ci | soak | tidy | pages | bench | install`.
 //!
 //! Every long step says on standard error what it does and how long it took; results go to standard output. A task
 //! never changes anything outside of the target folder, except `setup` (system packages), `install` (the prefix it was
-//! given) and `bench` (a new folder in `benchmarks/runs`).
+//! given), `bench` (a new folder in `benchmarks/runs`) and `pages` (the documentation).
 
 mod bench;
 mod ci;
@@ -10,6 +10,7 @@ mod demo;
 mod dependencies;
 #[path = "../../trellis-c/install.rs"]
 mod install;
+mod pages;
 mod programs;
 mod pure;
 mod setup;
@@ -56,6 +57,8 @@ enum Task {
     },
     /// Run the checks of the files alone: sizes, openings, unsafe code, links. Takes a second.
     Tidy,
+    /// Put the text scripts of the protocols into their pages in `docs/protocols`.
+    Pages,
     /// Measure, compare with the targets, and keep the result in `benchmarks/runs`.
     Bench {
         /// How often each benchmark runs; the median counts.
@@ -96,6 +99,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Ci => ci::run(&workspace),
         Task::Soak { minutes } => soak::run(&workspace, minutes),
         Task::Tidy => tidy::check(&workspace.root),
+        Task::Pages => pages::write(&workspace.root),
         Task::Bench { runs, no_record, only } => bench::run(&workspace, runs, !no_record, &only),
         Task::Install { prefix } => demo::install_under(&workspace, &prefix),
     }

@@ -71,6 +71,8 @@ pub struct Dynamic {
     callbacks: Vec<Callback>,
     /// Invalidations that wait: for the copy that they speak of, or for the thread that it was fetched for.
     deferred: Vec<(NodeId, PageIndex, NodeId)>,
+    /// Nodes that left, and who took their pages over: a message that is under way may still name them.
+    gone: Vec<(NodeId, NodeId)>,
 }
 
 /// A request of this node for the page is under way.
@@ -202,6 +204,7 @@ impl Dynamic {
             readers: Vec::with_capacity(64),
             callbacks: Vec::with_capacity(64),
             deferred: Vec::with_capacity(64),
+            gone: Vec::new(),
         }
     }
 
@@ -362,6 +365,8 @@ impl Dynamic {
     fn redirected(&mut self, from: NodeId, page: PageIndex, owner: NodeId, effects: &mut Vec<Effect>) {
         let is_write = self.has(page, ROOT);
         let load = self.loads.iter().position(|load| load.demand == page);
+        // Who took a page over and does not own it any more knows more than whoever still names the node that left.
+        let owner = if self.took_over_from(owner) { self.hint(page) } else { self.in_place_of(owner) };
         if owner == self.geometry.me || !self.has(page, PENDING) || (!is_write && load.is_none()) {
             return violation(from, "a redirection that nobody waits for", effects);
         }
@@ -640,6 +645,8 @@ impl Dynamic {
 
     /// A node left. Whoever would have asked it asks the node that took its pages over, and owned them later.
     fn gone(&mut self, node: NodeId, successor: NodeId, effects: &mut Vec<Effect>) {
+        self.gone.push((node, successor));
+        self.gone.sort_unstable();
         for slot in 0..self.flags.len() {
             self.copyset.remove(slot, node);
             if self.next[slot] == node.0 + 1 {
@@ -701,8 +708,20 @@ impl Dynamic {
     }
 
     fn set_hint(&mut self, page: PageIndex, hint: NodeId) {
-        let slot = self.slot(page);
-        self.hint_or_home[slot] = hint.0 + 1;
+        if !self.took_over_from(hint) {
+            let slot = self.slot(page);
+            self.hint_or_home[slot] = self.in_place_of(hint).0 + 1;
+        }
+    }
+
+    /// Whether `node` left and this node took its pages over.
+    fn took_over_from(&self, node: NodeId) -> bool {
+        self.gone.iter().any(|&(gone, successor)| gone == node && successor == self.geometry.me)
+    }
+
+    /// `node`, or who took its pages over if it left.
+    fn in_place_of(&self, node: NodeId) -> NodeId {
+        self.gone.iter().find(|(gone, _)| *gone == node).map_or(node, |&(_, successor)| successor)
     }
 }
 
