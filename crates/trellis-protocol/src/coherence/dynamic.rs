@@ -453,9 +453,6 @@ impl Dynamic {
             |this: &Dynamic, page: PageIndex| this.is_free(page) && this.copyset.is_empty_but(this.slot(page), &[from]);
         if !is_simple(self, page) {
             self.set_next(page, from);
-            if self.has(page, HELD) {
-                effects.push(Effect::Hold(page));
-            }
             self.serve(page, effects);
             return PageRange::one(page);
         }

@@ -158,3 +158,68 @@ impl Coherence for Ranges {
         self.protocols[place].1.adopt(page);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::homes::{Home, Manager};
+    use crate::page::NodeId;
+
+    fn ranges(me: u16) -> Ranges {
+        let home = Home::Manager(Manager(NodeId(0)));
+        let geometry = Geometry { me: NodeId(me), nodes: 2, founders: 2, pages: 16, shard: 0, shards: 1, home };
+        Ranges::new(Protocol::IVY, geometry)
+    }
+
+    fn run(first: u32, count: u32) -> PageRange {
+        PageRange::new(PageIndex(first), count).unwrap()
+    }
+
+    #[test]
+    fn a_run_ends_where_another_protocol_begins() {
+        let mut node = ranges(1);
+        node.change(run(4, 4), Protocol::DYNAMIC).unwrap();
+        assert_eq!(node.alike(PageIndex(5), run(0, 16)), run(4, 4));
+        let mut effects = Vec::new();
+        node.step(0, Input::Fault { page: PageIndex(3), write: false, wish: run(0, 16) }, &mut effects);
+        node.step(0, Input::Prefetch { wish: run(2, 14), write: true, announced: true }, &mut effects);
+        let asked: Vec<PageRange> = effects
+            .iter()
+            .filter_map(|effect| match effect {
+                Effect::Send { message, .. } => message.asks().map(|asked| asked.range),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(asked, [run(0, 4), run(4, 4), run(8, 8)]);
+    }
+
+    #[test]
+    fn a_page_keeps_its_holder_when_its_protocol_changes() {
+        let mut home = ranges(0);
+        let mut effects = Vec::new();
+        home.step(0, Input::Fault { page: PageIndex(2), write: true, wish: run(2, 1) }, &mut effects);
+        home.step(0, Input::Resumed { page: PageIndex(2) }, &mut effects);
+        assert!(home.may_change(PageIndex(2)) && home.may_change(PageIndex(3)));
+        home.change(run(0, 8), Protocol::DYNAMIC).unwrap();
+        assert_eq!((home.access(PageIndex(2)), home.access(PageIndex(3))), (Access::Write, Access::None));
+        assert!(home.is_untouched(PageIndex(3)) && !home.is_untouched(PageIndex(2)));
+        home.change(run(0, 8), Protocol::IVY).unwrap();
+        assert_eq!(home.access(PageIndex(2)), Access::Write);
+        assert_eq!(home.protocol(PageIndex(2)), Protocol::IVY);
+    }
+
+    #[test]
+    fn a_region_has_a_bounded_number_of_protocols() {
+        let mut node = ranges(0);
+        let protocol = |number: u32| format_of(number).parse().unwrap();
+        for number in 1..PROTOCOLS_MAX as u32 {
+            node.change(run(number, 1), protocol(number)).unwrap();
+        }
+        assert_eq!(node.change(run(0, 1), protocol(99)), Err(TooMany));
+        assert_eq!(node.protocol(PageIndex(0)), Protocol::IVY);
+    }
+
+    fn format_of(number: u32) -> alloc::string::String {
+        alloc::format!("delay(ivy, {number}us)")
+    }
+}
