@@ -1,18 +1,20 @@
 //! What the link costs beside bare system calls on the same machine in the same minute.
 //!
 //! Two threads on loopback, both polling. A request of 32 bytes is answered with 4,128 bytes (a header
-//! and a page): once with bare `send` and `recv`, then with `Link::send` and `Link::poll` in each
-//! security. Then bodies of 1 MiB in one direction. The kinds take turns in short batches, so that
-//! whatever else the machine does hits all of them alike.
+//! and a page): once with bare `send` and `recv` over tcp, then with `Link::send` and `Link::poll` over tcp and
+//! over udp in each security. Then bodies of 1 MiB in one direction. The kinds take turns in short batches, so
+//! that whatever else the machine does hits all of them alike.
 //!
 //! `cargo run --release -p trellis-transport --example raw_round_trip`
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use trellis_transport::{HEADER_BYTES, Link, Lost, Payload, Placement, Refused, Security, Sink, Tcp, TcpOptions};
+use trellis_transport::{
+    HEADER_BYTES, Link, Lost, Payload, Placement, Refused, Security, Sink, Tcp, TcpOptions, Udp, UdpOptions,
+};
 
 const PAGE_BYTES: usize = 4096;
 const BULK_BYTES: usize = 1 << 20;
@@ -21,32 +23,45 @@ const ROUNDS: usize = 500;
 const BULK_FRAMES: usize = 64;
 const BULK_BATCHES: usize = 7;
 const SECURITIES: [Security; 3] = [Security::Plain, Security::Signed, Security::Sealed];
-const NAMES: [&str; 4] = ["raw", "plain", "signed", "sealed"];
+const KINDS: usize = 7;
+const NAMES: [&str; KINDS] = ["raw", "tcp plain", "tcp signed", "tcp sealed", "udp plain", "udp signed", "udp sealed"];
+/// The first kind over udp; the same securities over tcp are so many less.
+const UDP: usize = 4;
 /// What the far thread serves: a kind by its index, or it ends.
 const END: usize = usize::MAX;
 
 fn main() {
     let (mut near_raw, far_raw) = raw_pair();
-    let pairs: Vec<[Tcp; 2]> = SECURITIES.map(link_pair).into();
-    let (near, far): (Vec<_>, Vec<_>) = pairs.iter().map(|[near, far]| (near, far)).unzip();
+    // Before the links, so that they outlive them: bodies are sent from where they lie.
+    let (page, body) = (vec![7; PAGE_BYTES], vec![5; BULK_BYTES]);
+    let pairs: Vec<[Box<dyn Link>; 2]> =
+        SECURITIES.into_iter().map(tcp_pair).chain(SECURITIES.into_iter().map(udp_pair)).collect();
+    let (near, far): (Vec<_>, Vec<_>) = pairs.iter().map(|[near, far]| (&**near, &**far)).unzip();
     let kind = AtomicUsize::new(0);
     let served = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        scope.spawn(|| serve(far_raw, &far, &kind, &served));
-        let mut sinks = [(); 3].map(|()| Client::default());
+        scope.spawn(|| serve(far_raw, &far, &page, &kind, &served));
+        let mut sinks = [(); KINDS - 1].map(|()| Client::default());
         for (link, sink) in near.iter().zip(&mut sinks) {
             while !link.is_connected(1) {
                 link.poll(sink);
             }
         }
         round_trips(&mut near_raw, &near, &mut sinks, &kind);
-        bulk(&mut near_raw, &near, &mut sinks, &kind, &served);
+        bulk(&mut near_raw, &near, &body, &mut sinks, &kind, &served);
         kind.store(END, Ordering::SeqCst);
     });
+    for (name, link) in NAMES[1..].iter().zip(&near) {
+        let all = link.statistics();
+        println!(
+            "  {name:10}  frames {} packets {} resent {} only acknowledging {}",
+            all.frames_out, all.packets_out, all.packets_resent, all.packets_acknowledging
+        );
+    }
 }
 
-fn round_trips(raw: &mut TcpStream, near: &[&Tcp], sinks: &mut [Client], kind: &AtomicUsize) {
-    let mut samples = [(); 4].map(|()| Vec::with_capacity(BATCHES * ROUNDS));
+fn round_trips(raw: &mut TcpStream, near: &[&dyn Link], sinks: &mut [Client], kind: &AtomicUsize) {
+    let mut samples = [(); KINDS].map(|()| Vec::with_capacity(BATCHES * ROUNDS));
     for _ in 0..BATCHES {
         for (index, samples) in samples.iter_mut().enumerate() {
             kind.store(index, Ordering::SeqCst);
@@ -63,16 +78,28 @@ fn round_trips(raw: &mut TcpStream, near: &[&Tcp], sinks: &mut [Client], kind: &
     }
     println!("32 B out, 4,128 B back, both sides polling, {} round trips each", BATCHES * ROUNDS);
     let raw_us = median(&mut samples[0]);
-    for (name, samples) in NAMES.iter().zip(&mut samples) {
+    let mut medians = Vec::new();
+    for (index, (name, samples)) in NAMES.iter().zip(&mut samples).enumerate() {
         let p50 = median(samples);
         let p99 = samples[samples.len() * 99 / 100];
-        println!("  {name:6}  p50 {p50:7.2} us   p99 {p99:8.2} us   p50 / raw {:.2}", p50 / raw_us);
+        medians.push(p50);
+        print!("  {name:10}  p50 {p50:7.2} us   p99 {p99:8.2} us   p50 / raw {:.2}", p50 / raw_us);
+        if index >= UDP {
+            print!("   / tcp {:.2}", p50 / medians[index - UDP + 1]);
+        }
+        println!();
     }
 }
 
-fn bulk(raw: &mut TcpStream, near: &[&Tcp], sinks: &mut [Client], kind: &AtomicUsize, served: &AtomicUsize) {
-    let body = vec![5; BULK_BYTES];
-    let mut rates = [(); 4].map(|()| Vec::new());
+fn bulk(
+    raw: &mut TcpStream,
+    near: &[&dyn Link],
+    body: &[u8],
+    sinks: &mut [Client],
+    kind: &AtomicUsize,
+    served: &AtomicUsize,
+) {
+    let mut rates = [(); KINDS].map(|()| Vec::new());
     for _ in 0..BULK_BATCHES {
         for (index, rates) in rates.iter_mut().enumerate() {
             served.store(0, Ordering::SeqCst);
@@ -81,7 +108,7 @@ fn bulk(raw: &mut TcpStream, near: &[&Tcp], sinks: &mut [Client], kind: &AtomicU
             for _ in 0..BULK_FRAMES {
                 if index == 0 {
                     write_whole(raw, &header(BULK_BYTES));
-                    write_whole(raw, &body);
+                    write_whole(raw, body);
                 } else {
                     let pinned = Payload::Pinned(body.as_ptr(), body.len());
                     near[index - 1].send(1, &header(BULK_BYTES), pinned).expect("within the queue");
@@ -99,21 +126,20 @@ fn bulk(raw: &mut TcpStream, near: &[&Tcp], sinks: &mut [Client], kind: &AtomicU
     let raw_rate = median(&mut rates[0]);
     for (name, rates) in NAMES.iter().zip(&mut rates) {
         let rate = median(rates);
-        println!("  {name:6}  {rate:6.2} GB/s   / raw {:.2}", rate / raw_rate);
+        println!("  {name:10}  {rate:6.2} GB/s   / raw {:.2}", rate / raw_rate);
     }
 }
 
 /// The far side: answers short frames with a page, swallows long ones.
-fn serve(mut raw: TcpStream, far: &[&Tcp], kind: &AtomicUsize, served: &AtomicUsize) {
-    let page = vec![7; PAGE_BYTES];
+fn serve(mut raw: TcpStream, far: &[&dyn Link], page: &[u8], kind: &AtomicUsize, served: &AtomicUsize) {
     let mut bulk_place = vec![0; BULK_BYTES];
     loop {
         match kind.load(Ordering::Relaxed) {
             END => return,
-            0 => serve_raw(&mut raw, &page, kind, served),
+            0 => serve_raw(&mut raw, page, kind, served),
             index => {
                 let link = far[index - 1];
-                let mut server = Server { link, page: &page, place: bulk_place.as_mut_ptr(), served };
+                let mut server = Server { link, page, place: bulk_place.as_mut_ptr(), served };
                 link.poll(&mut server);
             }
         }
@@ -137,7 +163,7 @@ fn serve_raw(raw: &mut TcpStream, page: &[u8], kind: &AtomicUsize, served: &Atom
 }
 
 struct Server<'a> {
-    link: &'a Tcp,
+    link: &'a dyn Link,
     page: &'a [u8],
     place: *mut u8,
     served: &'a AtomicUsize,
@@ -194,7 +220,7 @@ impl Sink for Client {
     }
 }
 
-fn link_round_trip(link: &Tcp, sink: &mut Client) {
+fn link_round_trip(link: &dyn Link, sink: &mut Client) {
     let before = sink.answers;
     link.send(1, &header(0), Payload::Nothing).expect("a header fits");
     while sink.answers == before {
@@ -230,13 +256,13 @@ fn raw_pair() -> (TcpStream, TcpStream) {
     (near, far)
 }
 
-fn link_pair(security: Security) -> [Tcp; 2] {
+fn tcp_pair(security: Security) -> [Box<dyn Link>; 2] {
     let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
     let addresses: Vec<_> = listeners.iter().map(|each| each.local_addr().expect("bound").to_string()).collect();
     let mut node = 0;
     listeners.map(|listener| {
         node += 1;
-        Tcp::start(TcpOptions {
+        let link = Tcp::start(TcpOptions {
             node: node - 1,
             addresses: addresses.clone(),
             listener: Some(listener),
@@ -245,8 +271,29 @@ fn link_pair(security: Security) -> [Tcp; 2] {
             hello: Vec::new(),
             admit: Box::new(|_, _| Ok(())),
             refused: Box::new(|why| eprintln!("{why}")),
-        })
-        .expect("two nodes on loopback")
+        });
+        Box::new(link.expect("two nodes on loopback")) as Box<dyn Link>
+    })
+}
+
+fn udp_pair(security: Security) -> [Box<dyn Link>; 2] {
+    let sockets = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("a free port"));
+    let addresses: Vec<_> = sockets.iter().map(|each| each.local_addr().expect("bound").to_string()).collect();
+    let mut node = 0;
+    sockets.map(|socket| {
+        node += 1;
+        let link = Udp::start(UdpOptions {
+            node: node - 1,
+            addresses: addresses.clone(),
+            socket: Some(socket),
+            secret: [1; 32],
+            security,
+            hello: Vec::new(),
+            admit: Box::new(|_, _| Ok(())),
+            refused: Box::new(|why| eprintln!("{why}")),
+            faults: None,
+        });
+        Box::new(link.expect("two nodes on loopback")) as Box<dyn Link>
     })
 }
 

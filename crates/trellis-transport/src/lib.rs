@@ -1,11 +1,11 @@
-//! Links between nodes: authenticated frames over tcp or in one process.
+//! Links between nodes: authenticated frames over tcp, over udp or in one process.
 //!
 //! This crate moves bytes and nothing else. A [`Link`] joins a fixed number of nodes; each ordered
 //! pair of nodes is one stream of frames: a header of [`HEADER_BYTES`] bytes, then a body of any
 //! size whose place in memory the receiver chooses when it has seen the header ([`Sink::place`]).
 //! So the bytes of a page go from the socket to where they live, without a stop between.
 //!
-//! Promised: frames of a pair arrive in the order they were sent, once, whole and unchanged, or the
+//! Promised: frames of a pair arrive once, whole and unchanged, over tcp in the order they were sent, or the
 //! peer is reported lost; nobody without the secret of the cluster gets a byte of an answer; no call
 //! on the way of a frame ever blocks.
 //!
@@ -19,7 +19,9 @@ pub mod wrap;
 
 pub use links::in_process::{InProcess, mesh};
 pub use links::tcp::{StartError, Tcp, TcpOptions};
+pub use links::udp::{Udp, UdpOptions};
 pub use links::{Choice, Link, LinkStatistics, Lost, Payload, PeerStatistics, Placement, Refused, SendError, Sink};
+pub use wrap::faulty::Faults;
 pub use wrap::secure::Security;
 
 /// Bytes of a frame's header. The transport carries them; what they mean is the protocol's affair.

@@ -19,6 +19,11 @@ macro_rules! for_every_link {
         mod tcp_plain { use super::*; $(#[test] fn $test() { super::$test(Kind::Tcp(Security::Plain)) })* }
         mod tcp_signed { use super::*; $(#[test] fn $test() { super::$test(Kind::Tcp(Security::Signed)) })* }
         mod tcp_sealed { use super::*; $(#[test] fn $test() { super::$test(Kind::Tcp(Security::Sealed)) })* }
+        mod udp_plain { use super::*; $(#[test] fn $test() { super::$test(Kind::Udp(Security::Plain)) })* }
+        mod udp_signed { use super::*; $(#[test] fn $test() { super::$test(Kind::Udp(Security::Signed)) })* }
+        mod udp_sealed { use super::*; $(#[test] fn $test() { super::$test(Kind::Udp(Security::Sealed)) })* }
+        mod udp_signed_faulty { use super::*; $(#[test] fn $test() { super::$test(Kind::UdpFaulty(Security::Signed)) })* }
+        mod udp_sealed_faulty { use super::*; $(#[test] fn $test() { super::$test(Kind::UdpFaulty(Security::Sealed)) })* }
     };
 }
 
@@ -41,8 +46,6 @@ for_every_link! {
 const SIZES: [usize; 13] = [1, 31, 32, 33, 4095, 4096, 4097, 16 << 10, 65_535, 65_537, 300_000, 1 << 20, 2 << 20];
 
 fn bodies_of_every_size_and_form_arrive_in_order(kind: Kind) {
-    let links = build(kind, 3);
-    let mut sinks = recorders(3);
     let mut plan = vec![(Form::Nothing, 0), (Form::Inline, 0), (Form::At, 0)];
     for bytes in SIZES {
         plan.push((Form::At, bytes));
@@ -51,8 +54,10 @@ fn bodies_of_every_size_and_form_arrive_in_order(kind: Kind) {
         }
         plan.push((Form::Nothing, 0));
     }
-    // Kept until the end: the promise of a pinned body.
+    // Made before the links and kept until they are closed: the promise of a pinned body.
     let bodies: Vec<_> = plan.iter().zip(0..).map(|(&(_, bytes), sequence)| body(sequence, bytes)).collect();
+    let links = build(kind, 3);
+    let mut sinks = recorders(3);
     for (at, &(form, bytes)) in plan.iter().enumerate() {
         for from in 0..3 {
             for to in (0..3).filter(|&to| to != from) {
@@ -70,7 +75,7 @@ fn bodies_of_every_size_and_form_arrive_in_order(kind: Kind) {
     let expected: Vec<u64> = (0..plan.len() as u64).collect();
     for (node, sink) in sinks.iter().enumerate() {
         for peer in (0..3).filter(|&peer| peer != node) {
-            assert_eq!(sink.sequences(peer, 0), expected, "from {peer} to {node}");
+            sink.expect_sequences(&*links[node], peer, 0, expected.clone());
         }
         assert!(sink.lost.is_empty());
     }
@@ -98,16 +103,16 @@ fn frames_of_many_threads_keep_the_order_of_each_thread(kind: Kind) {
         poll_until(&links, &mut sinks, |sinks| sinks[1].frames.len() == wanted);
     });
     for thread in 0..THREADS {
-        assert_eq!(sinks[1].sequences(0, thread), (0..FRAMES).collect::<Vec<_>>());
+        sinks[1].expect_sequences(&*links[1], 0, thread, (0..FRAMES).collect());
     }
 }
 
-/// A sink that several threads share: it notices two threads inside one peer, and frames out of
-/// order.
+/// A sink that several threads share: it notices two threads inside one peer, and frames out of order.
 struct Shared<'a> {
     inside: &'a [AtomicBool],
     next: &'a [AtomicU64],
     body: Vec<u8>,
+    ordered: bool,
 }
 
 impl Sink for Shared<'_> {
@@ -125,7 +130,7 @@ impl Sink for Shared<'_> {
         let seen = read_header(header);
         assert!(shown == body(seen.sequence, seen.bytes));
         let next = self.next[peer].load(Ordering::SeqCst);
-        assert_eq!(next, seen.sequence, "frames from {peer}");
+        assert!(!self.ordered || next == seen.sequence, "frame {} from {peer} instead of {next}", seen.sequence);
         std::thread::yield_now();
         self.next[peer].store(next + 1, Ordering::SeqCst);
         self.inside[peer].store(false, Ordering::SeqCst);
@@ -159,7 +164,8 @@ fn several_pollers_never_receive_from_one_peer_at_once(kind: Kind) {
         }
         for _ in 0..4 {
             scope.spawn(|| {
-                let mut sink = Shared { inside: &inside, next: &next, body: Vec::new() };
+                let mut sink =
+                    Shared { inside: &inside, next: &next, body: Vec::new(), ordered: links[0].is_ordered() };
                 wait_until(|| {
                     for _ in 0..50 {
                         links[0].poll(&mut sink);
@@ -210,7 +216,7 @@ fn callbacks_may_send_to_anybody(kind: Kind) {
         links[1].poll(&mut echo);
         sinks[0].frames.len() == FRAMES as usize
     });
-    assert_eq!(sinks[2].sequences(1, 0), (0..FRAMES).collect::<Vec<_>>());
+    sinks[2].expect_sequences(&*links[2], 1, 0, (0..FRAMES).collect());
 }
 
 fn a_full_queue_gives_the_frame_back_and_recovers(kind: Kind) {
@@ -234,25 +240,29 @@ fn a_full_queue_gives_the_frame_back_and_recovers(kind: Kind) {
     assert!(queued_bytes + BYTES + QUEUED_FRAME_BYTES > QUEUE_BYTES_MAX, "not before it is full");
     assert_eq!(links[0].statistics().peers[1].queued_bytes, queued_bytes as u64);
     // Ciphers are slow in a build without optimisation, so with them not all of it has to arrive.
-    let all = matches!(kind, Kind::InProcess | Kind::Tcp(Security::Plain));
+    let all = matches!(kind, Kind::InProcess | Kind::Tcp(Security::Plain) | Kind::Udp(Security::Plain));
     let enough = if all { taken } else { 60 };
     poll_until(&links, &mut sinks, |sinks| sinks[1].frames.len() as u64 >= enough);
     if all {
-        assert_eq!(links[0].statistics().peers[1].queued_bytes, 0);
+        // Over datagrams a frame is held until the word that it arrived has come back.
+        poll_until(&links, &mut sinks, |_| links[0].statistics().peers[1].queued_bytes == 0);
     }
     links[0].send(1, &header(Form::At, 0, taken, BYTES), Payload::Copy(&bytes_of_body)).expect("room again");
     poll_until(&links, &mut sinks, |sinks| sinks[1].frames.len() as u64 > enough);
     let came = sinks[1].sequences(0, 0);
-    assert_eq!(came, (0..came.len() as u64).collect::<Vec<_>>());
+    if links[1].is_ordered() {
+        assert_eq!(came, (0..came.len() as u64).collect::<Vec<_>>());
+    }
 }
 
 fn pinned_bodies_wait_by_reference_and_arrive_whole(kind: Kind) {
     const BYTES: usize = 2 << 20;
+    let slow = matches!(kind, Kind::Tcp(Security::Sealed) | Kind::Udp(Security::Sealed) | Kind::UdpFaulty(_));
+    let frames = if slow { 8 } else { 20 };
+    let bodies: Vec<_> = (0..frames).map(|sequence| body(sequence, BYTES)).collect();
     let links = build(kind, 2);
     let mut sinks = recorders(2);
     connect(&links, &mut sinks);
-    let frames = if kind == Kind::Tcp(Security::Sealed) { 8 } else { 20 };
-    let bodies: Vec<_> = (0..frames).map(|sequence| body(sequence, BYTES)).collect();
     // Far more than the socket buffers hold, in between frames that are copied.
     for (sequence, bytes_of_body) in bodies.iter().enumerate() {
         let frame = header(Form::At, 0, sequence as u64, BYTES);
@@ -266,8 +276,8 @@ fn pinned_bodies_wait_by_reference_and_arrive_whole(kind: Kind) {
         assert!(queued < 40 * (QUEUED_FRAME_BYTES + 64), "no copies: {queued} bytes are held");
     }
     poll_until(&links, &mut sinks, |sinks| sinks[1].frames.len() == 2 * bodies.len());
-    assert_eq!(sinks[1].sequences(0, 0), (0..frames).collect::<Vec<_>>());
-    assert_eq!(sinks[1].sequences(0, 1), (0..frames).collect::<Vec<_>>());
+    sinks[1].expect_sequences(&*links[1], 0, 0, (0..frames).collect());
+    sinks[1].expect_sequences(&*links[1], 0, 1, (0..frames).collect());
 }
 
 /// An epoll descriptor of the test's own, with one descriptor nested in it.
@@ -378,7 +388,7 @@ fn closing_flushes_and_the_peer_is_lost_after_the_last_frame(kind: Kind) {
         scope.spawn(|| links[0].close());
         poll_until(&links[1..], &mut sinks[1..], |sinks| sinks[0].lost.len() == 1);
     });
-    assert_eq!(sinks[1].sequences(0, 0), (0..FRAMES).collect::<Vec<_>>());
+    sinks[1].expect_sequences(&*links[1], 0, 0, (0..FRAMES).collect());
     assert_eq!(sinks[1].lost, [(0, Lost::Ended)]);
     assert!(links[1].is_lost(0) && !links[1].is_connected(0));
     let late = header(Form::Nothing, 0, 0, 0);
@@ -393,6 +403,10 @@ fn a_refused_frame_costs_its_sender_the_connection_and_nobody_else(kind: Kind) {
     let mut sinks = recorders(3);
     connect(&links, &mut sinks);
     send_frame(&*links[0], 1, Form::Inline, 0, 5);
+    if !links[1].is_ordered() {
+        // Or the refusal may come first.
+        poll_until(&links, &mut sinks, |sinks| sinks[1].frames.len() == 1);
+    }
     send_frame(&*links[0], 1, Form::Refuse, 1, 5);
     poll_until(&links, &mut sinks, |sinks| sinks[1].lost.len() == 1 && sinks[0].lost.len() == 1);
     let why = "the test does not want this frame".to_owned();

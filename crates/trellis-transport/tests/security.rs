@@ -15,6 +15,7 @@ use std::time::Duration;
 use support::{
     Form, HANG_SECONDS, Recorder, SECURITIES, body, listeners, options, poll_until, recorders, send_frame, wait_until,
 };
+use trellis_transport::links::tcp::question::{self, AskError};
 use trellis_transport::{Link, Lost, Security, Tcp};
 
 /// 8 magic, 32 ephemeral, 276 card, 16 tag.
@@ -52,6 +53,40 @@ fn strangers_get_silence_are_counted_and_change_nothing() {
 
 /// A stranger that speaks first and waits for an answer, as browsers and scanners do, is hung up on
 /// without waiting for the deadline.
+/// Somebody who knows the secret may ask before it is a node; nobody else learns anything, and nothing is answered twice.
+#[test]
+fn a_question_is_answered_once_and_only_to_those_who_know_the_secret() {
+    let (mut listening, addresses) = listeners(2);
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let heard = Arc::clone(&asked);
+    let answer = move |meant_for_this: bool, question: &[u8]| {
+        heard.lock().unwrap().push((meant_for_this, question.to_vec()));
+        if question == b"no" { Err("it will not".to_owned()) } else { Ok([b"re: ", question].concat()) }
+    };
+    let node =
+        Tcp::start_and_answer(options(0, &addresses, Some(listening.remove(0)), Security::Plain), Box::new(answer))
+            .unwrap();
+    let proxy = Proxy::start(addresses[0].parse().unwrap(), Tamper::default());
+    let door = proxy.address.to_string();
+    let patience = Duration::from_secs(HANG_SECONDS);
+    let ask = |node, secret, question: &[u8]| question::ask(&door, node, secret, question, patience);
+    let answered = ask(Some(0), &support::SECRET, b"who?").unwrap();
+    assert_eq!((answered.text.as_slice(), answered.local.is_loopback()), (b"re: who?".as_slice(), true));
+    assert!(matches!(ask(None, &support::SECRET, b"no"), Err(AskError::Refused { why }) if why == "it will not"));
+    assert!(matches!(ask(Some(1), &support::SECRET, b"not yours"), Err(AskError::Silent { .. })));
+    assert!(matches!(ask(None, &[43; 32], b"strange"), Err(AskError::Silent { .. })));
+    assert!(matches!(ask(None, &support::SECRET, &[0; 300]), Err(AskError::TooLong { bytes: 300 })));
+    let expected = [(true, b"who?".to_vec()), (false, b"no".to_vec())];
+    assert_eq!(*asked.lock().unwrap(), expected);
+    // What the first asker sent, sent once more.
+    let recording = proxy.said.lock().unwrap()[..FIRST_MESSAGE_BYTES].to_vec();
+    let mut replay = TcpStream::connect(&addresses[0]).unwrap();
+    replay.write_all(&recording).unwrap();
+    assert_eq!(all_answered(&mut replay), b"");
+    assert_eq!(*asked.lock().unwrap(), expected);
+    assert_eq!(node.statistics().strangers_refused, 3);
+}
+
 #[test]
 fn a_foreign_protocol_is_hung_up_on_at_once() {
     let scene = Scene::new(Security::Signed);

@@ -193,6 +193,7 @@ impl Link for InProcess {
             all.frames_refused += read(&inward.refused);
             all.peers.push(one);
         }
+        (all.packets_in, all.packets_out) = (all.frames_in, all.frames_out);
         all
     }
 

@@ -5,12 +5,14 @@
 //! A link joins nodes `0..nodes`. Whoever implements it promises, and `tests/conformance.rs` checks
 //! for every choice:
 //!
-//! 1. **Order.** The frames from one node to another arrive in the order in which their `send` calls
-//!    returned, each once and whole. Between different pairs there is no order.
+//! 1. **Once and whole.** Every frame from one node to another arrives once and whole. Where
+//!    [`Link::is_ordered`] says so, in the order in which their `send` calls returned; where not, a
+//!    frame may overtake another. Between different pairs there is no order.
 //! 2. **Nothing blocks.** `send` and `poll` never wait: not for a socket, not for a peer that has not
 //!    started, not for another thread's callback. `close` waits, with a bound.
 //! 3. **Placement.** A body is written to where [`Sink::place`] said, and nowhere else; `place` is
 //!    called once per frame, with a header that is already authentic where the link authenticates.
+//!    Where the link is not ordered, several frames of one peer may be placed and not yet delivered.
 //! 4. **Any thread.** All calls may be made from any thread at any time. Two threads that poll never
 //!    receive from one peer at once; the second skips it. Callbacks run inside `poll`, with the
 //!    receive side of that one peer locked, and may call `send` to any peer, that one included.
@@ -28,13 +30,16 @@
 //!
 //! * [`tcp`]: between machines or processes; one connection per pair, with the security of
 //!   [`crate::wrap::secure`].
+//! * [`udp`]: the same over datagrams, not ordered.
 //! * [`in_process`]: between threads, for tests of the layers above.
 //!
 //! A new choice is one file here, one entry in [`Choice`], and one line in the conformance suite.
 
+pub(crate) mod admission;
 pub(crate) mod descriptors;
 pub mod in_process;
 pub mod tcp;
+pub mod udp;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -50,19 +55,22 @@ use crate::{BODY_BYTES_MAX, HEADER_BYTES, QUEUE_BYTES_MAX};
 pub enum Choice {
     /// One TCP connection per pair of nodes.
     Tcp,
+    /// Datagrams between nodes.
+    Udp,
     /// Queues between threads of one process.
     InProcess,
 }
 
 impl Choice {
     /// All of them, for messages and tests.
-    pub const ALL: [Choice; 2] = [Choice::Tcp, Choice::InProcess];
+    pub const ALL: [Choice; 3] = [Choice::Tcp, Choice::Udp, Choice::InProcess];
 }
 
 impl fmt::Display for Choice {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Choice::Tcp => "tcp",
+            Choice::Udp => "udp",
             Choice::InProcess => "in_process",
         })
     }
@@ -75,7 +83,7 @@ impl FromStr for Choice {
         Choice::ALL
             .into_iter()
             .find(|choice| choice.to_string() == text)
-            .ok_or_else(|| format!("`{text}` is no link; use tcp or in_process"))
+            .ok_or_else(|| format!("`{text}` is no link; use tcp, udp or in_process"))
     }
 }
 
@@ -109,8 +117,10 @@ pub enum Payload<'a> {
     Copy(&'a [u8]),
     /// Bytes at an address, sent without a copy and perhaps later.
     ///
-    /// The caller promises that they stay readable and unchanged until they are sent; the link is
-    /// closed or the peer lost at the latest.
+    /// The caller promises that they stay readable until they are sent, and unchanged until the peer
+    /// has them, however often they must be sent for that; the link is closed or the peer lost at the
+    /// latest. (A link that resends may read them again when the peer has them already. Then it does
+    /// not matter what they are, but they must still be readable.)
     Pinned(*const u8, usize),
 }
 
@@ -256,6 +266,19 @@ pub struct LinkStatistics {
     pub nodes_refused: u64,
     /// Frames that failed authentication or that the receiver refused.
     pub frames_refused: u64,
+    /// Datagrams received and found authentic. A link that leaves the cutting to the kernel counts
+    /// each frame as one packet.
+    pub packets_in: u64,
+    /// Datagrams sent, those that were sent again included; or frames, as above.
+    pub packets_out: u64,
+    /// Fragments that were sent again.
+    pub packets_resent: u64,
+    /// Datagrams sent that carried nothing but an acknowledgement.
+    pub packets_acknowledging: u64,
+    /// Datagrams received whose fragment was here before.
+    pub packets_duplicate: u64,
+    /// Datagrams received that were forged, changed, replayed or cut.
+    pub packets_refused: u64,
     /// The same for each peer, by node number; the entry of this node stays empty.
     pub peers: Vec<PeerStatistics>,
 }
@@ -283,9 +306,14 @@ pub trait Link: Send + Sync {
     /// How many nodes there are.
     fn nodes(&self) -> usize;
 
+    /// Whether the frames of each pair arrive in the order in which they were sent.
+    fn is_ordered(&self) -> bool {
+        true
+    }
+
     /// Sends one frame, or keeps it until the peer is up and its socket has room. Never blocks.
     ///
-    /// A [`Payload::Pinned`] must stay readable and unchanged until it is sent.
+    /// What a [`Payload::Pinned`] must be until then is said there.
     fn send(&self, peer: usize, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<(), SendError>;
 
     /// Receives what is there and sends what waits; returns whether anything came, if only a part of

@@ -16,14 +16,16 @@
 //! # Modules
 //!
 //! `doorman` (a thread: accepts, dials, shakes hands), `greeting` (one handshake, step by step),
-//! `input` and `output` (the two halves of a connection), `sockets` (system calls).
+//! `input` and `output` (the two halves of a connection), `question` (asked by somebody who is no node yet),
+//! `sockets` (system calls).
 
-mod doorman;
+pub(in crate::links) mod doorman;
 mod greeting;
 mod input;
 mod output;
 mod peers;
-mod sockets;
+pub mod question;
+pub(in crate::links) mod sockets;
 
 use std::net::TcpListener;
 use std::os::fd::{IntoRawFd, RawFd};
@@ -43,6 +45,10 @@ use crate::{HEADER_BYTES, HELLO_BYTES_MAX};
 
 /// Whether a peer is welcome, by its number and its greeting; an error is the reason it is not.
 pub type Admit = Box<dyn Fn(usize, &[u8]) -> Result<(), String> + Send + Sync>;
+/// Answers a question of somebody who knows the secret and is no node; an error is the sentence that refuses it. The
+/// flag says whether the question was certainly meant for this node: only such a one may change anything, because any
+/// other may be a recording of what another node was asked.
+pub type Answer = Box<dyn Fn(bool, &[u8]) -> Result<Vec<u8>, String> + Send + Sync>;
 /// Gets a sentence about a peer that knows the secret and was refused all the same.
 pub type OnRefused = Box<dyn Fn(String) + Send + Sync>;
 
@@ -50,7 +56,8 @@ pub type OnRefused = Box<dyn Fn(String) + Send + Sync>;
 pub struct TcpOptions {
     /// This node's number.
     pub node: usize,
-    /// `host:port` of every node, by number.
+    /// `host:port` of every node, by number; empty for nodes that may join later and whose address nobody knows yet, and
+    /// for those that went: they are not dialled.
     pub addresses: Vec<String>,
     /// A listening socket made elsewhere; otherwise this node's own address is bound.
     pub listener: Option<TcpListener>,
@@ -143,7 +150,12 @@ impl fmt::Debug for Tcp {
 
 impl Tcp {
     /// Starts to listen and to dial; returns at once, before any peer is connected.
-    pub fn start(mut options: TcpOptions) -> Result<Tcp, StartError> {
+    pub fn start(options: TcpOptions) -> Result<Tcp, StartError> {
+        Tcp::start_and_answer(options, Box::new(|_, _| Err("this cluster takes nobody in".to_owned())))
+    }
+
+    /// The same, and [`question`]s are answered. `answer` is called on the link's own thread and must not wait.
+    pub fn start_and_answer(mut options: TcpOptions, answer: Answer) -> Result<Tcp, StartError> {
         let (node, nodes) = (options.node, options.addresses.len());
         if node >= nodes {
             return Err(StartError::NoAddress { node, nodes });
@@ -158,7 +170,7 @@ impl Tcp {
             return Ok(Tcp { peers, doorman: Mutex::new(None) });
         }
         let listener = listen(&mut options)?;
-        let doorman = Doorman::new(Arc::clone(&peers), listener, options);
+        let doorman = Doorman::new(Arc::clone(&peers), listener, options, answer);
         let thread = doorman::spawn(doorman).map_err(system)?;
         Ok(Tcp { peers, doorman: Mutex::new(Some(thread)) })
     }

@@ -18,6 +18,9 @@
 //! dialler  -> listener   16 B tag over the hash of the whole exchange: "I am here now"
 //! ```
 //!
+//! Over datagrams (`Carrier::Datagrams`) the same messages begin with other magics, and with the second and the third
+//! one too, because a datagram must say by itself what it is.
+//!
 //! A card has 276 bytes, whatever it says. The listener answers only a first message that
 //! authenticates and whose ephemeral it has not seen (`Remembered`); the third message keeps a
 //! replay that outlives this memory from ever becoming a connection.
@@ -29,6 +32,8 @@
 //! signed   header | 16 B tag      | body | 16 B tag      ChaCha20-Poly1305 over the bytes as they are
 //! sealed   header | 16 B tag      | body | 16 B tag      the same, encrypted
 //! ```
+//!
+//! Datagrams are protected whole, by the number that each of them carries (`DatagramCipher`).
 //!
 //! One key per direction, one counter per record, and a byte in the nonce that says what a record is,
 //! so that a body is never taken for a header. An empty body has no tag.
@@ -83,19 +88,38 @@ pub(crate) const WIRE_HEADER_BYTES_MAX: usize = HEADER_BYTES + TAG_BYTES;
 /// that two versions can still tell each other why they will not talk.
 pub(crate) const LINK_VERSION: u16 = 1;
 
-const MAGIC: [u8; 8] = *b"trellis\x01";
+const MAGIC_BYTES: usize = 8;
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const EPHEMERAL_BYTES: usize = 32;
 const CARD_FIXED_BYTES: usize = 20;
 /// Bytes of a card on the wire, whatever it says.
 pub(crate) const CARD_BYTES: usize = CARD_FIXED_BYTES + HELLO_BYTES_MAX;
 const _: () = assert!(CARD_BYTES == 276, "the module text says so");
-pub(crate) const FIRST_MESSAGE_BYTES: usize = MAGIC.len() + EPHEMERAL_BYTES + CARD_BYTES + TAG_BYTES;
+pub(crate) const FIRST_MESSAGE_BYTES: usize = MAGIC_BYTES + EPHEMERAL_BYTES + CARD_BYTES + TAG_BYTES;
 pub(crate) const SECOND_MESSAGE_BYTES: usize = EPHEMERAL_BYTES + CARD_BYTES + TAG_BYTES;
 pub(crate) const CONFIRMATION_BYTES: usize = TAG_BYTES;
 /// First messages remembered against replay. A cluster makes one per pair and retry, so this covers
 /// a start-up of thousands of attempts; see the module text for what holds beyond.
 const REMEMBERED_MAX: usize = 4096;
+
+/// What a handshake travels over. Part of the exchange, so that a recording of one is nothing to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Carrier {
+    /// One stream of bytes per connection.
+    Stream,
+    /// Single datagrams.
+    Datagrams,
+}
+
+impl Carrier {
+    /// The first bytes of a first message.
+    pub(crate) const fn magic(self) -> [u8; MAGIC_BYTES] {
+        match self {
+            Carrier::Stream => *b"trellis\x01",
+            Carrier::Datagrams => *b"trellis\x11",
+        }
+    }
+}
 
 /// The other side does not know the secret, or its bytes were changed on the way.
 #[derive(Debug, PartialEq, Eq)]
@@ -170,6 +194,8 @@ pub(crate) fn security_word(code: u8) -> &'static str {
 pub(crate) struct Keys {
     pub(crate) sealer: Sealer,
     pub(crate) opener: Opener,
+    /// The hash of the whole exchange: the same on both sides, another one for every connection.
+    pub(crate) exchange: [u8; 32],
 }
 
 /// The side that dialled, after its first message.
@@ -178,26 +204,33 @@ pub(crate) struct Dialling {
 }
 
 impl Dialling {
-    pub(crate) fn start(secret: &[u8; 32], card: &Card) -> Result<(Dialling, [u8; FIRST_MESSAGE_BYTES]), snow::Error> {
-        let mut state = builder(secret)?.build_initiator()?;
+    pub(crate) fn start(
+        carrier: Carrier,
+        secret: &[u8; 32],
+        card: &Card,
+    ) -> Result<(Dialling, [u8; FIRST_MESSAGE_BYTES]), snow::Error> {
+        let magic = carrier.magic();
+        let mut state = builder(secret, &magic)?.build_initiator()?;
         let mut message = [0; FIRST_MESSAGE_BYTES];
-        message[..MAGIC.len()].copy_from_slice(&MAGIC);
-        let written = state.write_message(&card.encode(), &mut message[MAGIC.len()..])?;
-        assert_eq!(written, FIRST_MESSAGE_BYTES - MAGIC.len(), "the first message has one size");
+        message[..MAGIC_BYTES].copy_from_slice(&magic);
+        let written = state.write_message(&card.encode(), &mut message[MAGIC_BYTES..])?;
+        assert_eq!(written, FIRST_MESSAGE_BYTES - MAGIC_BYTES, "the first message has one size");
         Ok((Dialling { state }, message))
     }
 
-    /// Reads the answer; gives the listener's card, the keys and the confirmation to send.
+    /// Reads the answer; gives the listener's card, the keys and the confirmation to send. After an error the answer
+    /// may still come.
     pub(crate) fn finish(
-        mut self,
+        &mut self,
         message: &[u8; SECOND_MESSAGE_BYTES],
         security: Security,
     ) -> Result<(Card, Keys, [u8; CONFIRMATION_BYTES]), NotAuthentic> {
         let card = read_card(&mut self.state, message)?;
         let (outward, inward) = self.state.dangerously_get_raw_split();
         let mut sealer = Sealer::new(&outward, security);
-        let confirmation = sealer.confirm(self.state.get_handshake_hash());
-        Ok((card, Keys { sealer, opener: Opener::new(&inward, security) }, confirmation))
+        let exchange = exchange(&self.state);
+        let confirmation = sealer.confirm(&exchange);
+        Ok((card, Keys { sealer, opener: Opener::new(&inward, security), exchange }, confirmation))
     }
 }
 
@@ -210,13 +243,15 @@ pub(crate) struct Answering {
 impl Answering {
     /// Reads a first message; costs hashes only, no curve arithmetic and no answer.
     pub(crate) fn read(
+        carrier: Carrier,
         secret: &[u8; 32],
         message: &[u8; FIRST_MESSAGE_BYTES],
     ) -> Result<(Answering, Card), NotAuthentic> {
-        let noise = message.strip_prefix(&MAGIC).ok_or(NotAuthentic)?;
+        let magic = carrier.magic();
+        let noise = message.strip_prefix(&magic).ok_or(NotAuthentic)?;
         let mut ephemeral = [0; EPHEMERAL_BYTES];
         ephemeral.copy_from_slice(&noise[..EPHEMERAL_BYTES]);
-        let mut state = builder(secret).and_then(Builder::build_responder).map_err(|_| NotAuthentic)?;
+        let mut state = builder(secret, &magic).and_then(Builder::build_responder).map_err(|_| NotAuthentic)?;
         let card = read_card(&mut state, noise)?;
         Ok((Answering { state, ephemeral }, card))
     }
@@ -234,22 +269,23 @@ impl Answering {
 
     /// Checks that the dialler is alive and read the answer; gives the keys.
     pub(crate) fn confirm(
-        mut self,
+        &mut self,
         confirmation: &[u8; CONFIRMATION_BYTES],
         security: Security,
     ) -> Result<Keys, NotAuthentic> {
         let (inward, outward) = self.state.dangerously_get_raw_split();
         let mut opener = Opener::new(&inward, security);
-        opener.confirm(self.state.get_handshake_hash(), confirmation)?;
-        Ok(Keys { sealer: Sealer::new(&outward, security), opener })
+        let exchange = exchange(&self.state);
+        opener.confirm(&exchange, confirmation)?;
+        Ok(Keys { sealer: Sealer::new(&outward, security), opener, exchange })
     }
 }
 
 /// Whether bytes can still be the start of a first message: strangers that speak something else are
 /// turned away at once and do not hold a place until the deadline.
 pub(crate) fn may_be_first_message(bytes: &[u8]) -> bool {
-    let length = bytes.len().min(MAGIC.len());
-    bytes[..length] == MAGIC[..length]
+    let length = bytes.len().min(MAGIC_BYTES);
+    bytes[..length] == Carrier::Stream.magic()[..length]
 }
 
 /// The ephemerals of first messages that were answered, oldest forgotten first.
@@ -285,6 +321,7 @@ enum Record {
     Confirmation = 0,
     Header = 1,
     Body = 2,
+    Datagram = 3,
 }
 
 /// Protects the frames of one direction.
@@ -301,6 +338,11 @@ impl Sealer {
 
     pub(crate) fn security(&self) -> Security {
         self.security
+    }
+
+    /// For a connection of datagrams: the key, used with numbers that the caller never repeats.
+    pub(crate) fn into_cipher(self) -> DatagramCipher {
+        DatagramCipher { cipher: self.cipher, security: self.security }
     }
 
     fn confirm(&mut self, hash: &[u8]) -> [u8; TAG_BYTES] {
@@ -337,6 +379,59 @@ impl Sealer {
     }
 }
 
+/// Protects or opens the datagrams of one direction, each by its own number.
+pub(crate) struct DatagramCipher {
+    cipher: ChaCha20Poly1305,
+    security: Security,
+}
+
+impl DatagramCipher {
+    /// Bytes behind each datagram.
+    #[inline]
+    pub(crate) fn tag_bytes(&self) -> usize {
+        if self.security == Security::Plain { 0 } else { TAG_BYTES }
+    }
+
+    /// Protects a datagram of which the first `clear` bytes stay readable; returns its tag. The number must never
+    /// have been used before.
+    #[inline]
+    pub(crate) fn protect(&self, number: u64, clear: usize, datagram: &mut [u8]) -> [u8; TAG_BYTES] {
+        let nonce = nonce(number, Record::Datagram);
+        match self.security {
+            Security::Plain => [0; TAG_BYTES],
+            Security::Signed => tag(&self.cipher, &nonce, datagram, &mut []),
+            Security::Sealed => {
+                let (shown, hidden) = datagram.split_at_mut(clear);
+                tag(&self.cipher, &nonce, shown, hidden)
+            }
+        }
+    }
+
+    /// Checks and opens a datagram where it lies; gives how many bytes it has without its tag.
+    #[inline]
+    pub(crate) fn open(&self, number: u64, clear: usize, datagram: &mut [u8]) -> Result<usize, NotAuthentic> {
+        let length = datagram.len().checked_sub(self.tag_bytes()).ok_or(NotAuthentic)?;
+        if length < clear {
+            return Err(NotAuthentic);
+        }
+        let (text, sent) = datagram.split_at_mut(length);
+        let nonce = nonce(number, Record::Datagram);
+        match self.security {
+            Security::Plain => {}
+            Security::Signed => check(&self.cipher, &nonce, text, &mut [], as_tag(sent)?)?,
+            Security::Sealed => {
+                let (shown, hidden) = text.split_at_mut(clear);
+                check(&self.cipher, &nonce, shown, hidden, as_tag(sent)?)?;
+            }
+        }
+        Ok(length)
+    }
+}
+
+fn as_tag(bytes: &[u8]) -> Result<&[u8; TAG_BYTES], NotAuthentic> {
+    bytes.try_into().map_err(|_| NotAuthentic)
+}
+
 /// Checks and opens the frames of one direction, in the order in which they were protected.
 pub(crate) struct Opener {
     cipher: ChaCha20Poly1305,
@@ -347,6 +442,11 @@ pub(crate) struct Opener {
 impl Opener {
     fn new(key: &[u8; 32], security: Security) -> Opener {
         Opener { cipher: ChaCha20Poly1305::new(key.into()), security, counter: 0 }
+    }
+
+    /// For a connection of datagrams.
+    pub(crate) fn into_cipher(self) -> DatagramCipher {
+        DatagramCipher { cipher: self.cipher, security: self.security }
     }
 
     fn confirm(&mut self, hash: &[u8], sent: &[u8; TAG_BYTES]) -> Result<(), NotAuthentic> {
@@ -407,8 +507,12 @@ impl Opener {
     }
 }
 
-fn builder(secret: &[u8; 32]) -> Result<Builder<'_>, snow::Error> {
-    Builder::new(PATTERN.parse()?).psk(0, secret)?.prologue(&MAGIC)
+fn builder<'a>(secret: &'a [u8; 32], magic: &'a [u8; MAGIC_BYTES]) -> Result<Builder<'a>, snow::Error> {
+    Builder::new(PATTERN.parse()?).psk(0, secret)?.prologue(magic)
+}
+
+fn exchange(state: &HandshakeState) -> [u8; 32] {
+    state.get_handshake_hash().try_into().expect("BLAKE2s gives 32 bytes")
 }
 
 fn read_card(state: &mut HandshakeState, message: &[u8]) -> Result<Card, NotAuthentic> {
@@ -422,10 +526,16 @@ fn read_card(state: &mut HandshakeState, message: &[u8]) -> Result<Card, NotAuth
 /// 2^64 records at a billion per second take five centuries: the counter never comes round.
 #[inline]
 fn next_nonce(counter: &mut u64, record: Record) -> Nonce {
+    let nonce = nonce(*counter, record);
+    *counter += 1;
+    nonce
+}
+
+#[inline]
+fn nonce(number: u64, record: Record) -> Nonce {
     let mut nonce = Nonce::default();
     nonce[0] = record as u8;
-    nonce[4..].copy_from_slice(&counter.to_le_bytes());
-    *counter += 1;
+    nonce[4..].copy_from_slice(&number.to_le_bytes());
     nonce
 }
 
@@ -459,8 +569,8 @@ mod tests {
     }
 
     fn connect(security: Security) -> (Keys, Keys) {
-        let (dialling, first) = Dialling::start(&SECRET, &card(b"hello")).unwrap();
-        let (mut answering, seen) = Answering::read(&SECRET, &first).unwrap();
+        let (mut dialling, first) = Dialling::start(Carrier::Stream, &SECRET, &card(b"hello")).unwrap();
+        let (mut answering, seen) = Answering::read(Carrier::Stream, &SECRET, &first).unwrap();
         assert_eq!(seen, card(b"hello"));
         let second = answering.answer(&card(b"welcome")).unwrap();
         let (seen, dialler, confirmation) = dialling.finish(&second, security).unwrap();
@@ -492,31 +602,75 @@ mod tests {
 
     #[test]
     fn a_first_message_with_any_bit_flipped_is_no_first_message() {
-        let (_, first) = Dialling::start(&SECRET, &card(b"hello")).unwrap();
+        let (_, first) = Dialling::start(Carrier::Stream, &SECRET, &card(b"hello")).unwrap();
         for at in 0..FIRST_MESSAGE_BYTES {
             let mut changed = first;
             changed[at] ^= 1 << (at % 8);
-            assert!(Answering::read(&SECRET, &changed).is_err(), "byte {at}");
+            assert!(Answering::read(Carrier::Stream, &SECRET, &changed).is_err(), "byte {at}");
         }
-        assert!(Answering::read(&[8; 32], &first).is_err(), "another secret");
+        assert!(Answering::read(Carrier::Stream, &[8; 32], &first).is_err(), "another secret");
     }
 
     #[test]
     fn a_second_message_or_confirmation_with_any_bit_flipped_is_refused() {
         for at in (0..SECOND_MESSAGE_BYTES).step_by(7) {
-            let (dialling, first) = Dialling::start(&SECRET, &card(b"")).unwrap();
-            let (mut answering, _) = Answering::read(&SECRET, &first).unwrap();
+            let (mut dialling, first) = Dialling::start(Carrier::Stream, &SECRET, &card(b"")).unwrap();
+            let (mut answering, _) = Answering::read(Carrier::Stream, &SECRET, &first).unwrap();
             let mut second = answering.answer(&card(b"")).unwrap();
             second[at] ^= 0x10;
             assert!(dialling.finish(&second, Security::Sealed).is_err(), "byte {at}");
         }
         for at in 0..CONFIRMATION_BYTES {
-            let (dialling, first) = Dialling::start(&SECRET, &card(b"")).unwrap();
-            let (mut answering, _) = Answering::read(&SECRET, &first).unwrap();
+            let (mut dialling, first) = Dialling::start(Carrier::Stream, &SECRET, &card(b"")).unwrap();
+            let (mut answering, _) = Answering::read(Carrier::Stream, &SECRET, &first).unwrap();
             let second = answering.answer(&card(b"")).unwrap();
             let (_, _, mut third) = dialling.finish(&second, Security::Sealed).unwrap();
             third[at] ^= 1;
             assert!(answering.confirm(&third, Security::Sealed).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_was_changed_does_not_spoil_the_one_that_comes_after_it() {
+        let (mut dialling, first) = Dialling::start(Carrier::Datagrams, &SECRET, &card(b"")).unwrap();
+        assert!(Answering::read(Carrier::Stream, &SECRET, &first).is_err(), "the carrier is part of the exchange");
+        let (mut answering, _) = Answering::read(Carrier::Datagrams, &SECRET, &first).unwrap();
+        let second = answering.answer(&card(b"")).unwrap();
+        for at in [0, 40, SECOND_MESSAGE_BYTES - 1] {
+            let mut changed = second;
+            changed[at] ^= 1;
+            assert!(dialling.finish(&changed, Security::Sealed).is_err(), "byte {at}");
+        }
+        let (_, near, third) = dialling.finish(&second, Security::Sealed).unwrap();
+        let mut changed = third;
+        changed[0] ^= 1;
+        assert!(answering.confirm(&changed, Security::Sealed).is_err());
+        let far = answering.confirm(&third, Security::Sealed).unwrap();
+        assert_eq!(near.exchange, far.exchange);
+    }
+
+    #[test]
+    fn a_datagram_opens_only_whole_unchanged_and_by_its_number() {
+        for security in [Security::Signed, Security::Sealed] {
+            let (near, far) = connect(security);
+            let (near, near_opener, far) =
+                (near.sealer.into_cipher(), near.opener.into_cipher(), far.opener.into_cipher());
+            let text: Vec<u8> = (0..100).collect();
+            let mut datagram = text.clone();
+            let tag = near.protect(7, 16, &mut datagram);
+            datagram.extend_from_slice(&tag);
+            assert_eq!(datagram[..16], text[..16]);
+            assert_eq!(datagram[16..100] != text[16..], security == Security::Sealed);
+            for at in 0..datagram.len() {
+                let mut changed = datagram.clone();
+                changed[at] ^= 0x20;
+                assert!(far.open(7, 16, &mut changed).is_err(), "byte {at}");
+                assert!(far.open(7, 16, &mut datagram.clone()[..at]).is_err(), "cut to {at}");
+            }
+            assert!(far.open(8, 16, &mut datagram.clone()).is_err(), "another number");
+            assert!(near_opener.open(7, 16, &mut datagram.clone()).is_err(), "sent back");
+            assert_eq!(far.open(7, 16, &mut datagram), Ok(100));
+            assert_eq!(datagram[..100], text);
         }
     }
 

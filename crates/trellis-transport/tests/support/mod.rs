@@ -3,12 +3,14 @@
 
 #![allow(dead_code, unreachable_pub)]
 
-use std::net::TcpListener;
+use std::collections::HashMap;
+use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trellis_transport::{
-    HEADER_BYTES, INLINE_BODY_BYTES_MAX, Link, Lost, Payload, Placement, Refused, Security, Sink, Tcp, TcpOptions, mesh,
+    Faults, HEADER_BYTES, INLINE_BODY_BYTES_MAX, Link, Lost, Payload, Placement, Refused, Security, Sink, Tcp,
+    TcpOptions, Udp, UdpOptions, mesh,
 };
 
 pub const SECRET: [u8; 32] = [42; 32];
@@ -19,7 +21,13 @@ pub const HANG_SECONDS: u64 = 60;
 pub enum Kind {
     InProcess,
     Tcp(Security),
+    Udp(Security),
+    /// Over a network that loses 10 %, doubles 5 %, reorders 5 % and changes 1 %.
+    UdpFaulty(Security),
 }
+
+/// What [`Kind::UdpFaulty`] does to datagrams.
+pub const FAULTS: &str = "drop=10%,duplicate=5%,reorder=5%,corrupt=1%,seed=7";
 
 pub const SECURITIES: [Security; 3] = [Security::Plain, Security::Signed, Security::Sealed];
 
@@ -30,6 +38,8 @@ pub fn build(kind: Kind, nodes: usize) -> Vec<Arc<dyn Link>> {
             let ends = mesh(nodes).expect("descriptors for a small mesh");
             ends.into_iter().map(|end| Arc::new(end) as Arc<dyn Link>).collect()
         }
+        Kind::Udp(security) => build_udp(nodes, security, None),
+        Kind::UdpFaulty(security) => build_udp(nodes, security, Some(&FAULTS.parse().expect("as documented"))),
         Kind::Tcp(security) => {
             let (listeners, addresses) = listeners(nodes);
             listeners
@@ -42,6 +52,40 @@ pub fn build(kind: Kind, nodes: usize) -> Vec<Arc<dyn Link>> {
                 .collect()
         }
     }
+}
+
+/// Bound sockets on free ports, and their addresses.
+pub fn sockets(nodes: usize) -> (Vec<UdpSocket>, Vec<String>) {
+    let sockets: Vec<_> = (0..nodes).map(|_| UdpSocket::bind("127.0.0.1:0").expect("a free port")).collect();
+    let addresses = sockets.iter().map(|each| each.local_addr().expect("bound").to_string()).collect();
+    (sockets, addresses)
+}
+
+pub fn udp_options(node: usize, addresses: &[String], socket: Option<UdpSocket>, security: Security) -> UdpOptions {
+    UdpOptions {
+        node,
+        addresses: addresses.to_vec(),
+        socket,
+        secret: SECRET,
+        security,
+        hello: b"the same for all".to_vec(),
+        admit: Box::new(|_, _| Ok(())),
+        refused: Box::new(|_| {}),
+        faults: None,
+    }
+}
+
+fn build_udp(nodes: usize, security: Security, faults: Option<&Faults>) -> Vec<Arc<dyn Link>> {
+    let (sockets, addresses) = sockets(nodes);
+    sockets
+        .into_iter()
+        .enumerate()
+        .map(|(node, socket)| {
+            let mut options = udp_options(node, &addresses, Some(socket), security);
+            options.faults = faults.cloned();
+            Arc::new(Udp::start(options).expect("a node on loopback")) as Arc<dyn Link>
+        })
+        .collect()
 }
 
 /// Listening sockets on free ports, and their addresses.
@@ -116,9 +160,8 @@ pub struct Recorder {
     pub lost: Vec<(usize, Lost)>,
     /// Peer, sender within the peer, sequence.
     pub frames: Vec<(usize, u16, u64)>,
-    /// Where bodies of [`Form::At`] go, by peer.
-    places: Vec<Vec<u8>>,
-    placed: Vec<Option<u64>>,
+    /// Where bodies of [`Form::At`] go, by peer, sender and sequence. Several frames of a peer may be placed at once.
+    placed: HashMap<(usize, u16, u64), Vec<u8>>,
     pub check_bodies: bool,
 }
 
@@ -136,34 +179,41 @@ impl Recorder {
         self.frames.iter().filter(|frame| (frame.0, frame.1) == (peer, sender)).map(|frame| frame.2).collect()
     }
 
-    fn room(&mut self, peer: usize, bytes: usize) -> *mut u8 {
-        if self.places.len() <= peer {
-            self.places.resize(peer + 1, Vec::new());
+    /// What came from one sender, as it should be compared with what was sent.
+    pub fn expect_sequences(&self, link: &dyn Link, peer: usize, sender: u16, mut expected: Vec<u64>) {
+        let mut came = self.sequences(peer, sender);
+        if !link.is_ordered() {
+            came.sort_unstable();
+            expected.sort_unstable();
         }
-        let place = &mut self.places[peer];
-        place.clear();
-        place.resize(bytes + 2 * GUARD_BYTES, GUARD);
-        place[GUARD_BYTES..].as_mut_ptr()
+        assert_eq!(came, expected, "sender {sender} of node {peer} to node {}", link.node());
     }
+}
+
+fn room(bytes: usize) -> Vec<u8> {
+    vec![GUARD; bytes + 2 * GUARD_BYTES]
 }
 
 impl Sink for Recorder {
     fn place(&mut self, peer: usize, header: &[u8; HEADER_BYTES]) -> Result<Placement, Refused> {
         assert!(self.connected.contains(&peer), "connected comes before the first frame");
         let seen = read_header(header);
-        self.placed.resize(self.placed.len().max(peer + 1), None);
-        assert_eq!(self.placed[peer].replace(seen.sequence), None, "one frame at a time");
+        let bytes = if seen.form == Form::At { seen.bytes } else { 0 };
+        let mut place = room(bytes);
+        let pointer = place[GUARD_BYTES..].as_mut_ptr();
+        let before = self.placed.insert((peer, seen.sender, seen.sequence), place);
+        assert!(before.is_none(), "a frame is placed once");
         Ok(match seen.form {
             Form::Nothing => Placement::Nothing,
             Form::Inline => Placement::Inline(seen.bytes),
-            Form::At => Placement::At { pointer: self.room(peer, seen.bytes), bytes: seen.bytes },
+            Form::At => Placement::At { pointer, bytes: seen.bytes },
             Form::Refuse => return Err("the test does not want this frame".into()),
         })
     }
 
     fn deliver(&mut self, peer: usize, header: &[u8; HEADER_BYTES], shown: &[u8]) {
         let seen = read_header(header);
-        assert_eq!(self.placed[peer].take(), Some(seen.sequence), "placed once, then delivered");
+        let place = self.placed.remove(&(peer, seen.sender, seen.sequence)).expect("placed once, then delivered");
         assert!(!self.lost.iter().any(|lost| lost.0 == peer), "nothing after the loss");
         match seen.form {
             Form::Inline => {
@@ -172,7 +222,6 @@ impl Sink for Recorder {
             }
             Form::At => {
                 assert!(shown.is_empty());
-                let place = &self.places[peer];
                 let (before, rest) = place.split_at(GUARD_BYTES);
                 let (middle, after) = rest.split_at(seen.bytes);
                 assert!(before.iter().chain(after).all(|&byte| byte == GUARD), "only the place");

@@ -14,14 +14,15 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::TcpOptions;
 use super::greeting::{Failure, Greeting, Progress};
 use super::peers::Peers;
+use super::question::OUTSIDER;
 use super::sockets;
-use crate::HELLO_BYTES_MAX;
+use super::{Answer, TcpOptions};
 use crate::links::Lost;
+use crate::links::admission::{self, Rules};
 use crate::links::descriptors::Descriptor;
-use crate::wrap::secure::{Answering, Card, Dialling, LINK_VERSION, Remembered, security_code, security_word};
+use crate::wrap::secure::{Answering, Card, Carrier, Dialling, LINK_VERSION, Remembered};
 
 /// Handshakes with ends that connected here, at one time.
 const GREETINGS_MAX: usize = 64;
@@ -40,6 +41,8 @@ pub(super) struct Doorman {
     listener: Descriptor,
     accept_from: Instant,
     options: TcpOptions,
+    /// Answers those who want to become nodes.
+    questions: Answer,
     dials: Vec<Dial>,
     greetings: Vec<Greeting>,
     remembered: Remembered,
@@ -56,23 +59,32 @@ struct Dial {
 
 /// Starts the thread, with every signal blocked: signals belong to the application's threads.
 pub(super) fn spawn(doorman: Doorman) -> io::Result<JoinHandle<()>> {
+    spawn_without_signals(doorman.peers.node, move || doorman.run())
+}
+
+/// Starts the thread of a doorman of any link.
+pub(in crate::links) fn spawn_without_signals(
+    node: usize,
+    run: impl FnOnce() + Send + 'static,
+) -> io::Result<JoinHandle<()>> {
     let before = block_signals();
-    let name = format!("trellis-door-{}", doorman.peers.node);
-    let thread = std::thread::Builder::new().name(name).spawn(move || doorman.run());
+    let thread = std::thread::Builder::new().name(format!("trellis-door-{node}")).spawn(run);
     restore_signals(&before);
     thread
 }
 
 impl Doorman {
-    pub(super) fn new(peers: Arc<Peers>, listener: Descriptor, options: TcpOptions) -> Doorman {
+    pub(super) fn new(peers: Arc<Peers>, listener: Descriptor, options: TcpOptions, questions: Answer) -> Doorman {
         let now = Instant::now();
-        let dials =
-            (0..peers.node).map(|peer| Dial { peer, resolved: Vec::new(), attempts: 0, due: Some(now) }).collect();
+        let is_known = |peer: &usize| !options.addresses[*peer].is_empty();
+        let dial = |peer| Dial { peer, resolved: Vec::new(), attempts: 0, due: Some(now) };
+        let dials = (0..peers.node).filter(is_known).map(dial).collect();
         Doorman {
             peers,
             listener,
             accept_from: now,
             options,
+            questions,
             dials,
             greetings: Vec::new(),
             remembered: Remembered::new(),
@@ -236,8 +248,8 @@ impl Doorman {
     }
 
     fn say_first(&mut self, index: usize, peer: usize) {
-        let card = self.card(peer, false, &self.options.hello);
-        let said = Dialling::start(&self.options.secret, &card).ok().and_then(|(dialling, first)| {
+        let card = self.rules().card(peer, false, &self.options.hello);
+        let said = Dialling::start(Carrier::Stream, &self.options.secret, &card).ok().and_then(|(dialling, first)| {
             let socket = &self.greetings[index].socket;
             sockets::send_whole(socket.raw(), &first).ok().map(|()| dialling)
         });
@@ -249,6 +261,9 @@ impl Doorman {
 
     /// Somebody who knows the secret introduced itself: lets it in, or tells it why not.
     fn answer(&mut self, index: usize, mut answering: Box<Answering>, card: &Card) {
+        if card.from == OUTSIDER {
+            return self.answer_question(index, &mut answering, card);
+        }
         let peer = card.from as usize;
         // A first message that was meant for somebody else, or that was here before, is somebody's
         // recording: silence, as for any stranger.
@@ -256,12 +271,13 @@ impl Doorman {
             self.over(index, Failure::Stranger);
             return;
         }
-        let verdict = self.judge_dialler(peer, card).and_then(|()| self.judge(peer, card));
+        let known = !self.peers.is_absent(peer);
+        let verdict = self.rules().judge_dialler(card, known).and_then(|()| self.judge(peer, card));
         let text = match &verdict {
             Ok(()) => self.options.hello.clone(),
-            Err(why) => shortened(why),
+            Err(why) => admission::shortened(why),
         };
-        let reply = self.card(peer, verdict.is_err(), &text);
+        let reply = self.rules().card(peer, verdict.is_err(), &text);
         let sent = answering
             .answer(&reply)
             .is_ok_and(|second| sockets::send_whole(self.greetings[index].socket.raw(), &second).is_ok());
@@ -278,56 +294,39 @@ impl Doorman {
         }
     }
 
-    /// What only the listening side can judge.
-    fn judge_dialler(&self, peer: usize, card: &Card) -> Result<(), String> {
-        let (node, nodes) = (self.peers.node, self.peers.count());
-        if card.version == LINK_VERSION && card.nodes as usize == nodes && peer <= node {
-            return Err(format!(
-                "it says it is node {peer}, which node {node} dials and not the other way round; \
-                 give every process its own node number"
-            ));
+    /// Somebody who knows the secret and is no node asks something.
+    fn answer_question(&mut self, index: usize, answering: &mut Answering, card: &Card) {
+        let meant_for_this = card.to as usize == self.peers.node;
+        if !meant_for_this && card.to != OUTSIDER || !self.remembered.is_new(answering.ephemeral()) {
+            return self.over(index, Failure::Stranger);
         }
-        if peer < nodes && !self.peers.is_absent(peer) {
-            return Err(format!(
-                "node {node} has met node {peer} already; give every process its own node number, \
-                 and start all nodes again after one was lost"
-            ));
+        let answered = if card.version == LINK_VERSION {
+            (self.questions)(meant_for_this, &card.text)
+        } else {
+            let theirs = card.version;
+            Err(format!(
+                "this process speaks link version {theirs}, the cluster version {LINK_VERSION}; run the same release"
+            ))
+        };
+        let reply = match &answered {
+            Ok(text) => self.rules().card(OUTSIDER as usize, false, text),
+            Err(why) => self.rules().card(OUTSIDER as usize, true, &admission::shortened(why)),
+        };
+        if let Ok(second) = answering.answer(&reply) {
+            // Who asked and hung up does not want the answer any more.
+            let _ = sockets::send_whole(self.greetings[index].socket.raw(), &second);
         }
-        Ok(())
+        self.over(index, Failure::Left);
     }
 
-    /// What both sides judge. The sentences are true on either side.
+    /// What both sides judge.
     fn judge(&self, peer: usize, card: &Card) -> Result<(), String> {
-        let (node, nodes) = (self.peers.node, self.peers.count());
-        if card.version != LINK_VERSION {
-            return Err(format!(
-                "node {peer} speaks link version {}, node {node} version {LINK_VERSION}; run the \
-                 same release on every node",
-                card.version
-            ));
-        }
-        if card.nodes as usize != nodes || peer >= nodes {
-            return Err(format!(
-                "node {peer} has a list of {} nodes, node {node} one of {nodes}; give every node \
-                 the same list",
-                card.nodes
-            ));
-        }
-        let security = self.options.security;
-        if card.security != security_code(security) {
-            return Err(format!(
-                "the links of node {peer} are {}, those of node {node} {security}; give every node \
-                 the same security",
-                security_word(card.security)
-            ));
-        }
-        if card.from as usize != peer || card.to as usize != node {
-            return Err(format!(
-                "node {} answers at the address of node {peer}; give every node the same list",
-                card.from
-            ));
-        }
+        self.rules().judge(peer, card)?;
         (self.options.admit)(peer, &card.text)
+    }
+
+    fn rules(&self) -> Rules {
+        Rules { node: self.peers.node, nodes: self.peers.count(), security: self.options.security }
     }
 
     /// A peer this node dialled and that will not be: told once, never dialled again.
@@ -366,18 +365,6 @@ impl Doorman {
         }
     }
 
-    fn card(&self, to: usize, refused: bool, text: &[u8]) -> Card {
-        Card {
-            version: LINK_VERSION,
-            refused,
-            security: security_code(self.options.security),
-            from: self.peers.node as u32,
-            to: to as u32,
-            nodes: self.peers.count() as u32,
-            text: text.to_vec(),
-        }
-    }
-
     fn no_answer_sentence(&self, peer: usize) -> String {
         let address = &self.options.addresses[peer];
         format!(
@@ -407,15 +394,6 @@ fn unreachable_sentence(address: &str, error: &io::Error) -> String {
         io::ErrorKind::ConnectionRefused => format!("nobody listens at {address} yet"),
         _ => format!("{address} cannot be reached: {error}"),
     }
-}
-
-/// As much of a sentence as a card carries, cut between characters.
-fn shortened(sentence: &str) -> Vec<u8> {
-    let mut end = sentence.len().min(HELLO_BYTES_MAX);
-    while !sentence.is_char_boundary(end) {
-        end -= 1;
-    }
-    sentence.as_bytes()[..end].to_vec()
 }
 
 #[allow(unsafe_code)]
@@ -459,7 +437,7 @@ mod tests {
             admit: Box::new(|_, _| Ok(())),
             refused: Box::new(|_| {}),
         };
-        Doorman::new(Arc::new(Peers::new(0, 2).unwrap()), listener, options)
+        Doorman::new(Arc::new(Peers::new(0, 2).unwrap()), listener, options, Box::new(|_, _| Ok(Vec::new())))
     }
 
     #[test]
@@ -498,14 +476,5 @@ mod tests {
         assert_eq!((doorman.greetings.len(), doorman.peers.strangers.load(Ordering::Relaxed)), (1, 0));
         doorman.expire(start + Duration::from_millis(5_000));
         assert_eq!((doorman.greetings.len(), doorman.peers.strangers.load(Ordering::Relaxed)), (0, 1));
-    }
-
-    #[test]
-    fn a_long_refusal_is_cut_between_characters() {
-        let sentence = "ä".repeat(200);
-        let cut = shortened(&sentence);
-        assert_eq!(cut.len(), HELLO_BYTES_MAX);
-        assert!(String::from_utf8(cut).is_ok());
-        assert_eq!(shortened(&format!("x{sentence}")).len(), HELLO_BYTES_MAX - 1);
     }
 }

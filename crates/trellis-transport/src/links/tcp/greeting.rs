@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::sockets::{self, Received};
 use crate::links::descriptors::Descriptor;
 use crate::wrap::secure::{
-    Answering, CONFIRMATION_BYTES, Card, Dialling, FIRST_MESSAGE_BYTES, Keys, SECOND_MESSAGE_BYTES, Security,
+    Answering, CONFIRMATION_BYTES, Card, Carrier, Dialling, FIRST_MESSAGE_BYTES, Keys, SECOND_MESSAGE_BYTES, Security,
     may_be_first_message,
 };
 
@@ -176,7 +176,7 @@ impl Greeting {
     }
 
     fn finish_dialling(&mut self, security: Security) -> Progress {
-        let Step::Answer { peer, dialling, message } = self.take_step() else {
+        let Step::Answer { peer, mut dialling, message } = self.take_step() else {
             return Progress::Over(Failure::Left);
         };
         match dialling.finish(&message.bytes, security) {
@@ -186,7 +186,7 @@ impl Greeting {
     }
 
     fn finish_answering(&mut self, security: Security) -> Progress {
-        let Step::Confirmation { peer, answering, message } = self.take_step() else {
+        let Step::Confirmation { peer, mut answering, message } = self.take_step() else {
             return Progress::Over(Failure::Left);
         };
         match answering.confirm(&message.bytes, security) {
@@ -203,7 +203,7 @@ impl Greeting {
 }
 
 fn introduce(secret: &[u8; 32], message: &[u8; FIRST_MESSAGE_BYTES]) -> Progress {
-    match Answering::read(secret, message) {
+    match Answering::read(Carrier::Stream, secret, message) {
         Ok((answering, card)) => Progress::Introduced { answering: Box::new(answering), card },
         Err(_) => Progress::Over(Failure::Stranger),
     }

@@ -226,6 +226,7 @@ impl Peers {
             all.frames_refused += read(&peer.frames_refused);
             all.peers.push(one);
         }
+        (all.packets_in, all.packets_out) = (all.frames_in, all.frames_out);
         all
     }
 

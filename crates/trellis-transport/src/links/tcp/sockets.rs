@@ -1,4 +1,4 @@
-//! The system calls of the tcp link, and nothing of its meaning.
+//! The system calls of the tcp link (some of them serve the udp link as well), and nothing of its meaning.
 //!
 //! Promised: every socket is non-blocking and closed on `exec`, every send carries `MSG_NOSIGNAL`, so
 //! that a peer that is gone is an error and never a SIGPIPE.
@@ -19,7 +19,7 @@ use crate::links::descriptors::Descriptor;
 const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 
 /// What a receive brought.
-pub(super) enum Received {
+pub(in crate::links) enum Received {
     Bytes(usize),
     Nothing,
     End,
@@ -27,7 +27,7 @@ pub(super) enum Received {
 }
 
 /// What a send took; zero when the socket is full.
-pub(super) enum Sent {
+pub(in crate::links) enum Sent {
     Bytes(usize),
     Failed(io::Error),
 }
@@ -35,31 +35,54 @@ pub(super) enum Sent {
 /// A part of memory to send from or receive into.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-pub(super) struct Part(libc::iovec);
+pub(in crate::links) struct Part(libc::iovec);
 
 impl Part {
-    pub(super) const EMPTY: Part = Part(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 });
+    pub(in crate::links) const EMPTY: Part = Part(libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 });
 
-    pub(super) fn read(pointer: *const u8, bytes: usize) -> Part {
+    pub(in crate::links) fn read(pointer: *const u8, bytes: usize) -> Part {
         Part(libc::iovec { iov_base: pointer.cast_mut().cast(), iov_len: bytes })
     }
 
-    pub(super) fn of(bytes: &[u8]) -> Part {
+    pub(in crate::links) fn of(bytes: &[u8]) -> Part {
         Part::read(bytes.as_ptr(), bytes.len())
     }
 
-    pub(super) fn write(pointer: *mut u8, bytes: usize) -> Part {
+    pub(in crate::links) fn write(pointer: *mut u8, bytes: usize) -> Part {
         Part(libc::iovec { iov_base: pointer.cast(), iov_len: bytes })
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(in crate::links) fn bytes(&self) -> usize {
         self.0.iov_len
+    }
+
+    /// Copies the bytes to `place`.
+    ///
+    /// # Safety
+    ///
+    /// The part must be readable and `place` writable for its whole length.
+    pub(in crate::links) unsafe fn copy_to(&self, place: *mut u8) {
+        if self.0.iov_len > 0 {
+            // SAFETY: the caller's promise.
+            unsafe { place.copy_from_nonoverlapping(self.0.iov_base.cast(), self.0.iov_len) };
+        }
+    }
+
+    /// # Safety
+    ///
+    /// The part must be readable for its whole length, and stay so and unchanged.
+    pub(in crate::links) unsafe fn as_slice(&self) -> &[u8] {
+        if self.0.iov_len == 0 {
+            return &[];
+        }
+        // SAFETY: the caller's promise.
+        unsafe { std::slice::from_raw_parts(self.0.iov_base.cast(), self.0.iov_len) }
     }
 }
 
 /// Receives into `room`.
 #[inline]
-pub(super) fn receive(socket: RawFd, room: &mut [u8]) -> Received {
+pub(in crate::links) fn receive(socket: RawFd, room: &mut [u8]) -> Received {
     loop {
         // SAFETY: `room` is writable for its whole length.
         let count = unsafe { libc::recv(socket, room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT) };
@@ -74,7 +97,7 @@ pub(super) fn receive(socket: RawFd, room: &mut [u8]) -> Received {
 /// # Safety
 ///
 /// Every part must be writable for its whole length.
-pub(super) unsafe fn receive_parts(socket: RawFd, parts: &mut [Part]) -> Received {
+pub(in crate::links) unsafe fn receive_parts(socket: RawFd, parts: &mut [Part]) -> Received {
     // SAFETY: a message header of zeros is a valid empty one.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_iov = parts.as_mut_ptr().cast();
@@ -94,7 +117,7 @@ pub(super) unsafe fn receive_parts(socket: RawFd, parts: &mut [Part]) -> Receive
 ///
 /// Every part must be readable for its whole length.
 #[inline]
-pub(super) unsafe fn send_parts(socket: RawFd, parts: &[Part]) -> Sent {
+pub(in crate::links) unsafe fn send_parts(socket: RawFd, parts: &[Part]) -> Sent {
     // SAFETY: a message header of zeros is a valid empty one.
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_iov = parts.as_ptr().cast_mut().cast();
@@ -116,7 +139,7 @@ pub(super) unsafe fn send_parts(socket: RawFd, parts: &[Part]) -> Sent {
 }
 
 /// Sends a short message that an empty socket takes whole; anything less is a failure.
-pub(super) fn send_whole(socket: RawFd, bytes: &[u8]) -> io::Result<()> {
+pub(in crate::links) fn send_whole(socket: RawFd, bytes: &[u8]) -> io::Result<()> {
     // SAFETY: a slice is readable.
     match unsafe { send_parts(socket, &[Part::of(bytes)]) } {
         Sent::Bytes(count) if count == bytes.len() => Ok(()),
@@ -126,7 +149,7 @@ pub(super) fn send_whole(socket: RawFd, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Begins to connect; the socket is writable when that is decided.
-pub(super) fn dial(address: &SocketAddr) -> io::Result<Descriptor> {
+pub(in crate::links) fn dial(address: &SocketAddr) -> io::Result<Descriptor> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers are passed.
@@ -147,7 +170,7 @@ pub(super) fn dial(address: &SocketAddr) -> io::Result<Descriptor> {
 }
 
 /// What became of a connection that was begun, now that the socket is writable.
-pub(super) fn dialled(socket: RawFd) -> io::Result<()> {
+pub(in crate::links) fn dialled(socket: RawFd) -> io::Result<()> {
     let code = option(socket, libc::SOL_SOCKET, libc::SO_ERROR)?;
     if code != 0 {
         return Err(io::Error::from_raw_os_error(code));
@@ -161,7 +184,7 @@ pub(super) fn dialled(socket: RawFd) -> io::Result<()> {
 }
 
 /// Takes a waiting connection, if there is one.
-pub(super) fn accept(listener: RawFd) -> io::Result<Option<Descriptor>> {
+pub(in crate::links) fn accept(listener: RawFd) -> io::Result<Option<Descriptor>> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: null addresses mean that the peer's address is not wanted.
     let accepted =
@@ -183,8 +206,13 @@ pub(super) fn accept(listener: RawFd) -> io::Result<Option<Descriptor>> {
 ///
 /// Failures are ignored: the link works without, only slower. A buffer that the machine would cut
 /// down is not asked for: the kernel's own growing limit is then the better one.
-pub(super) fn tune(socket: RawFd) {
+pub(in crate::links) fn tune(socket: RawFd) {
     set_option(socket, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
+    widen(socket);
+}
+
+/// Wide buffers where this machine allows them; see [`tune`].
+pub(in crate::links) fn widen(socket: RawFd) {
     let bytes = SOCKET_BUFFER_BYTES as i32;
     for (name, forced, limit) in [
         (libc::SO_SNDBUF, libc::SO_SNDBUFFORCE, send_limit_bytes()),
@@ -197,7 +225,7 @@ pub(super) fn tune(socket: RawFd) {
 }
 
 /// Makes a socket inherited from elsewhere non-blocking and closed on `exec`.
-pub(super) fn make_own(socket: RawFd) -> io::Result<()> {
+pub(in crate::links) fn make_own(socket: RawFd) -> io::Result<()> {
     // SAFETY: no pointers are passed.
     let done = unsafe {
         libc::fcntl(socket, libc::F_SETFD, libc::FD_CLOEXEC) >= 0
@@ -207,13 +235,13 @@ pub(super) fn make_own(socket: RawFd) -> io::Result<()> {
 }
 
 /// Ends one or both directions.
-pub(super) fn shut_down(socket: RawFd, how: i32) {
+pub(in crate::links) fn shut_down(socket: RawFd, how: i32) {
     // SAFETY: no pointers are passed. A connection that is over already is what this call wants.
     unsafe { libc::shutdown(socket, how) };
 }
 
 /// Bytes that the peer's machine has not confirmed yet.
-pub(super) fn unconfirmed_bytes(socket: RawFd) -> usize {
+pub(in crate::links) fn unconfirmed_bytes(socket: RawFd) -> usize {
     let mut count = 0_i32;
     // SAFETY: TIOCOUTQ writes one int.
     let result = unsafe { libc::ioctl(socket, libc::TIOCOUTQ, &raw mut count) };
@@ -221,7 +249,7 @@ pub(super) fn unconfirmed_bytes(socket: RawFd) -> usize {
 }
 
 /// Waits until one of the sockets has one of its events, or the time is over; `-1` is for ever.
-pub(super) fn wait(sockets: &mut [libc::pollfd], timeout_ms: i32) {
+pub(in crate::links) fn wait(sockets: &mut [libc::pollfd], timeout_ms: i32) {
     // SAFETY: `sockets` is writable for its whole length. A failure (a signal) counts as nothing
     // ready: callers loop.
     let count = unsafe { libc::poll(sockets.as_mut_ptr(), sockets.len() as libc::nfds_t, timeout_ms) };
@@ -233,7 +261,7 @@ pub(super) fn wait(sockets: &mut [libc::pollfd], timeout_ms: i32) {
 }
 
 /// Whether the socket is listening.
-pub(super) fn is_listening(socket: RawFd) -> bool {
+pub(in crate::links) fn is_listening(socket: RawFd) -> bool {
     option(socket, libc::SOL_SOCKET, libc::SO_ACCEPTCONN).is_ok_and(|value| value != 0)
 }
 
@@ -253,17 +281,17 @@ fn classify_received(count: isize) -> Option<Received> {
 
 /// How many bytes must be there before the socket counts as readable (SO_RCVLOWAT; the kernel takes at most half of its
 /// buffer). Whether that was taken.
-pub(super) fn set_low_water(socket: RawFd, bytes: usize) -> bool {
+pub(in crate::links) fn set_low_water(socket: RawFd, bytes: usize) -> bool {
     set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes as i32)
 }
 
-fn set_option(socket: RawFd, level: i32, name: i32, value: i32) -> bool {
+pub(in crate::links) fn set_option(socket: RawFd, level: i32, name: i32, value: i32) -> bool {
     let length = size_of::<i32>() as libc::socklen_t;
     // SAFETY: `value` is an int and outlives the call.
     unsafe { libc::setsockopt(socket, level, name, (&raw const value).cast(), length) == 0 }
 }
 
-fn option(socket: RawFd, level: i32, name: i32) -> io::Result<i32> {
+pub(in crate::links) fn option(socket: RawFd, level: i32, name: i32) -> io::Result<i32> {
     let mut value = 0_i32;
     let mut length = size_of::<i32>() as libc::socklen_t;
     // SAFETY: `value` has room for `length` bytes.
@@ -282,7 +310,7 @@ fn name(socket: RawFd, call: NameCall) -> io::Result<Vec<u8>> {
     if result == 0 { Ok(bytes[..(length as usize).min(bytes.len())].to_vec()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn socket_address(address: &SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
+pub(in crate::links) fn socket_address(address: &SocketAddr) -> (libc::sockaddr_storage, libc::socklen_t) {
     // SAFETY: a storage of zeros is a valid empty one.
     let mut storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
     let place = &raw mut storage;

@@ -1,0 +1,217 @@
+//! The link `udp`: datagrams between nodes, with delivery made by the nodes themselves.
+//!
+//! Promised: the contract of [`crate::links`], without its promise of order: a frame does not wait for one that was
+//! sent before it and got lost. Every datagram after the handshake is protected by itself, as [`Security`] says. Of two
+//! nodes the one with the higher number dials, until the peer answers or the link is closed.
+//!
+//! Never done here: coming back after a loss (the layer above decides what a lost node means), answering a stranger,
+//! taking a socket along into a forked child.
+//!
+//! # Bodies that are sent from where they lie
+//!
+//! A [`Payload::Pinned`] is read until the peer has acknowledged it, not only until it was sent once.
+//!
+//! # Losing a peer
+//!
+//! There is no connection whose end the kernel would report. A peer that leaves says so. One that was killed is noticed
+//! when its kernel answers that nobody listens there, four times over, with attempts in between to hear from it; half a
+//! second after the last word at the latest it is asked for one. A machine that is gone is noticed after a minute
+//! of silence. (The layer above watches its peers too.)
+//!
+//! # Locks
+//!
+//! As in the tcp link: each peer has a receiving half and a sending half, each with its own lock; whoever holds a
+//! receiving half may take sending halves, one at a time; nobody who holds a sending half takes anything but the
+//! timer's gate or the bad network's. `poll` only tries the receiving half; callbacks run under it and may send to
+//! anybody.
+//!
+//! # Modules
+//!
+//! `delivery` (what to send when, and what came: pure), `datagram` (bytes and protection), `doorman` (a thread: dials,
+//! answers, shakes hands), `input` and `output` (the two halves of a peer), `peers` (all of them, polls and the timer),
+//! `leaving` (the end), `sockets` and `timer` (system calls).
+
+mod datagram;
+pub mod delivery;
+mod doorman;
+mod input;
+mod leaving;
+mod output;
+mod peers;
+mod sockets;
+mod timer;
+
+use std::fmt;
+use std::net::UdpSocket;
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+
+use self::doorman::Doorman;
+use self::peers::{Peers, lock};
+use crate::links::tcp::{Admit, OnRefused, StartError};
+use crate::links::{Link, LinkStatistics, Payload, SendError, Sink};
+use crate::wrap::faulty::Faults;
+use crate::wrap::secure::Security;
+use crate::{HEADER_BYTES, HELLO_BYTES_MAX};
+
+/// What a node needs to take part; the same as for tcp where the names are the same.
+pub struct UdpOptions {
+    /// This node's number.
+    pub node: usize,
+    /// `host:port` of every node, by number; an empty one is not dialled.
+    pub addresses: Vec<String>,
+    /// A bound socket made elsewhere; otherwise this node's own address is bound.
+    pub socket: Option<UdpSocket>,
+    /// The secret of the cluster.
+    pub secret: [u8; 32],
+    /// How datagrams are protected; the same on every node.
+    pub security: Security,
+    /// A greeting that every peer gets to see, encrypted, before it is connected: at most
+    /// [`HELLO_BYTES_MAX`] bytes.
+    pub hello: Vec<u8>,
+    /// Judges the greeting of a peer. Called on the link's own thread; must not close the link.
+    pub admit: Admit,
+    /// Told about peers that were refused, here or by them. Called on the link's own thread.
+    pub refused: OnRefused,
+    /// A bad network between this node and its peers, for tests and experiments.
+    pub faults: Option<Faults>,
+}
+
+impl fmt::Debug for UdpOptions {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The secret stays out of every log.
+        formatter
+            .debug_struct("UdpOptions")
+            .field("node", &self.node)
+            .field("addresses", &self.addresses)
+            .field("security", &self.security)
+            .field("faults", &self.faults)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The udp link of one node.
+pub struct Udp {
+    peers: Arc<Peers>,
+    doorman: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Udp {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Udp")
+            .field("node", &self.peers.node)
+            .field("nodes", &self.peers.count())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Udp {
+    /// Starts to listen and to dial; returns at once, before any peer is connected.
+    pub fn start(mut options: UdpOptions) -> Result<Udp, StartError> {
+        let (node, nodes) = (options.node, options.addresses.len());
+        if node >= nodes {
+            return Err(StartError::NoAddress { node, nodes });
+        }
+        if options.hello.len() > HELLO_BYTES_MAX {
+            return Err(StartError::HelloTooLong { bytes: options.hello.len() });
+        }
+        let system = |source| StartError::System { node, source };
+        let peers = Arc::new(Peers::new(node, nodes).map_err(system)?);
+        // A node alone has nobody to wait for: no socket, no thread.
+        if nodes == 1 {
+            return Ok(Udp { peers, doorman: Mutex::new(None) });
+        }
+        let socket = match options.socket.take() {
+            Some(socket) => socket,
+            None => {
+                let address = &options.addresses[node];
+                UdpSocket::bind(address.as_str()).map_err(|source| StartError::Listen {
+                    node,
+                    address: address.clone(),
+                    source,
+                })?
+            }
+        };
+        let listening = sockets::adopt(socket).map_err(system)?;
+        let doorman = Doorman::new(Arc::clone(&peers), listening, options);
+        let thread = doorman::spawn(doorman).map_err(system)?;
+        Ok(Udp { peers, doorman: Mutex::new(Some(thread)) })
+    }
+
+    fn join_doorman(&self) {
+        let thread = lock(&self.doorman).take();
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+        {
+            // A panic of the thread was printed when it happened and ends nothing here.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Link for Udp {
+    fn node(&self) -> usize {
+        self.peers.node
+    }
+
+    fn nodes(&self) -> usize {
+        self.peers.count()
+    }
+
+    fn is_ordered(&self) -> bool {
+        false
+    }
+
+    #[inline]
+    fn send(&self, peer: usize, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<(), SendError> {
+        self.peers.send(peer, header, payload)
+    }
+
+    #[inline]
+    fn poll(&self, sink: &mut dyn Sink) -> bool {
+        self.peers.poll(sink)
+    }
+
+    fn readiness(&self) -> RawFd {
+        self.peers.epoll.raw()
+    }
+
+    fn is_connected(&self, peer: usize) -> bool {
+        self.peers.is_up(peer)
+    }
+
+    fn is_lost(&self, peer: usize) -> bool {
+        self.peers.is_lost(peer)
+    }
+
+    fn trouble(&self, peer: usize) -> Option<String> {
+        self.peers.trouble(peer)
+    }
+
+    fn statistics(&self) -> LinkStatistics {
+        self.peers.statistics()
+    }
+
+    fn close(&self) {
+        // A forked child shares neither thread nor sockets with the process that started the link.
+        if self.peers.is_forked() || self.peers.closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        self.peers.wake.signal();
+        self.join_doorman();
+        leaving::leave_all(&self.peers);
+    }
+}
+
+impl Drop for Udp {
+    fn drop(&mut self) {
+        self.close();
+        if self.peers.is_forked() {
+            // Joining a thread that only the parent has would wait for ever.
+            std::mem::forget(lock(&self.doorman).take());
+        }
+    }
+}

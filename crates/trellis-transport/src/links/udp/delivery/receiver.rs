@@ -1,0 +1,230 @@
+//! The receiving side of [`super`]: what is here already, and which frames are half here.
+//!
+//! Promised: a fragment is new once; a frame is complete when each of its fragments came, and no sooner; a peer that
+//! lies about its fragments is noticed before anything out of bounds happens.
+//!
+//! Never done here: holding bytes. `R` is where the caller puts them.
+
+use super::{Acknowledgement, Fragment, WINDOW, WORDS};
+
+/// What a fragment is to its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// It was here before: nothing may be done with it.
+    Duplicate,
+    /// It is further ahead than anybody may send: nothing may be done with it.
+    OutOfReach,
+    /// It contradicts itself or others of its frame: its sender is broken.
+    Inconsistent,
+    /// A whole frame in one fragment.
+    Whole,
+    /// The first of its frame to come: [`Receiver::open`] comes next.
+    First,
+    /// One more of a frame that was opened: [`Receiver::place`], then [`Receiver::finish`].
+    Later {
+        /// Which of the open frames.
+        slot: usize,
+    },
+}
+
+/// See the module text.
+#[derive(Debug)]
+pub struct Receiver<R> {
+    cumulative: u64,
+    beyond: [u64; WORDS],
+    open: Vec<Open<R>>,
+}
+
+/// A frame of which something is missing.
+#[derive(Debug)]
+struct Open<R> {
+    frame: u64,
+    body_bytes: u32,
+    fragment_bytes: u32,
+    rest: u32,
+    place: R,
+}
+
+impl<R> Default for Receiver<R> {
+    fn default() -> Self {
+        Receiver { cumulative: 0, beyond: [0; WORDS], open: Vec::new() }
+    }
+}
+
+impl<R> Receiver<R> {
+    /// Decides what a fragment with so many bytes is, and notes that it came.
+    #[inline]
+    pub fn accept(&mut self, fragment: &Fragment, bytes: usize) -> Arrival {
+        let Some(ahead) = fragment.sequence.checked_sub(self.cumulative) else { return Arrival::Duplicate };
+        if ahead >= WINDOW {
+            return Arrival::OutOfReach;
+        }
+        let (word, bit) = ((ahead / 64) as usize, 1 << (ahead % 64));
+        if self.beyond[word] & bit != 0 {
+            return Arrival::Duplicate;
+        }
+        let arrival = self.classify(fragment, bytes);
+        if arrival != Arrival::Inconsistent {
+            self.beyond[word] |= bit;
+            if ahead == 0 {
+                self.advance();
+            }
+        }
+        arrival
+    }
+
+    /// Keeps where the frame of an [`Arrival::First`] goes.
+    pub fn open(&mut self, fragment: &Fragment, place: R) {
+        let frame = fragment.frame().expect("checked by `accept`");
+        let (body_bytes, fragment_bytes) = (fragment.body_bytes, fragment.fragment_bytes);
+        self.open.push(Open { frame, body_bytes, fragment_bytes, rest: fragment.count() - 1, place });
+    }
+
+    /// Where the frame in this slot goes.
+    pub fn place(&mut self, slot: usize) -> &mut R {
+        &mut self.open[slot].place
+    }
+
+    /// The frame in this slot, if that was its last fragment.
+    pub fn finish(&mut self, slot: usize) -> Option<R> {
+        if self.open[slot].rest > 0 {
+            return None;
+        }
+        Some(self.open.swap_remove(slot).place)
+    }
+
+    /// What is here; the room is the caller's to add.
+    #[inline]
+    pub fn acknowledgement(&self, room_bytes: u32) -> Acknowledgement {
+        Acknowledgement { cumulative: self.cumulative, beyond: self.beyond, room_bytes }
+    }
+
+    /// Frames that are half here.
+    pub fn open_frames(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Whether all of the first `count` fragments came.
+    pub fn has_all(&self, count: u64) -> bool {
+        self.cumulative >= count
+    }
+
+    #[inline]
+    fn classify(&mut self, fragment: &Fragment, bytes: usize) -> Arrival {
+        let count = fragment.count();
+        let Some(frame) = fragment.frame() else { return Arrival::Inconsistent };
+        let is_endless = fragment.fragment_bytes == 0 && fragment.body_bytes > 0;
+        if is_endless || fragment.index >= count || fragment.range().len() != bytes {
+            return Arrival::Inconsistent;
+        }
+        if count == 1 {
+            return Arrival::Whole;
+        }
+        // The latest frames are the busy ones.
+        let slot = self.open.iter().rposition(|open| open.frame == frame);
+        let Some(slot) = slot else {
+            // An honest sender has fewer frames within the window than that.
+            return if self.open.len() as u64 > WINDOW { Arrival::Inconsistent } else { Arrival::First };
+        };
+        let open = &mut self.open[slot];
+        if (open.body_bytes, open.fragment_bytes) != (fragment.body_bytes, fragment.fragment_bytes) || open.rest == 0 {
+            return Arrival::Inconsistent;
+        }
+        open.rest -= 1;
+        Arrival::Later { slot }
+    }
+
+    /// The first missing one came: the next that is missing is the first now.
+    #[inline]
+    fn advance(&mut self) {
+        if self.beyond[0] == 1 && self.beyond[1..] == [0; WORDS - 1] {
+            self.beyond[0] = 0;
+            self.cumulative += 1;
+            return;
+        }
+        while self.beyond[0] & 1 == 1 {
+            let run = self.beyond[0].trailing_ones();
+            for word in 0..WORDS {
+                let next = self.beyond.get(word + 1).copied().unwrap_or(0);
+                let low = self.beyond[word].checked_shr(run).unwrap_or(0);
+                self.beyond[word] = low | next.checked_shl(64 - run).unwrap_or(0);
+            }
+            self.cumulative += u64::from(run);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn single(sequence: u64) -> Fragment {
+        Fragment { sequence, index: 0, body_bytes: 10, fragment_bytes: 100 }
+    }
+
+    #[test]
+    fn each_number_is_new_once_and_the_window_moves_over_all_of_them() {
+        let mut receiver = Receiver::<()>::default();
+        // Backwards through the whole window: nothing moves until the first one comes.
+        for sequence in (1..WINDOW).rev() {
+            assert_eq!(receiver.accept(&single(sequence), 10), Arrival::Whole);
+            assert_eq!(receiver.accept(&single(sequence), 10), Arrival::Duplicate);
+            assert_eq!(receiver.acknowledgement(0).cumulative, 0);
+        }
+        assert_eq!(receiver.accept(&single(WINDOW), 10), Arrival::OutOfReach);
+        assert!(receiver.acknowledgement(0).has_gap());
+        assert_eq!(receiver.accept(&single(0), 10), Arrival::Whole);
+        assert_eq!(receiver.acknowledgement(0), Acknowledgement { cumulative: WINDOW, ..Default::default() });
+        assert_eq!(receiver.accept(&single(3), 10), Arrival::Duplicate);
+        assert_eq!(receiver.accept(&single(WINDOW + 70), 10), Arrival::Whole);
+        assert_eq!(receiver.acknowledgement(0).beyond, [0, 1 << 6, 0, 0]);
+    }
+
+    #[test]
+    fn a_frame_is_complete_when_its_last_fragment_came_in_whatever_order() {
+        let mut receiver = Receiver::default();
+        let fragment =
+            |index: u32| Fragment { sequence: u64::from(index), index, body_bytes: 250, fragment_bytes: 100 };
+        assert_eq!(fragment(2).range(), 200..250);
+        assert_eq!(receiver.accept(&fragment(2), 50), Arrival::First);
+        receiver.open(&fragment(2), "place");
+        assert_eq!(receiver.accept(&fragment(0), 100), Arrival::Later { slot: 0 });
+        assert_eq!(receiver.finish(0), None);
+        assert_eq!(receiver.accept(&fragment(0), 100), Arrival::Duplicate);
+        assert_eq!(receiver.accept(&fragment(1), 100), Arrival::Later { slot: 0 });
+        assert_eq!(receiver.finish(0), Some("place"));
+        assert!(receiver.has_all(3) && receiver.open_frames() == 0);
+    }
+
+    #[test]
+    fn fragments_that_contradict_are_noticed_and_what_is_kept_stays_bounded() {
+        let mut receiver = Receiver::default();
+        let good = Fragment { sequence: 5, index: 1, body_bytes: 250, fragment_bytes: 100 };
+        for (wrong, bytes) in [
+            (Fragment { index: 6, ..good }, 100),
+            (Fragment { index: 3, ..good }, 0),
+            (good, 99),
+            (Fragment { fragment_bytes: 0, ..good }, 0),
+        ] {
+            assert_eq!(receiver.accept(&wrong, bytes), Arrival::Inconsistent, "{wrong:?}");
+        }
+        assert_eq!(receiver.accept(&good, 100), Arrival::First);
+        receiver.open(&good, ());
+        let other = Fragment { sequence: 6, index: 2, body_bytes: 260, fragment_bytes: 100 };
+        assert_eq!(receiver.accept(&other, 60), Arrival::Inconsistent);
+        // A liar that begins a frame with every number and ends none.
+        let mut receiver = Receiver::default();
+        let mut begun = 0;
+        for sequence in 0..10 * WINDOW {
+            let fragment = Fragment { sequence, index: 0, body_bytes: 200, fragment_bytes: 100 };
+            match receiver.accept(&fragment, 100) {
+                Arrival::First => receiver.open(&fragment, ()),
+                Arrival::Inconsistent => break,
+                other => panic!("{other:?}"),
+            }
+            begun += 1;
+        }
+        assert_eq!(begun, WINDOW + 1);
+        assert_eq!(receiver.open_frames() as u64, WINDOW + 1);
+    }
+}

@@ -1,0 +1,601 @@
+//! The sending side of [`super`]: what waits, what is under way, and what goes next.
+//!
+//! Promised: [`Sender::next`] says what may go now and changes nothing; [`Sender::sent`] notes that it went. So a
+//! socket that is full costs nothing.
+//!
+//! Never done here: forgetting a frame before all of it was acknowledged.
+
+use std::collections::VecDeque;
+
+use super::{
+    ACKNOWLEDGE_NS, Acknowledgement, BURST, CONGESTION_WINDOW_FIRST, CONGESTION_WINDOW_MIN, Fragment, Nanoseconds,
+    PROBE_NS, RESEND_NS_FIRST, RESEND_NS_MAX, RESEND_NS_MIN, ROOM_BYTES_FIRST, UNACKNOWLEDGED_MAX, WINDOW, WORDS, cost,
+};
+
+/// Later transmissions that were acknowledged before one that was not counts as lost: reordering by less is common.
+const REORDERED_MAX: u64 = 3;
+const NEVER: Nanoseconds = Nanoseconds::MAX;
+
+/// The acknowledgement speaks of fragments that were never sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inconsistent;
+
+/// What goes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// A fragment that was sent before.
+    Again {
+        /// Its number.
+        sequence: u64,
+    },
+    /// The next fragment.
+    Next,
+    /// No fragment: only what is acknowledged.
+    Acknowledge,
+    /// No fragment either; and the other side shall answer at once.
+    Probe,
+}
+
+/// See the module text.
+#[derive(Debug)]
+pub struct Sender<T> {
+    fragment_bytes: u32,
+    /// Of every datagram beside the bytes of its fragment, for what it costs the receiver.
+    overhead_bytes: usize,
+    /// Frames from the first one that is not acknowledged on.
+    frames: VecDeque<Frame<T>>,
+    /// The number of the first of `frames`.
+    first_frame: u64,
+    /// The next fragment: the number of its frame, and its index in there.
+    cursor: (u64, u32),
+    /// Fragments from the first one that is not acknowledged on.
+    flight: VecDeque<Flight>,
+    base: u64,
+    under_way: u64,
+    under_way_bytes: u64,
+    lost: u64,
+    transmissions: u64,
+    latest_acknowledged: u64,
+    round_trip: RoundTrip,
+    congestion: Congestion,
+    room_bytes: u32,
+    /// A lower bound of the time when something under way is to be sent again.
+    resend_due: Nanoseconds,
+    /// When the next datagram beyond a burst may go.
+    paced_from: Nanoseconds,
+    owed: Owed,
+    heard_at: Nanoseconds,
+    probe_due: Nanoseconds,
+    probe_wanted: bool,
+    probes_unanswered: u32,
+    /// How often fragments were sent again.
+    pub resent: u64,
+}
+
+#[derive(Debug)]
+struct Frame<T> {
+    /// Taken out when all of the frame is acknowledged.
+    content: Option<T>,
+    body_bytes: u32,
+    fragment_bytes: u32,
+    unacknowledged: u32,
+}
+
+#[derive(Debug)]
+struct Flight {
+    frame: u64,
+    index: u32,
+    cost: u32,
+    state: State,
+    sends: u32,
+    sent_at: Nanoseconds,
+    transmission: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    UnderWay,
+    Lost,
+    Acknowledged,
+}
+
+/// What the other side is to be told.
+#[derive(Debug)]
+struct Owed {
+    acknowledgement: Acknowledgement,
+    fragments: u32,
+    due: Nanoseconds,
+}
+
+/// RFC 6298.
+#[derive(Debug, Default)]
+struct RoundTrip {
+    smoothed_ns: u64,
+    deviation_ns: u64,
+    doublings: u32,
+}
+
+/// RFC 5681, in fragments.
+#[derive(Debug)]
+struct Congestion {
+    window: u64,
+    threshold: u64,
+    acknowledged: u64,
+    /// Losses of fragments before this one are of a round trip that was counted.
+    counted_until: u64,
+    interval_ns: u64,
+}
+
+impl<T> Sender<T> {
+    /// Cuts into fragments of so many bytes; `overhead_bytes` is what a datagram has beside them.
+    pub fn new(now: Nanoseconds, fragment_bytes: u32, overhead_bytes: usize) -> Self {
+        assert!(fragment_bytes > 0);
+        Sender {
+            fragment_bytes,
+            overhead_bytes,
+            frames: VecDeque::new(),
+            first_frame: 0,
+            cursor: (0, 0),
+            flight: VecDeque::with_capacity(WINDOW as usize),
+            base: 0,
+            under_way: 0,
+            under_way_bytes: 0,
+            lost: 0,
+            transmissions: 0,
+            latest_acknowledged: 0,
+            round_trip: RoundTrip::default(),
+            congestion: Congestion {
+                window: CONGESTION_WINDOW_FIRST,
+                threshold: WINDOW,
+                acknowledged: 0,
+                counted_until: 0,
+                interval_ns: 0,
+            },
+            room_bytes: ROOM_BYTES_FIRST,
+            resend_due: NEVER,
+            paced_from: 0,
+            owed: Owed { acknowledgement: Acknowledgement::default(), fragments: 0, due: NEVER },
+            heard_at: now,
+            probe_due: NEVER,
+            probe_wanted: false,
+            probes_unanswered: 0,
+            resent: 0,
+        }
+    }
+
+    /// Other fragments from now on; frames that were begun are finished as they were cut.
+    pub fn set_fragment_bytes(&mut self, fragment_bytes: u32) {
+        assert!(fragment_bytes > 0);
+        self.fragment_bytes = fragment_bytes;
+    }
+
+    /// What the other side may have under way to this one, as every datagram says.
+    pub fn set_room(&mut self, room_bytes: u32) {
+        self.owed.acknowledgement.room_bytes = room_bytes;
+    }
+
+    /// The other side is there: from now on it is asked for a word when it is silent.
+    pub fn start(&mut self, now: Nanoseconds) {
+        self.heard_at = now;
+        self.probe_due = now + PROBE_NS;
+    }
+
+    /// Takes a frame with so many bytes of body; `content` comes back when all of it is acknowledged.
+    #[inline]
+    pub fn submit(&mut self, content: T, body_bytes: u32) {
+        self.frames.push_back(Frame { content: Some(content), body_bytes, fragment_bytes: 0, unacknowledged: 0 });
+    }
+
+    /// What may go now, if anything.
+    #[inline]
+    pub fn next(&self, now: Nanoseconds) -> Option<Plan> {
+        let unsent = self.cursor.0 < self.first_frame + self.frames.len() as u64;
+        if (self.lost > 0 || unsent) && self.may_send(now) {
+            if self.lost > 0 {
+                let at = self.flight.iter().position(|flight| flight.state == State::Lost);
+                let at = at.expect("as many are counted as there are");
+                return Some(Plan::Again { sequence: self.base + at as u64 });
+            }
+            if (self.flight.len() as u64) < WINDOW {
+                return Some(Plan::Next);
+            }
+        }
+        if self.probe_wanted {
+            return Some(Plan::Probe);
+        }
+        (self.owed.due <= now).then_some(Plan::Acknowledge)
+    }
+
+    /// The fragment of a plan, where it has one, and what was submitted for its frame.
+    #[inline]
+    pub fn fragment(&self, plan: Plan) -> Option<(Fragment, &T)> {
+        let (frame_number, index, sequence) = match plan {
+            Plan::Again { sequence } => {
+                let flight = &self.flight[(sequence - self.base) as usize];
+                (flight.frame, flight.index, sequence)
+            }
+            Plan::Next => (self.cursor.0, self.cursor.1, self.base + self.flight.len() as u64),
+            Plan::Acknowledge | Plan::Probe => return None,
+        };
+        let frame = &self.frames[(frame_number - self.first_frame) as usize];
+        let fragment_bytes = if frame.fragment_bytes == 0 { self.fragment_bytes } else { frame.fragment_bytes };
+        let fragment = Fragment { sequence, index, body_bytes: frame.body_bytes, fragment_bytes };
+        frame.content.as_ref().map(|content| (fragment, content))
+    }
+
+    /// What every datagram says besides.
+    #[inline]
+    pub fn acknowledgement(&self) -> &Acknowledgement {
+        &self.owed.acknowledgement
+    }
+
+    /// Whether more waits than may go, so that the other side shall acknowledge soon.
+    #[inline]
+    pub fn is_held_back(&self) -> bool {
+        let unsent = self.cursor.0 + 1 < self.first_frame + self.frames.len() as u64
+            || self.frames.back().is_some_and(|frame| u64::from(frame.body_bytes) > u64::from(self.fragment_bytes));
+        unsent
+            && (self.under_way * 2 >= self.congestion.window || self.under_way_bytes * 2 >= u64::from(self.room_bytes))
+    }
+
+    /// The plan was carried out.
+    #[inline]
+    pub fn sent(&mut self, plan: Plan, now: Nanoseconds) {
+        self.owed.fragments = 0;
+        self.owed.due = NEVER;
+        let at = match plan {
+            Plan::Acknowledge => return,
+            Plan::Probe => {
+                self.probe_wanted = false;
+                return;
+            }
+            Plan::Again { sequence } => {
+                self.lost -= 1;
+                self.resent += 1;
+                (sequence - self.base) as usize
+            }
+            Plan::Next => self.take_off(),
+        };
+        self.transmissions += 1;
+        let flight = &mut self.flight[at];
+        flight.state = State::UnderWay;
+        flight.sends += 1;
+        flight.sent_at = now;
+        flight.transmission = self.transmissions;
+        self.under_way += 1;
+        self.under_way_bytes += u64::from(flight.cost);
+        self.resend_due = self.resend_due.min(now + self.round_trip.resend_ns());
+        let interval_ns = self.congestion.interval_ns;
+        self.paced_from = self.paced_from.max(now.saturating_sub(BURST * interval_ns)) + interval_ns;
+    }
+
+    /// An authentic datagram came, whatever is in it.
+    #[inline]
+    pub fn heard(&mut self, now: Nanoseconds) {
+        self.heard_at = now;
+        self.probes_unanswered = 0;
+    }
+
+    /// A fragment came, or a probe: this is what is here now. `at_once` when the other side waits for it.
+    #[inline]
+    pub fn owe(&mut self, now: Nanoseconds, acknowledgement: Acknowledgement, at_once: bool) {
+        self.owed.fragments += 1;
+        let soon = at_once || acknowledgement.has_gap() || self.owed.fragments >= UNACKNOWLEDGED_MAX;
+        self.owed.acknowledgement = acknowledgement;
+        self.owed.due = self.owed.due.min(if soon { now } else { now + ACKNOWLEDGE_NS });
+    }
+
+    /// Takes what the other side says is there; `release` gets the contents of frames that arrived.
+    #[inline]
+    pub fn acknowledged(
+        &mut self,
+        now: Nanoseconds,
+        acknowledgement: &Acknowledgement,
+        mut release: impl FnMut(T),
+    ) -> Result<(), Inconsistent> {
+        let next = self.base + self.flight.len() as u64;
+        if acknowledgement.cumulative > next {
+            return Err(Inconsistent);
+        }
+        if acknowledgement.cumulative >= self.base {
+            self.room_bytes = acknowledgement.room_bytes;
+        }
+        let was_full = self.under_way * 2 >= self.congestion.window;
+        let (mut count, mut sample) = (0, None);
+        while self.base < acknowledgement.cumulative {
+            self.acknowledge(0, &mut count, &mut sample, &mut release);
+            self.flight.pop_front();
+            self.base += 1;
+        }
+        // An older one than the last has an older base, and its bits lie below.
+        let shift = self.base - acknowledgement.cumulative;
+        if acknowledgement.has_gap() {
+            for word in 0..WORDS {
+                let mut bits = acknowledgement.beyond[word];
+                while bits != 0 {
+                    let ahead = (word * 64) as u64 + u64::from(bits.trailing_zeros());
+                    bits &= bits - 1;
+                    if ahead >= shift && ahead - shift < self.flight.len() as u64 {
+                        self.acknowledge((ahead - shift) as usize, &mut count, &mut sample, &mut release);
+                    }
+                }
+            }
+            while self.flight.front().is_some_and(|flight| flight.state == State::Acknowledged) {
+                self.flight.pop_front();
+                self.base += 1;
+            }
+        }
+        if count > 0 {
+            if let Some(sent_at) = sample {
+                self.round_trip.measure(now.saturating_sub(sent_at));
+            }
+            if std::mem::take(&mut self.round_trip.doublings) > 0 {
+                // What is under way was given longer than it is given now.
+                self.resend_due = self.resend_due.min(now + self.round_trip.resend_ns());
+            }
+            self.learn(count, was_full);
+        }
+        Ok(())
+    }
+
+    /// Does what is due by the clock.
+    pub fn tick(&mut self, now: Nanoseconds) {
+        if self.resend_due <= now {
+            self.time_out(now);
+        }
+        if self.probe_due <= now {
+            let quiet = now.saturating_sub(self.heard_at) >= PROBE_NS;
+            if quiet {
+                self.probe_wanted = true;
+                self.probes_unanswered += 1;
+            }
+            self.probe_due = PROBE_NS + if quiet { now } else { self.heard_at };
+        }
+    }
+
+    /// Asks the other side for a word at `due` if it says none until then.
+    pub fn probe_by(&mut self, due: Nanoseconds) {
+        self.heard_at = self.heard_at.min(due.saturating_sub(PROBE_NS));
+        self.probe_due = self.probe_due.min(due);
+    }
+
+    /// When [`Self::tick`], or [`Self::next`], may have something to do at the latest.
+    #[inline]
+    pub fn due(&self) -> Nanoseconds {
+        let resend = if self.under_way > 0 { self.resend_due } else { NEVER };
+        let paced = if self.under_way >= BURST && self.has_room() && self.unsent() { self.paced_from } else { NEVER };
+        resend.min(self.owed.due).min(self.probe_due).min(paced)
+    }
+
+    /// Probes in a row that nothing came after.
+    pub fn probes_unanswered(&self) -> u32 {
+        self.probes_unanswered
+    }
+
+    /// Time-outs in a row without any progress.
+    pub fn doublings(&self) -> u32 {
+        self.round_trip.doublings
+    }
+
+    /// Whether something may want to go before the clock says so.
+    #[inline]
+    pub fn has_work(&self, now: Nanoseconds) -> bool {
+        self.unsent() || self.owed.due <= now || self.probe_wanted
+    }
+
+    /// Whether all frames that were submitted have arrived.
+    pub fn is_idle(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// How many fragments were sent for the first time.
+    pub fn fragments(&self) -> u64 {
+        self.base + self.flight.len() as u64
+    }
+
+    /// Fragments before the first one that is not known to have arrived: a measure of progress.
+    pub fn arrived(&self) -> u64 {
+        self.base
+    }
+
+    /// Fragments that are not known to have arrived; never more than [`WINDOW`].
+    pub fn outstanding(&self) -> usize {
+        self.flight.len()
+    }
+
+    /// How many fragments may be under way.
+    pub fn congestion_window(&self) -> u64 {
+        self.congestion.window
+    }
+
+    /// Gives back all that has not arrived.
+    pub fn abandon(&mut self, mut release: impl FnMut(T)) {
+        self.frames.drain(..).filter_map(|frame| frame.content).for_each(&mut release);
+        self.flight.clear();
+        (self.under_way, self.under_way_bytes, self.lost) = (0, 0, 0);
+        (self.resend_due, self.probe_due, self.owed.due) = (NEVER, NEVER, NEVER);
+        self.probe_wanted = false;
+    }
+
+    #[inline]
+    fn unsent(&self) -> bool {
+        self.lost > 0 || self.cursor.0 < self.first_frame + self.frames.len() as u64
+    }
+
+    #[inline]
+    fn may_send(&self, now: Nanoseconds) -> bool {
+        // One may always be under way, or a receiver with little room would get nothing.
+        self.under_way == 0 || (self.has_room() && (self.under_way < BURST || self.paced_from <= now))
+    }
+
+    #[inline]
+    fn has_room(&self) -> bool {
+        self.under_way < self.congestion.window
+            && self.under_way_bytes < u64::from(self.room_bytes)
+            && (self.lost > 0 || (self.flight.len() as u64) < WINDOW)
+    }
+
+    /// The next fragment gets its number; returns its place in flight.
+    #[inline]
+    fn take_off(&mut self) -> usize {
+        let (number, index) = self.cursor;
+        let frame = &mut self.frames[(number - self.first_frame) as usize];
+        if index == 0 {
+            frame.fragment_bytes = self.fragment_bytes;
+        }
+        let (body_bytes, fragment_bytes) = (frame.body_bytes, frame.fragment_bytes);
+        let fragment = Fragment { sequence: 0, index, body_bytes, fragment_bytes };
+        if index == 0 {
+            frame.unacknowledged = fragment.count();
+        }
+        let cost = cost(self.overhead_bytes + fragment.range().len());
+        self.cursor = if index + 1 == fragment.count() { (number + 1, 0) } else { (number, index + 1) };
+        let state = State::UnderWay;
+        self.flight.push_back(Flight { frame: number, index, cost, state, sends: 0, sent_at: 0, transmission: 0 });
+        self.flight.len() - 1
+    }
+
+    #[inline]
+    fn acknowledge(
+        &mut self,
+        at: usize,
+        count: &mut u64,
+        sample: &mut Option<Nanoseconds>,
+        release: &mut impl FnMut(T),
+    ) {
+        let flight = &mut self.flight[at];
+        match flight.state {
+            State::Acknowledged => return,
+            State::Lost => self.lost -= 1,
+            State::UnderWay => {
+                self.under_way -= 1;
+                self.under_way_bytes -= u64::from(flight.cost);
+            }
+        }
+        flight.state = State::Acknowledged;
+        *count += 1;
+        if flight.sends == 1 {
+            // Of one that was sent twice it is not known which of the two arrived.
+            *sample = Some(sample.unwrap_or(0).max(flight.sent_at));
+            self.latest_acknowledged = self.latest_acknowledged.max(flight.transmission);
+        }
+        let frame = &mut self.frames[(flight.frame - self.first_frame) as usize];
+        frame.unacknowledged -= 1;
+        if frame.unacknowledged == 0 {
+            release(frame.content.take().expect("a frame is whole once"));
+            while self.frames.front().is_some_and(|frame| frame.content.is_none()) {
+                self.frames.pop_front();
+                self.first_frame += 1;
+            }
+        }
+    }
+
+    /// What an acknowledgement of something new says about losses and about the way.
+    #[inline]
+    fn learn(&mut self, count: u64, was_full: bool) {
+        if self.flight.is_empty() {
+            self.resend_due = NEVER;
+        } else {
+            // With few under way there will never be three later ones (RFC 5827).
+            self.find_losses((self.under_way + count).saturating_sub(1).clamp(1, REORDERED_MAX));
+        }
+        if self.base >= self.congestion.counted_until && was_full {
+            self.congestion.grow(count);
+        }
+        self.congestion.pace(self.round_trip.smoothed_ns);
+    }
+
+    fn find_losses(&mut self, reordered_max: u64) {
+        let next = self.base + self.flight.len() as u64;
+        let mut newest_lost = None;
+        for (flight, sequence) in self.flight.iter_mut().zip(self.base..) {
+            if flight.state == State::UnderWay && flight.transmission + reordered_max <= self.latest_acknowledged {
+                flight.state = State::Lost;
+                self.lost += 1;
+                self.under_way -= 1;
+                self.under_way_bytes -= u64::from(flight.cost);
+                newest_lost = Some(sequence);
+            }
+        }
+        if newest_lost.is_some_and(|sequence| sequence >= self.congestion.counted_until) {
+            self.congestion.threshold = (self.congestion.window / 2).max(CONGESTION_WINDOW_MIN);
+            self.congestion.window = self.congestion.threshold;
+            self.congestion.counted_until = next;
+        }
+    }
+
+    /// Marks what waited too long for a sign.
+    fn time_out(&mut self, now: Nanoseconds) {
+        let resend_ns = self.round_trip.resend_ns();
+        let mut timed_out = false;
+        self.resend_due = NEVER;
+        for flight in self.flight.iter_mut().filter(|flight| flight.state == State::UnderWay) {
+            let due = flight.sent_at.saturating_add(resend_ns);
+            if due <= now {
+                flight.state = State::Lost;
+                self.lost += 1;
+                self.under_way -= 1;
+                self.under_way_bytes -= u64::from(flight.cost);
+                timed_out = true;
+            } else {
+                self.resend_due = self.resend_due.min(due);
+            }
+        }
+        if timed_out {
+            let congestion = &mut self.congestion;
+            // Again and again without an answer is one loss, not many.
+            if self.round_trip.doublings == 0 {
+                congestion.threshold = (congestion.window / 2).max(CONGESTION_WINDOW_MIN);
+            }
+            congestion.window = CONGESTION_WINDOW_MIN;
+            congestion.counted_until = self.base + self.flight.len() as u64;
+            congestion.pace(self.round_trip.smoothed_ns);
+            self.round_trip.doublings = (self.round_trip.doublings + 1).min(16);
+        }
+    }
+}
+
+impl RoundTrip {
+    #[inline]
+    fn measure(&mut self, sample_ns: u64) {
+        if self.smoothed_ns == 0 {
+            self.smoothed_ns = sample_ns.max(1);
+            self.deviation_ns = sample_ns / 2;
+            return;
+        }
+        let difference = self.smoothed_ns.abs_diff(sample_ns);
+        self.deviation_ns = (3 * self.deviation_ns + difference) / 4;
+        self.smoothed_ns = ((7 * self.smoothed_ns + sample_ns) / 8).max(1);
+    }
+
+    /// How long to wait for a sign of a fragment.
+    #[inline]
+    fn resend_ns(&self) -> Nanoseconds {
+        let estimated = match self.smoothed_ns {
+            0 => RESEND_NS_FIRST,
+            smoothed => (smoothed + 4 * self.deviation_ns).max(RESEND_NS_MIN),
+        };
+        (estimated << self.doublings.min(8)).min(RESEND_NS_MAX)
+    }
+}
+
+impl Congestion {
+    fn grow(&mut self, count: u64) {
+        if self.window < self.threshold {
+            self.window += count;
+        } else {
+            self.acknowledged += count;
+            if self.acknowledged >= self.window {
+                self.acknowledged -= self.window;
+                self.window += 1;
+            }
+        }
+        self.window = self.window.min(WINDOW);
+    }
+
+    /// A quarter faster than one window per round trip, or pacing would be what limits.
+    #[inline]
+    fn pace(&mut self, round_trip_ns: u64) {
+        self.interval_ns = round_trip_ns * 4 / (self.window * 5);
+    }
+}

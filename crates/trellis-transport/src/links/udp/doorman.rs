@@ -1,0 +1,442 @@
+//! The doorman: one thread per link that shakes hands by datagrams.
+//!
+//! Promised: a stranger gets no byte, holds no place, and is counted; a peer that knows the secret and is not welcome is
+//! told why, and so is this node's user; once all peers are up the thread sleeps.
+//!
+//! Never done here: carrying frames, touching a connection after it is handed over, except to repeat the last message of
+//! the handshake until the peer has said something.
+//!
+//! The dialler repeats its first message until it is answered; the listener repeats the same answer, byte by byte, to
+//! the same first message from the same address, and to nothing else. An answer is as long as what it answers, and only
+//! who knows the secret gets one, so there is nothing to be gained by a false address, and no cookie is needed. The
+//! third message says that the dialler is alive now, so that a recording never becomes a connection.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use super::UdpOptions;
+use super::delivery::Nanoseconds;
+use super::input::{CONFIRMATION_DATAGRAM_BYTES, HANDSHAKE_MAGIC};
+use super::peers::{Established, Peers};
+use super::sockets::{self, Wire};
+use super::timer;
+use crate::links::Lost;
+use crate::links::admission::{self, Rules};
+use crate::links::descriptors::Descriptor;
+use crate::links::tcp::doorman::spawn_without_signals;
+use crate::links::tcp::sockets::{Received, wait};
+use crate::wrap::secure::{
+    Answering, CONFIRMATION_BYTES, Card, Carrier, Dialling, FIRST_MESSAGE_BYTES, Remembered, SECOND_MESSAGE_BYTES,
+};
+
+/// Answers that are remembered for whoever did not get them.
+const GREETINGS_MAX: usize = 64;
+const GREETING_NS_MAX: Nanoseconds = 60_000_000_000;
+/// Datagrams that are looked at before anything else is.
+const RECEIVES_MAX: usize = 32;
+/// Between two attempts: at first, and at last.
+const AGAIN_NS_MIN: Nanoseconds = 20_000_000;
+const AGAIN_NS_MAX: Nanoseconds = 250_000_000;
+/// After so many the dialler begins anew, with another first message and the next address of the name: somebody may have
+/// been quicker with a copy of the one before.
+const ASKED_MAX: u32 = 20;
+/// So many unanswered messages are trouble worth a word.
+const ASKED_UNTIL_TROUBLE: u32 = 5;
+
+const SECOND_MAGIC: [u8; 8] = *b"trellis\x12";
+const THIRD_MAGIC: [u8; 8] = *b"trellis\x13";
+const SECOND_DATAGRAM_BYTES: usize = SECOND_MAGIC.len() + SECOND_MESSAGE_BYTES;
+const _: () = assert!(SECOND_DATAGRAM_BYTES <= FIRST_MESSAGE_BYTES, "an answer is no longer than what it answers");
+const _: () = assert!(CONFIRMATION_DATAGRAM_BYTES == THIRD_MAGIC.len() + CONFIRMATION_BYTES);
+
+/// See the module text.
+pub(super) struct Doorman {
+    peers: Arc<Peers>,
+    listening: Descriptor,
+    options: UdpOptions,
+    dials: Vec<Dial>,
+    greetings: Vec<Greeting>,
+    remembered: Remembered,
+    /// Addresses of peers that were here: what comes late from there comes from no stranger.
+    known: Vec<SocketAddr>,
+}
+
+/// A peer that this node dials.
+struct Dial {
+    peer: usize,
+    resolved: Vec<SocketAddr>,
+    attempts: usize,
+    due: Nanoseconds,
+    step: Step,
+}
+
+enum Step {
+    /// Not begun, or begun anew.
+    Resting,
+    /// The first message was sent so often.
+    Asking {
+        wire: Wire,
+        address: SocketAddr,
+        dialling: Box<Dialling>,
+        first: Box<[u8; FIRST_MESSAGE_BYTES]>,
+        asked: u32,
+    },
+    /// The peer is up here, and may not have heard that.
+    Confirming { wire: Arc<Wire>, third: [u8; CONFIRMATION_DATAGRAM_BYTES], said: u32 },
+}
+
+/// A first message that was answered.
+struct Greeting {
+    peer: usize,
+    first: [u8; FIRST_MESSAGE_BYTES],
+    address: SocketAddr,
+    second: [u8; SECOND_DATAGRAM_BYTES],
+    deadline: Nanoseconds,
+    /// None if the answer was a refusal.
+    welcome: Option<(Wire, Box<Answering>)>,
+}
+
+/// Starts the thread, with every signal blocked: signals belong to the application's threads.
+pub(super) fn spawn(doorman: Doorman) -> io::Result<JoinHandle<()>> {
+    spawn_without_signals(doorman.peers.node, move || doorman.run())
+}
+
+impl Doorman {
+    pub(super) fn new(peers: Arc<Peers>, listening: Descriptor, options: UdpOptions) -> Doorman {
+        let dial = |peer| Dial { peer, resolved: Vec::new(), attempts: 0, due: 0, step: Step::Resting };
+        // Nodes without an address are not there yet, or went.
+        let dials = (0..peers.node).filter(|&peer| !options.addresses[peer].is_empty()).map(dial).collect();
+        let (greetings, remembered, known) = (Vec::new(), Remembered::new(), Vec::new());
+        Doorman { peers, listening, options, dials, greetings, remembered, known }
+    }
+
+    fn run(mut self) {
+        while !self.peers.closed.load(Ordering::SeqCst) {
+            self.dial_due(timer::now());
+            let (mut waiting, timeout_ms) = self.what_to_wait_for(timer::now());
+            wait(&mut waiting, timeout_ms);
+            if waiting[0].revents != 0 {
+                self.peers.wake.drain();
+            }
+            // Whichever is readable: all are asked, there are few.
+            for index in (0..self.dials.len()).rev() {
+                self.hear_answer(index);
+            }
+            for index in (0..self.greetings.len()).rev() {
+                self.hear_confirmation(index);
+            }
+            self.hear_strangers();
+            let now = timer::now();
+            self.greetings.retain(|greeting| greeting.deadline > now);
+        }
+    }
+
+    fn what_to_wait_for(&self, now: Nanoseconds) -> (Vec<libc::pollfd>, i32) {
+        let entry = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut waiting = vec![entry(self.peers.wake.raw()), entry(self.listening.raw())];
+        let mut next = self.greetings.iter().map(|greeting| greeting.deadline).min().unwrap_or(Nanoseconds::MAX);
+        for dial in &self.dials {
+            next = next.min(dial.due);
+            if let Step::Asking { wire, .. } = &dial.step {
+                waiting.push(entry(wire.socket.raw()));
+            }
+        }
+        let welcome = self.greetings.iter().filter_map(|greeting| greeting.welcome.as_ref());
+        waiting.extend(welcome.map(|(wire, _)| entry(wire.socket.raw())));
+        if next == Nanoseconds::MAX {
+            return (waiting, -1);
+        }
+        // Rounded up: a wait that ends just too early would only turn in circles.
+        let timeout_ms = next.saturating_sub(now).div_ceil(1_000_000);
+        (waiting, i32::try_from(timeout_ms).unwrap_or(i32::MAX))
+    }
+
+    fn dial_due(&mut self, now: Nanoseconds) {
+        let peers = &self.peers;
+        self.dials.retain(|dial| match dial.step {
+            Step::Resting | Step::Asking { .. } => peers.is_absent(dial.peer),
+            Step::Confirming { .. } => peers.is_up(dial.peer) && !peers.was_heard(dial.peer),
+        });
+        for index in 0..self.dials.len() {
+            if self.dials[index].due <= now {
+                self.dial(index, now);
+            }
+        }
+    }
+
+    /// Says the next word to a peer that is dialled.
+    fn dial(&mut self, index: usize, now: Nanoseconds) {
+        let no_answer = no_answer_sentence(&self.options.addresses[self.dials[index].peer]);
+        let dial = &mut self.dials[index];
+        match &mut dial.step {
+            Step::Resting => self.begin(index, now),
+            Step::Asking { wire, first, asked, .. } => {
+                *asked += 1;
+                if *asked == ASKED_UNTIL_TROUBLE {
+                    self.peers.set_trouble(dial.peer, Some(no_answer));
+                }
+                if *asked > ASKED_MAX {
+                    dial.step = Step::Resting;
+                    return;
+                }
+                dial.due = now + again_ns(*asked);
+                wire.send_bytes(now, &first[..]);
+                wire.release(now);
+            }
+            Step::Confirming { wire, third, said } => {
+                *said += 1;
+                dial.due = now + again_ns(*said);
+                wire.send_bytes(now, third);
+            }
+        }
+    }
+
+    /// Looks up the peer's address, takes a socket and says the first message.
+    fn begin(&mut self, index: usize, now: Nanoseconds) {
+        let peer = self.dials[index].peer;
+        let (card, way) = (self.rules().card(peer, false, &self.options.hello), self.way(peer));
+        let text = &self.options.addresses[peer];
+        let dial = &mut self.dials[index];
+        dial.due = now + AGAIN_NS_MAX;
+        let (address, socket) =
+            match dial.next_address(text).and_then(|address| Ok((address, sockets::dial(&address)?))) {
+                Ok(dialled) => dialled,
+                Err(error) => {
+                    let sentence = format!("{text} cannot be reached: {error}");
+                    return self.peers.set_trouble(peer, Some(sentence));
+                }
+            };
+        let Ok((dialling, first)) = Dialling::start(Carrier::Datagrams, &self.options.secret, &card) else { return };
+        let wire = Wire::new(socket, self.options.faults.as_ref(), way);
+        wire.send_bytes(now, &first);
+        dial.due = now + AGAIN_NS_MIN;
+        dial.step = Step::Asking { wire, address, dialling: Box::new(dialling), first: Box::new(first), asked: 0 };
+    }
+
+    /// What a dialled peer says.
+    fn hear_answer(&mut self, index: usize) {
+        let mut room = [0; SECOND_DATAGRAM_BYTES + 1];
+        for _ in 0..RECEIVES_MAX {
+            let Dial { peer, step: Step::Asking { wire, dialling, asked, .. }, .. } = &mut self.dials[index] else {
+                return;
+            };
+            let peer = *peer;
+            let count = match wire.receive(&mut room) {
+                Received::Bytes(count) => count,
+                Received::End => continue,
+                Received::Nothing => return,
+                Received::Failed(_) => {
+                    // Whoever will listen there is just not that far yet: there is no reason to slow down.
+                    *asked = 0;
+                    let sentence = format!("nobody listens at {} yet", self.options.addresses[peer]);
+                    self.peers.set_trouble(peer, Some(sentence));
+                    continue;
+                }
+            };
+            let second = room[..count].strip_prefix(&SECOND_MAGIC).and_then(|second| second.try_into().ok());
+            let finished = second.and_then(|second| dialling.finish(second, self.options.security).ok());
+            let Some((card, keys, confirmation)) = finished else {
+                self.peers.strangers.fetch_add(1, Ordering::Relaxed);
+                continue;
+            };
+            if card.refused {
+                let why = String::from_utf8_lossy(&card.text).into_owned();
+                return self.turn_away_dialled(index, peer, format!("node {peer} refused this node: {why}"));
+            }
+            if let Err(why) = self.judge(peer, &card) {
+                return self.turn_away_dialled(index, peer, format!("node {peer} was refused: {why}"));
+            }
+            let mut third = [0; CONFIRMATION_DATAGRAM_BYTES];
+            third[..THIRD_MAGIC.len()].copy_from_slice(&THIRD_MAGIC);
+            third[THIRD_MAGIC.len()..].copy_from_slice(&confirmation);
+            let dial = &mut self.dials[index];
+            if let Step::Asking { wire, address, .. } = std::mem::replace(&mut dial.step, Step::Resting) {
+                let (now, wire) = (timer::now(), Arc::new(wire));
+                wire.send_bytes(now, &third);
+                dial.step = Step::Confirming { wire: Arc::clone(&wire), third, said: 0 };
+                dial.due = now + AGAIN_NS_MIN;
+                self.peers.install(peer, Established { wire, address, keys, confirmation: None });
+            }
+            return;
+        }
+    }
+
+    /// What comes to this node's own address: first messages, and whatever strangers send.
+    fn hear_strangers(&mut self) {
+        let mut room = [0; FIRST_MESSAGE_BYTES + 1];
+        for _ in 0..RECEIVES_MAX {
+            let Some((count, address)) = sockets::receive_from(self.listening.raw(), &mut room) else { return };
+            let first: Option<&[u8; FIRST_MESSAGE_BYTES]> = room[..count].try_into().ok();
+            let is_known = self.known.contains(&address);
+            let Some(first) = first else {
+                // A peer that was here may still send what it sent before it knew that it is lost.
+                self.peers.strangers.fetch_add(u64::from(!is_known), Ordering::Relaxed);
+                continue;
+            };
+            let again = self.greetings.iter().find(|greeting| greeting.first == *first && greeting.address == address);
+            if let Some(greeting) = again {
+                greeting.answer(&self.listening);
+                continue;
+            }
+            // The same again after it led to a connection: it was on its way twice.
+            if is_known && !first.starts_with(&Carrier::Datagrams.magic()) {
+                continue;
+            }
+            match Answering::read(Carrier::Datagrams, &self.options.secret, first) {
+                Ok((answering, card)) => self.answer(*first, address, Box::new(answering), &card, is_known),
+                Err(_) => {
+                    self.peers.strangers.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Somebody who knows the secret introduced itself: lets it in, or tells it why not.
+    fn answer(
+        &mut self,
+        first: [u8; FIRST_MESSAGE_BYTES],
+        address: SocketAddr,
+        mut answering: Box<Answering>,
+        card: &Card,
+        is_known: bool,
+    ) {
+        let peer = card.from as usize;
+        // A first message that was meant for somebody else, or that was here before, is somebody's
+        // recording: silence, as for any stranger.
+        if card.to as usize != self.peers.node || !self.remembered.is_new(answering.ephemeral()) {
+            self.peers.strangers.fetch_add(u64::from(!is_known), Ordering::Relaxed);
+            return;
+        }
+        let met = !self.peers.is_absent(peer);
+        let verdict = self.rules().judge_dialler(card, met).and_then(|()| self.judge(peer, card));
+        let text = match &verdict {
+            Ok(()) => self.options.hello.clone(),
+            Err(why) => admission::shortened(why),
+        };
+        let reply = self.rules().card(peer, verdict.is_err(), &text);
+        let Ok(message) = answering.answer(&reply) else { return };
+        let mut second = [0; SECOND_DATAGRAM_BYTES];
+        second[..SECOND_MAGIC.len()].copy_from_slice(&SECOND_MAGIC);
+        second[SECOND_MAGIC.len()..].copy_from_slice(&message);
+        let deadline = timer::now() + GREETING_NS_MAX;
+        let mut welcome = None;
+        match verdict {
+            Ok(()) => {
+                // Without a descriptor the dialler is left without an answer, and says its first message again.
+                let Ok(socket) = sockets::answer(&self.listening, &address) else { return };
+                let wire = Wire::new(socket, self.options.faults.as_ref(), self.way(peer));
+                welcome = Some((wire, answering));
+                // Of two attempts of one peer the later one counts.
+                self.greetings.retain(|greeting| greeting.peer != peer || greeting.welcome.is_none());
+            }
+            Err(why) => {
+                self.peers.nodes_refused.fetch_add(1, Ordering::Relaxed);
+                (self.options.refused)(format!("node {peer} was refused: {why}"));
+            }
+        }
+        if self.greetings.len() >= GREETINGS_MAX {
+            self.greetings.remove(0);
+        }
+        let greeting = Greeting { peer, first, address, second, deadline, welcome };
+        greeting.answer(&self.listening);
+        self.greetings.push(greeting);
+    }
+
+    /// Whether a peer that was let in is here.
+    fn hear_confirmation(&mut self, index: usize) {
+        let mut room = [0; FIRST_MESSAGE_BYTES + 1];
+        for _ in 0..RECEIVES_MAX {
+            let greeting = &mut self.greetings[index];
+            let Some((wire, answering)) = &mut greeting.welcome else { return };
+            let count = match wire.receive(&mut room) {
+                Received::Bytes(count) => count,
+                Received::Nothing => return,
+                Received::End | Received::Failed(_) => continue,
+            };
+            if room[..count] == greeting.first {
+                // The answer was lost. (Now that there is a socket for this peer, the kernel puts all it says there.)
+                greeting.answer(&self.listening);
+                continue;
+            }
+            // What it sends besides, before its confirmation came through, it sends again.
+            let third: Option<&[u8; CONFIRMATION_DATAGRAM_BYTES]> = room[..count].try_into().ok();
+            let Some(third) = third.filter(|third| third.starts_with(&THIRD_MAGIC)) else { continue };
+            let tag: &[u8; CONFIRMATION_BYTES] = third[THIRD_MAGIC.len()..].try_into().expect("the rest of it");
+            let Ok(keys) = answering.confirm(tag, self.options.security) else {
+                self.peers.strangers.fetch_add(1, Ordering::Relaxed);
+                continue;
+            };
+            let confirmation = Some(*third);
+            let Greeting { peer, address, welcome, .. } = self.greetings.remove(index);
+            if let Some((wire, _)) = welcome {
+                self.known.push(address);
+                self.peers.install(peer, Established { wire: Arc::new(wire), address, keys, confirmation });
+            }
+            return;
+        }
+    }
+
+    /// What both sides judge.
+    fn judge(&self, peer: usize, card: &Card) -> Result<(), String> {
+        self.rules().judge(peer, card)?;
+        (self.options.admit)(peer, &card.text)
+    }
+
+    fn rules(&self) -> Rules {
+        Rules { node: self.peers.node, nodes: self.peers.count(), security: self.options.security }
+    }
+
+    /// A number for the way from here to a peer.
+    fn way(&self, peer: usize) -> u64 {
+        (self.peers.node * self.peers.count() + peer) as u64
+    }
+
+    /// A peer this node dialled and that will not be: told once, never dialled again.
+    fn turn_away_dialled(&mut self, index: usize, peer: usize, why: String) {
+        drop(self.dials.swap_remove(index));
+        self.peers.nodes_refused.fetch_add(1, Ordering::Relaxed);
+        self.peers.give_up(peer, Lost::NodeRefused { why: why.clone() });
+        (self.options.refused)(why);
+    }
+}
+
+impl Greeting {
+    fn answer(&self, listening: &Descriptor) {
+        match &self.welcome {
+            Some((wire, _)) => {
+                wire.send_bytes(timer::now(), &self.second);
+            }
+            None => sockets::send_to(listening.raw(), &self.second, &self.address),
+        }
+    }
+}
+
+impl Dial {
+    /// The addresses of a name in turn; a name is looked up until that succeeds once.
+    fn next_address(&mut self, text: &str) -> io::Result<SocketAddr> {
+        if self.resolved.is_empty() {
+            self.resolved = text.to_socket_addrs()?.collect();
+        }
+        let count = self.resolved.len();
+        let Some(address) = self.resolved.get(self.attempts % count.max(1)) else {
+            return Err(io::Error::other("the name has no address"));
+        };
+        self.attempts += 1;
+        Ok(*address)
+    }
+}
+
+fn again_ns(times: u32) -> Nanoseconds {
+    (AGAIN_NS_MIN << times.min(8)).min(AGAIN_NS_MAX)
+}
+
+fn no_answer_sentence(address: &str) -> String {
+    format!(
+        "{address} does not answer: its process is not that far yet, has another secret, or is no node of this cluster"
+    )
+}
+
+const _: () = assert!(HANDSHAKE_MAGIC.len() + 1 == SECOND_MAGIC.len());

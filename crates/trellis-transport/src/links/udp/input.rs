@@ -1,0 +1,286 @@
+//! The receiving half of one peer: from datagrams to frames in their places.
+//!
+//! Promised: only what is authentic and was not here before is shown to the receiver or written anywhere; a fragment
+//! is copied to where the receiver said when its frame began; a frame is delivered once, when all of it is there;
+//! nothing is allocated for a frame that comes in one datagram.
+//!
+//! Never done here: waiting, sending, taking the lock of the sending half.
+//!
+//! A datagram is received into a buffer and copied to its place from there. It cannot be received in place: only when it
+//! is open is it known where it belongs, and whether it may be written at all.
+
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::datagram::{Content, Reader};
+use super::delivery::{Acknowledgement, Arrival, Fragment, Receiver};
+use super::sockets::{self, DATAGRAM_BYTES_MAX, Wire};
+use crate::links::tcp::sockets::Received;
+use crate::links::{Lost, Placement, Sink};
+use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX};
+
+/// Bytes of a third message of the handshake as it travels.
+pub(super) const CONFIRMATION_DATAGRAM_BYTES: usize = 24;
+/// What messages of the handshake begin with.
+pub(super) const HANDSHAKE_MAGIC: [u8; 7] = *b"trellis";
+
+/// The receiving half. Everything happens under its lock.
+pub(super) struct Input {
+    peer: usize,
+    connection: Option<Connection>,
+    announced: bool,
+    /// Set by who noticed; reported to the sink once.
+    pub(super) loss: Option<Lost>,
+    pub(super) loss_reported: bool,
+}
+
+/// What a poll brought for one peer.
+#[derive(Default)]
+pub(super) struct Harvest {
+    /// Whether any part of a frame came.
+    pub(super) came: bool,
+    pub(super) frames: u64,
+    pub(super) bytes: u64,
+    pub(super) lost: Option<Lost>,
+    pub(super) refused: bool,
+}
+
+/// What one system call brought.
+pub(super) enum Step {
+    Nothing,
+    /// The kernel heard that nobody listens at the peer's address.
+    NobodyThere,
+    Failed(Lost),
+    /// Not from the peer, changed, or here before: dropped.
+    Foreign,
+    /// A message of the handshake, late or again: dropped.
+    Handshake,
+    /// The peer repeats the last message of the handshake: it did not hear from this node yet.
+    Confirmation,
+    Datagram(Content, Range<usize>),
+}
+
+struct Connection {
+    wire: Arc<Wire>,
+    reader: Reader,
+    receiver: Receiver<Place>,
+    room_bytes: u32,
+    staging: Box<[u8; DATAGRAM_BYTES_MAX]>,
+    /// The message that made this connection, where the peer dialled.
+    confirmation: Option<[u8; CONFIRMATION_DATAGRAM_BYTES]>,
+    /// Buffers of inline bodies that come in several datagrams.
+    spare: Vec<Box<[u8; INLINE_BODY_BYTES_MAX]>>,
+}
+
+/// Where a frame goes that comes in several datagrams.
+struct Place {
+    header: [u8; HEADER_BYTES],
+    pointer: *mut u8,
+    bytes: usize,
+    inline: Option<Box<[u8; INLINE_BODY_BYTES_MAX]>>,
+}
+
+// SAFETY: the pointer is written only under the lock of the receiving half; the sink promised that nobody else uses
+// these bytes until the frame is delivered.
+unsafe impl Send for Place {}
+
+impl Input {
+    pub(super) fn new(peer: usize) -> Input {
+        Input { peer, connection: None, announced: false, loss: None, loss_reported: false }
+    }
+
+    /// The connection is up: from now on frames can come.
+    pub(super) fn start(
+        &mut self,
+        wire: Arc<Wire>,
+        reader: Reader,
+        confirmation: Option<[u8; CONFIRMATION_DATAGRAM_BYTES]>,
+    ) {
+        assert!(self.connection.is_none() && !self.loss_reported, "a peer connects once");
+        let room_bytes = sockets::room_bytes(wire.socket.raw());
+        let staging = vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice().try_into().expect("as long as was asked for");
+        let (receiver, spare) = (Receiver::default(), Vec::new());
+        self.connection = Some(Connection { wire, reader, receiver, room_bytes, staging, confirmation, spare });
+    }
+
+    /// Nothing comes any more.
+    pub(super) fn end(&mut self) -> Option<Arc<Wire>> {
+        self.connection.take().map(|connection| connection.wire)
+    }
+
+    /// Tells the sink, once, that the peer is up.
+    #[inline]
+    pub(super) fn announce(&mut self, sink: &mut dyn Sink) {
+        if !self.announced && self.connection.is_some() {
+            self.announced = true;
+            sink.connected(self.peer);
+        }
+    }
+
+    /// Receives one datagram and opens it.
+    #[inline]
+    pub(super) fn receive(&mut self) -> Step {
+        let Some(connection) = &mut self.connection else { return Step::Nothing };
+        let count = match connection.wire.receive(&mut connection.staging[..]) {
+            Received::Bytes(count) => count,
+            Received::Nothing => return Step::Nothing,
+            // A datagram without a byte.
+            Received::End => return Step::Foreign,
+            Received::Failed(error) if sockets::is_refusal(&error) => return Step::NobodyThere,
+            Received::Failed(error) => return Step::Failed(Lost::Broken { why: error.to_string() }),
+        };
+        let datagram = &mut connection.staging[..count];
+        if datagram.starts_with(&HANDSHAKE_MAGIC) {
+            let known = connection.confirmation.is_some_and(|known| known == *datagram);
+            return if known { Step::Confirmation } else { Step::Handshake };
+        }
+        match connection.reader.read(datagram) {
+            Ok((content, range)) => Step::Datagram(content, range),
+            Err(_) => Step::Foreign,
+        }
+    }
+
+    /// Notes that a fragment came and says what it is.
+    #[inline]
+    pub(super) fn accept(&mut self, fragment: &Fragment, bytes: usize) -> Arrival {
+        let Some(connection) = &mut self.connection else { return Arrival::OutOfReach };
+        connection.receiver.accept(fragment, bytes)
+    }
+
+    /// What is here now.
+    #[inline]
+    pub(super) fn acknowledgement(&self) -> Acknowledgement {
+        let Some(connection) = &self.connection else { return Acknowledgement::default() };
+        connection.receiver.acknowledgement(connection.room_bytes)
+    }
+
+    /// Whether a peer that sent so many fragments and left had been heard to the end.
+    pub(super) fn has_all(&self, count: u64) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.receiver.has_all(count))
+    }
+
+    /// Puts a fragment in its place, and delivers its frame if that was all of it; whether it was.
+    #[inline]
+    pub(super) fn take(
+        &mut self,
+        fragment: &Fragment,
+        header: &[u8; HEADER_BYTES],
+        arrival: Arrival,
+        range: Range<usize>,
+        sink: &mut dyn Sink,
+        harvest: &mut Harvest,
+    ) -> Result<bool, Lost> {
+        let peer = self.peer;
+        let Some(connection) = &mut self.connection else { return Ok(false) };
+        let refuse = |why: &str| Err(Lost::FrameRefused { why: why.to_owned() });
+        match arrival {
+            Arrival::Duplicate | Arrival::OutOfReach => Ok(false),
+            Arrival::Inconsistent => {
+                harvest.refused = true;
+                refuse("its fragments contradict each other")
+            }
+            Arrival::Whole => {
+                let placement = place(peer, header, fragment.body_bytes as usize, sink, harvest)?;
+                let body = &connection.staging[range];
+                let shown = match placement {
+                    Placement::At { pointer, .. } => {
+                        // SAFETY: the sink said that so many bytes may be written there, and nobody else uses them.
+                        unsafe { pointer.copy_from_nonoverlapping(body.as_ptr(), body.len()) };
+                        &[]
+                    }
+                    Placement::Inline(_) | Placement::Nothing => body,
+                };
+                harvest.count(body.len());
+                sink.deliver(peer, header, shown);
+                Ok(true)
+            }
+            Arrival::First => {
+                let placement = place(peer, header, fragment.body_bytes as usize, sink, harvest)?;
+                let place = connection.make_place(header, placement, fragment.body_bytes as usize);
+                place.put(fragment, &connection.staging[range]);
+                connection.receiver.open(fragment, place);
+                harvest.came = true;
+                Ok(false)
+            }
+            Arrival::Later { slot } => {
+                let Connection { receiver, staging, .. } = connection;
+                let place = receiver.place(slot);
+                if place.header != *header {
+                    harvest.refused = true;
+                    return refuse("its fragments contradict each other");
+                }
+                place.put(fragment, &staging[range]);
+                harvest.came = true;
+                let Some(place) = receiver.finish(slot) else { return Ok(false) };
+                harvest.count(place.bytes);
+                let shown = place.inline.as_ref().map_or(&[][..], |inline| &inline[..place.bytes]);
+                sink.deliver(peer, &place.header, shown);
+                connection.spare.extend(place.inline);
+                Ok(true)
+            }
+        }
+    }
+}
+
+impl Connection {
+    fn make_place(&mut self, header: &[u8; HEADER_BYTES], placement: Placement, bytes: usize) -> Place {
+        let mut inline = None;
+        let pointer = match placement {
+            Placement::At { pointer, .. } => pointer,
+            Placement::Inline(_) | Placement::Nothing => {
+                let spare = self.spare.pop().unwrap_or_else(|| Box::new([0; INLINE_BODY_BYTES_MAX]));
+                inline.insert(spare).as_mut_ptr()
+            }
+        };
+        Place { header: *header, pointer, bytes, inline }
+    }
+}
+
+impl Place {
+    fn put(&self, fragment: &Fragment, bytes: &[u8]) {
+        let range = fragment.range();
+        assert!(range.end <= self.bytes && range.len() == bytes.len(), "checked when the fragment was accepted");
+        // SAFETY: within the bytes that the sink gave, or our own buffer, which is as long; nobody else uses them.
+        unsafe { self.pointer.add(range.start).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+}
+
+/// Asks where the body goes, and checks that it fits there exactly.
+#[inline]
+fn place(
+    peer: usize,
+    header: &[u8; HEADER_BYTES],
+    body_bytes: usize,
+    sink: &mut dyn Sink,
+    harvest: &mut Harvest,
+) -> Result<Placement, Lost> {
+    let placement = sink.place(peer, header).map_err(|refused| {
+        harvest.refused = true;
+        Lost::FrameRefused { why: refused.why.into_owned() }
+    })?;
+    let (bytes, bytes_max) = match placement {
+        Placement::Nothing => (0, 0),
+        Placement::Inline(bytes) => (bytes, INLINE_BODY_BYTES_MAX),
+        Placement::At { bytes, .. } => (bytes, BODY_BYTES_MAX),
+    };
+    if bytes > bytes_max {
+        harvest.refused = true;
+        return Err(Lost::FrameRefused { why: format!("its body of {bytes} bytes is longer than any frame may be") });
+    }
+    if bytes != body_bytes {
+        harvest.refused = true;
+        return Err(Lost::FrameRefused { why: format!("its body has {body_bytes} bytes and its header says {bytes}") });
+    }
+    Ok(placement)
+}
+
+impl Harvest {
+    #[inline]
+    fn count(&mut self, body_bytes: usize) {
+        self.came = true;
+        self.frames += 1;
+        self.bytes += (HEADER_BYTES + body_bytes) as u64;
+    }
+}

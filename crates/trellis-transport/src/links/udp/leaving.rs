@@ -1,0 +1,130 @@
+//! The end of a link: all that waits is delivered, and the peers are told.
+//!
+//! Promised: gives up after a second without progress, or ten in all; two nodes that leave at once do not wait for each
+//! other.
+//!
+//! Never done here: delivering anything. What comes meanwhile is acknowledged, so that its sender can leave too, and
+//! thrown away.
+
+use std::sync::atomic::Ordering;
+
+use super::delivery::Nanoseconds;
+use super::input::Step;
+use super::peers::{Peers, lock, try_lock};
+use super::timer;
+use crate::links::Lost;
+use crate::links::tcp::sockets;
+
+/// Leaving is given up when nothing was acknowledged for so long: the peer's process is stopped or gone.
+const STALL_NS_MAX: Nanoseconds = 1_000_000_000;
+/// And in any case after this.
+const LEAVE_NS_MAX: Nanoseconds = 10_000_000_000;
+/// Farewells until one is answered; each waits twice as long as the one before. A peer that hears none of them learns
+/// from its kernel that nobody listens here any more.
+const FAREWELLS_MAX: u32 = 5;
+const FAREWELL_NS_FIRST: Nanoseconds = 3_000_000;
+const RECEIVES_MAX: usize = 256;
+
+/// One peer that is being left.
+struct Leaving {
+    peer: usize,
+    farewells: u32,
+    next: Nanoseconds,
+    /// The peer knows, or is gone itself.
+    answered: bool,
+}
+
+/// Sends what waits and ends every connection. `closed` is set: polls do nothing any more.
+pub(super) fn leave_all(peers: &Peers) {
+    let start = timer::now();
+    let mut moved = (u64::MAX, start);
+    let mut leaving: Vec<Leaving> = (0..peers.count())
+        .filter(|&peer| peers.is_up(peer))
+        .map(|peer| Leaving { peer, farewells: 0, next: 0, answered: false })
+        .collect();
+    while !leaving.is_empty() {
+        let now = timer::now();
+        let (mut progress, mut next) = (0, now + 20_000_000);
+        leaving.retain_mut(|one| one.step(peers, now, &mut progress, &mut next));
+        progress += leaving.iter().map(|one| u64::from(one.farewells)).sum::<u64>();
+        if progress != moved.0 {
+            moved = (progress, now);
+        }
+        if now - moved.1 >= STALL_NS_MAX || now - start >= LEAVE_NS_MAX {
+            break;
+        }
+        let mut wait: Vec<_> = leaving
+            .iter()
+            .filter_map(|one| lock(&peers.peers[one.peer].output).socket())
+            .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+            .collect();
+        sockets::wait(&mut wait, next.saturating_sub(now).div_ceil(1_000_000).max(1) as i32);
+    }
+    // Those that did not take all of it are told, for what it is worth.
+    for one in &leaving {
+        lock(&peers.peers[one.peer].output).say_bye(timer::now());
+    }
+    for (index, peer) in peers.peers.iter().enumerate() {
+        let Some(mut input) = try_lock(&peer.input) else { continue };
+        peers.retire(index, &mut input, Lost::ClosedHere);
+        peer.mark_lost();
+    }
+}
+
+impl Leaving {
+    /// Whether it goes on.
+    fn step(&mut self, peers: &Peers, now: Nanoseconds, progress: &mut u64, next: &mut Nanoseconds) -> bool {
+        self.listen(peers, now);
+        let mut output = lock(&peers.peers[self.peer].output);
+        output.tick(now);
+        if output.doom.is_some() || self.answered {
+            // So that it does not wait for an answer either.
+            output.say_bye(now);
+            return false;
+        }
+        let (idle, arrived) = output.progress();
+        *progress += arrived;
+        *next = (*next).min(output.due());
+        if let Some(wire) = output.wire() {
+            wire.release(now);
+            *next = (*next).min(wire.due().unwrap_or(Nanoseconds::MAX));
+        }
+        if idle && self.next <= now {
+            if self.farewells == FAREWELLS_MAX {
+                return false;
+            }
+            output.say_bye(now);
+            self.next = now + (FAREWELL_NS_FIRST << self.farewells);
+            self.farewells += 1;
+        }
+        if idle {
+            *next = (*next).min(self.next);
+        }
+        true
+    }
+
+    /// Takes what the peer acknowledges, and acknowledges what it sends. A callback that is still running holds the
+    /// receiving half; then nothing is heard.
+    fn listen(&mut self, peers: &Peers, now: Nanoseconds) {
+        let peer = &peers.peers[self.peer];
+        let Some(mut input) = try_lock(&peer.input) else { return };
+        for _ in 0..RECEIVES_MAX {
+            match input.receive() {
+                Step::Nothing => return,
+                Step::Handshake | Step::Foreign => {}
+                Step::NobodyThere => lock(&peer.output).nobody_there(now),
+                Step::Failed(_) => {
+                    self.answered = true;
+                    return;
+                }
+                Step::Confirmation => lock(&peer.output).owe_word(now, input.acknowledgement()),
+                Step::Datagram(content, range) => {
+                    peer.packets_in.fetch_add(1, Ordering::Relaxed);
+                    let arrival = content.fragment.as_ref().map(|(fragment, _)| input.accept(fragment, range.len()));
+                    let heard = lock(&peer.output).heard(now, &content, arrival, input.acknowledgement());
+                    self.answered |= content.bye.is_some() || heard.is_err();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,570 @@
+//! All peers of one node: their state, their two halves, the timer, and the descriptor that tells when to poll.
+//!
+//! Promised: a peer goes from absent to up to lost, or from absent to lost, and never back; the sink hears of each step
+//! once. What is due by the clock is done by whoever polls: the descriptor is readable then.
+//!
+//! Never done here: connecting (the doorman does, and hands the connection to [`Peers::install`]).
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+
+use super::datagram::{Reader, Writer};
+use super::delivery::Nanoseconds;
+use super::input::{CONFIRMATION_DATAGRAM_BYTES, Harvest, Input, Step};
+use super::output::Output;
+use super::sockets::Wire;
+use super::timer::{self, Timer};
+use crate::links::descriptors::{Epoll, Event};
+use crate::links::{LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink};
+use crate::wrap::secure::Keys;
+use crate::{BODY_BYTES_MAX, HEADER_BYTES};
+
+/// Datagrams of one peer in one poll, so that a fast peer does not starve the others.
+const RECEIVES_PER_POLL_MAX: usize = 32;
+/// Up to so many peers are asked one by one; beyond, asking epoll who has something is cheaper.
+const ASKED_ONE_BY_ONE_MAX: usize = 2;
+/// Before another try to look after a peer whose receiving half was busy.
+const AGAIN_NS: Nanoseconds = 1_000_000;
+/// Farewells to a peer that does not know yet that it is lost: one of them arrives.
+const FAREWELLS: usize = 5;
+const NEWS_TOKEN: u64 = u64::MAX;
+const TIMER_TOKEN: u64 = u64::MAX - 1;
+const NEVER: Nanoseconds = Nanoseconds::MAX;
+
+const ABSENT: u8 = 0;
+const UP: u8 = 1;
+const LOST: u8 = 2;
+
+/// See the module text.
+pub(super) struct Peers {
+    pub(super) node: usize,
+    /// Readable when a poll would do something.
+    pub(super) epoll: Epoll,
+    /// Wakes the doorman.
+    pub(super) wake: Event,
+    pub(super) closed: AtomicBool,
+    pub(super) strangers: AtomicU64,
+    pub(super) nodes_refused: AtomicU64,
+    pub(super) peers: Vec<Peer>,
+    pub(super) timer: Timer,
+    /// Peers that came up or were given up since the last poll; `news` is how many, so that a poll
+    /// without news takes no lock.
+    arrivals: Mutex<Vec<usize>>,
+    news: AtomicUsize,
+    news_event: Event,
+    up: AtomicUsize,
+}
+
+pub(super) struct Peer {
+    state: AtomicU8,
+    /// The socket is full and something waits; changed only under the lock of `output`.
+    waits: AtomicBool,
+    /// An authentic datagram came.
+    heard: AtomicBool,
+    pub(super) input: Mutex<Input>,
+    pub(super) output: Mutex<Output>,
+    trouble: Mutex<Option<String>>,
+    frames_in: AtomicU64,
+    frames_out: AtomicU64,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+    frames_refused: AtomicU64,
+    pub(super) packets_in: AtomicU64,
+    packets_duplicate: AtomicU64,
+    packets_refused: AtomicU64,
+}
+
+/// A connection that passed the handshake.
+pub(super) struct Established {
+    pub(super) wire: Arc<Wire>,
+    pub(super) address: SocketAddr,
+    pub(super) keys: Keys,
+    /// What the peer said last, where it dialled.
+    pub(super) confirmation: Option<[u8; CONFIRMATION_DATAGRAM_BYTES]>,
+}
+
+impl Established {
+    /// Both directions get numbers of their own out of the hash of the handshake. The topmost bit is set, so that none
+    /// is taken for a message of a handshake.
+    fn halves(keys: Keys, dialled_here: bool) -> (Writer, Reader) {
+        let word = |at: usize| {
+            let bytes: [u8; 8] = keys.exchange[at..at + 8].try_into().expect("eight bytes");
+            u64::from_le_bytes(bytes) | 1 << 63
+        };
+        let (from_dialler, from_listener) = (word(0), word(8));
+        let (outward, inward) =
+            if dialled_here { (from_dialler, from_listener) } else { (from_listener, from_dialler) };
+        (Writer::new(outward, keys.sealer.into_cipher()), Reader::new(inward, keys.opener.into_cipher()))
+    }
+}
+
+impl Peers {
+    pub(super) fn new(node: usize, nodes: usize) -> io::Result<Peers> {
+        let (epoll, news_event, timer) = (Epoll::new()?, Event::new()?, Timer::new()?);
+        epoll.add(news_event.raw(), false, NEWS_TOKEN)?;
+        epoll.add(timer.raw(), false, TIMER_TOKEN)?;
+        Ok(Peers {
+            node,
+            epoll,
+            wake: Event::new()?,
+            closed: AtomicBool::new(false),
+            strangers: AtomicU64::new(0),
+            nodes_refused: AtomicU64::new(0),
+            peers: (0..nodes).map(Peer::new).collect(),
+            timer,
+            arrivals: Mutex::new(Vec::new()),
+            news: AtomicUsize::new(0),
+            news_event,
+            up: AtomicUsize::new(0),
+        })
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.peers.len()
+    }
+
+    pub(super) fn is_up(&self, peer: usize) -> bool {
+        self.peers.get(peer).is_some_and(|peer| peer.is_in(UP))
+    }
+
+    pub(super) fn is_lost(&self, peer: usize) -> bool {
+        self.peers.get(peer).is_some_and(|peer| peer.is_in(LOST))
+    }
+
+    pub(super) fn is_absent(&self, peer: usize) -> bool {
+        self.peers.get(peer).is_some_and(|peer| peer.is_in(ABSENT))
+    }
+
+    /// Whether a peer that this node dialled knows that it is up.
+    pub(super) fn was_heard(&self, peer: usize) -> bool {
+        self.peers[peer].heard.load(Ordering::Acquire)
+    }
+
+    /// In a forked child every descriptor is gone.
+    pub(super) fn is_forked(&self) -> bool {
+        self.epoll.raw() < 0
+    }
+
+    pub(super) fn trouble(&self, peer: usize) -> Option<String> {
+        lock(&self.peers.get(peer)?.trouble).clone()
+    }
+
+    pub(super) fn set_trouble(&self, peer: usize, trouble: Option<String>) {
+        if let Some(peer) = self.peers.get(peer) {
+            *lock(&peer.trouble) = trouble;
+        }
+    }
+
+    #[inline]
+    pub(super) fn send(&self, peer: usize, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<(), SendError> {
+        let bytes = payload.bytes();
+        let Some(to) = self.peers.get(peer) else {
+            return Err(SendError::NoSuchNode { peer, nodes: self.count() });
+        };
+        if peer == self.node {
+            return Err(SendError::ToSelf { node: peer });
+        }
+        if bytes > BODY_BYTES_MAX {
+            return Err(SendError::TooLong { bytes });
+        }
+        if self.closed.load(Ordering::Relaxed) || self.is_forked() {
+            return Err(SendError::Closed);
+        }
+        let mut output = lock(&to.output);
+        output.send(timer::now, header, payload)?;
+        to.frames_out.fetch_add(1, Ordering::Relaxed);
+        to.bytes_out.fetch_add((HEADER_BYTES + bytes) as u64, Ordering::Relaxed);
+        self.note(peer, output);
+        Ok(())
+    }
+
+    pub(super) fn poll(&self, sink: &mut dyn Sink) -> bool {
+        if self.closed.load(Ordering::Relaxed) {
+            return false;
+        }
+        let now = timer::now();
+        let mut came = false;
+        if self.news.load(Ordering::Acquire) > 0 {
+            came |= self.hear_news(now, sink);
+        }
+        if self.timer.is_due(now) {
+            came |= self.serve_timer(now, sink);
+        }
+        if self.up.load(Ordering::Relaxed) <= ASKED_ONE_BY_ONE_MAX {
+            for (index, peer) in self.peers.iter().enumerate() {
+                if peer.is_in(UP) {
+                    came |= self.serve(index, now, sink);
+                }
+            }
+        } else {
+            let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+            let count = self.epoll.ready(&mut events);
+            for event in &events[..count] {
+                if event.u64 < self.count() as u64 {
+                    came |= self.serve(event.u64 as usize, now, sink);
+                }
+            }
+        }
+        came
+    }
+
+    /// Hands over a connection that passed the handshake; false if the peer is not absent any more.
+    pub(super) fn install(&self, peer: usize, established: Established) -> bool {
+        let to = &self.peers[peer];
+        let mut input = lock(&to.input);
+        let mut output = lock(&to.output);
+        if !to.is_in(ABSENT) || self.closed.load(Ordering::SeqCst) {
+            return false;
+        }
+        let Established { wire, address, keys, confirmation } = established;
+        let (writer, reader) = Established::halves(keys, confirmation.is_none());
+        input.start(Arc::clone(&wire), reader, confirmation);
+        output.start(timer::now(), Arc::clone(&wire), writer, address);
+        if self.epoll.add(wire.socket.raw(), false, peer as u64).is_err() {
+            // Without readiness nobody would ever notice frames: better a clear loss.
+            input.loss = Some(Lost::Broken { why: "the kernel takes no more events".into() });
+        }
+        *lock(&to.trouble) = None;
+        to.state.store(UP, Ordering::Release);
+        self.up.fetch_add(1, Ordering::AcqRel);
+        self.note(peer, output);
+        drop(input);
+        self.tell(peer);
+        true
+    }
+
+    /// An absent peer that will never come: reported lost by the next poll.
+    pub(super) fn give_up(&self, peer: usize, why: Lost) {
+        let to = &self.peers[peer];
+        let mut input = lock(&to.input);
+        if !to.is_in(ABSENT) {
+            return;
+        }
+        lock(&to.output).end(why.clone());
+        input.loss = Some(why);
+        to.state.store(LOST, Ordering::Release);
+        drop(input);
+        self.tell(peer);
+    }
+
+    pub(super) fn statistics(&self) -> LinkStatistics {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut all = LinkStatistics {
+            strangers_refused: read(&self.strangers),
+            nodes_refused: read(&self.nodes_refused),
+            ..LinkStatistics::default()
+        };
+        for peer in &self.peers {
+            let output = lock(&peer.output);
+            let (counts, resent) = output.counts();
+            let one = PeerStatistics {
+                frames_in: read(&peer.frames_in),
+                frames_out: read(&peer.frames_out),
+                bytes_in: read(&peer.bytes_in),
+                bytes_out: read(&peer.bytes_out),
+                queued_bytes: output.held_bytes() as u64,
+            };
+            all.frames_in += one.frames_in;
+            all.frames_out += one.frames_out;
+            all.bytes_in += one.bytes_in;
+            all.bytes_out += one.bytes_out;
+            all.frames_refused += read(&peer.frames_refused);
+            all.packets_in += read(&peer.packets_in);
+            all.packets_out += counts.datagrams;
+            all.packets_resent += resent;
+            all.packets_acknowledging += counts.acknowledgements;
+            all.packets_duplicate += read(&peer.packets_duplicate);
+            all.packets_refused += read(&peer.packets_refused);
+            all.peers.push(one);
+        }
+        all
+    }
+
+    /// One peer's share of a poll.
+    #[inline]
+    fn serve(&self, index: usize, now: Nanoseconds, sink: &mut dyn Sink) -> bool {
+        let peer = &self.peers[index];
+        if peer.waits.load(Ordering::Acquire)
+            && let Some(mut output) = try_lock(&peer.output)
+        {
+            output.flush(now);
+            self.note(index, output);
+        }
+        let mut input = match peer.input.try_lock() {
+            Ok(input) => input,
+            Err(TryLockError::WouldBlock) => return false,
+            Err(TryLockError::Poisoned(poisoned)) => {
+                let mut input = poisoned.into_inner();
+                let why = "a callback panicked in the middle of a frame".into();
+                input.loss.get_or_insert(Lost::Broken { why });
+                input
+            }
+        };
+        if !peer.is_in(UP) || self.closed.load(Ordering::Relaxed) {
+            return false;
+        }
+        input.announce(sink);
+        let mut harvest = Harvest { lost: input.loss.clone(), ..Harvest::default() };
+        if harvest.lost.is_none() {
+            self.receive(index, now, &mut input, sink, &mut harvest);
+        }
+        if harvest.frames > 0 {
+            peer.frames_in.fetch_add(harvest.frames, Ordering::Relaxed);
+            peer.bytes_in.fetch_add(harvest.bytes, Ordering::Relaxed);
+        }
+        if let Some(lost) = harvest.lost {
+            peer.frames_refused.fetch_add(u64::from(harvest.refused), Ordering::Relaxed);
+            self.retire(index, &mut input, lost.clone());
+            input.loss_reported = true;
+            sink.lost(index, &lost);
+        }
+        harvest.came
+    }
+
+    /// Receives what is there, within the bounds of one poll. A frame that is complete ends it: the one who polls most
+    /// likely waits for just this frame, and a call to learn that there is nothing more would keep it from that.
+    #[inline]
+    fn receive(
+        &self,
+        index: usize,
+        now: Nanoseconds,
+        input: &mut MutexGuard<'_, Input>,
+        sink: &mut dyn Sink,
+        harvest: &mut Harvest,
+    ) {
+        let peer = &self.peers[index];
+        let mut has_work = false;
+        for _ in 0..RECEIVES_PER_POLL_MAX {
+            match self.receive_one(index, now, input, sink, harvest, &mut has_work) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(lost) => {
+                    harvest.lost = Some(lost);
+                    return;
+                }
+            }
+        }
+        if has_work {
+            let mut output = lock(&peer.output);
+            output.flush(now);
+            self.note(index, output);
+        }
+    }
+
+    /// One datagram; whether there may be more worth asking for.
+    #[inline]
+    fn receive_one(
+        &self,
+        index: usize,
+        now: Nanoseconds,
+        input: &mut MutexGuard<'_, Input>,
+        sink: &mut dyn Sink,
+        harvest: &mut Harvest,
+        has_work: &mut bool,
+    ) -> Result<bool, Lost> {
+        let peer = &self.peers[index];
+        let (content, range) = match input.receive() {
+            Step::Datagram(content, range) => (content, range),
+            Step::Nothing => return Ok(false),
+            Step::Handshake => return Ok(true),
+            Step::Failed(lost) => return Err(lost),
+            Step::Foreign => {
+                peer.packets_refused.fetch_add(1, Ordering::Relaxed);
+                return Ok(true);
+            }
+            Step::NobodyThere => {
+                let mut output = lock(&peer.output);
+                output.nobody_there(now);
+                let doom = output.doom.clone();
+                self.note(index, output);
+                return doom.map_or(Ok(true), Err);
+            }
+            Step::Confirmation => {
+                lock(&peer.output).owe_word(now, input.acknowledgement());
+                *has_work = true;
+                return Ok(true);
+            }
+        };
+        peer.packets_in.fetch_add(1, Ordering::Relaxed);
+        if !peer.heard.load(Ordering::Relaxed) {
+            peer.heard.store(true, Ordering::Release);
+        }
+        let arrival = content.fragment.as_ref().map(|(fragment, _)| input.accept(fragment, range.len()));
+        let mut output = lock(&peer.output);
+        let heard = output.heard(now, &content, arrival, input.acknowledgement());
+        *has_work |= output.has_work(now);
+        if !*has_work {
+            // Otherwise something is sent below, and the timer is set after that.
+            self.timer.set_by(output.due());
+        }
+        drop(output);
+        if heard.is_err() {
+            harvest.refused = true;
+            return Err(Lost::FrameRefused { why: "it acknowledges what was never sent".to_owned() });
+        }
+        let mut complete = false;
+        if let (Some((fragment, header)), Some(arrival)) = (&content.fragment, arrival) {
+            if arrival == super::delivery::Arrival::Duplicate {
+                peer.packets_duplicate.fetch_add(1, Ordering::Relaxed);
+            }
+            complete = input.take(fragment, header, arrival, range, sink, harvest)?;
+        }
+        match content.bye {
+            Some(count) if input.has_all(count) => Err(Lost::Ended),
+            Some(_) => Err(Lost::Truncated),
+            None => Ok(!complete),
+        }
+    }
+
+    /// Does what is due by the clock, for all peers.
+    #[cold]
+    fn serve_timer(&self, now: Nanoseconds, sink: &mut dyn Sink) -> bool {
+        if !self.timer.begin(now) {
+            return false;
+        }
+        let mut came = false;
+        let mut next = NEVER;
+        for (index, peer) in self.peers.iter().enumerate().filter(|(_, peer)| peer.is_in(UP)) {
+            let mut output = lock(&peer.output);
+            output.tick(now);
+            let (doom, wire) = (output.doom.clone(), output.wire());
+            next = next.min(output.due());
+            self.note(index, output);
+            if let Some(wire) = wire {
+                wire.release(now);
+                next = next.min(wire.due().unwrap_or(NEVER));
+            }
+            let Some(doom) = doom else { continue };
+            match try_lock(&peer.input) {
+                Some(mut input) => {
+                    input.loss.get_or_insert(doom);
+                    drop(input);
+                    came |= self.serve(index, now, sink);
+                }
+                None => next = next.min(now + AGAIN_NS),
+            }
+        }
+        self.timer.set_by(next.max(now + 1));
+        came
+    }
+
+    /// Announces peers that came up and reports those that were given up.
+    #[cold]
+    fn hear_news(&self, now: Nanoseconds, sink: &mut dyn Sink) -> bool {
+        let arrivals = {
+            let Some(mut arrivals) = try_lock(&self.arrivals) else { return false };
+            self.news_event.drain();
+            self.news.store(0, Ordering::Release);
+            std::mem::take(&mut *arrivals)
+        };
+        let mut came = false;
+        for index in arrivals {
+            let peer = &self.peers[index];
+            if peer.is_in(UP) {
+                came |= self.serve(index, now, sink);
+                continue;
+            }
+            let Some(mut input) = try_lock(&peer.input) else {
+                self.tell(index);
+                continue;
+            };
+            if let Some(lost) = input.loss.clone()
+                && !input.loss_reported
+            {
+                input.loss_reported = true;
+                sink.lost(index, &lost);
+            }
+        }
+        came
+    }
+
+    fn tell(&self, peer: usize) {
+        let mut arrivals = lock(&self.arrivals);
+        arrivals.push(peer);
+        self.news.store(arrivals.len(), Ordering::Release);
+        self.news_event.signal();
+    }
+
+    /// After anything was done with a sending half: keeps the timer, the flag and the events asked for in step.
+    #[inline]
+    pub(super) fn note(&self, index: usize, output: MutexGuard<'_, Output>) {
+        self.timer.set_by(output.due());
+        let full = output.is_full();
+        if self.peers[index].waits.load(Ordering::Relaxed) != full {
+            self.peers[index].waits.store(full, Ordering::Release);
+            if let Some(socket) = output.socket() {
+                // Fails only when the connection is being retired, and then nothing waits any more.
+                let _ = self.epoll.modify(socket, full, index as u64);
+            }
+        }
+    }
+
+    /// The end of a connection, on this side. The caller holds the receiving half.
+    pub(super) fn retire(&self, index: usize, input: &mut MutexGuard<'_, Input>, why: Lost) {
+        let peer = &self.peers[index];
+        if peer.state.swap(LOST, Ordering::AcqRel) == UP {
+            self.up.fetch_sub(1, Ordering::AcqRel);
+        }
+        let mut output = lock(&peer.output);
+        let farewells = match why {
+            // It has been told, in `close`.
+            Lost::ClosedHere => 0,
+            // It left: all it may still want is to know that this node knows.
+            Lost::Ended | Lost::Truncated => 1,
+            _ => FAREWELLS,
+        };
+        (0..farewells).for_each(|_| output.say_bye(timer::now()));
+        output.end(why);
+        peer.waits.store(false, Ordering::Release);
+        drop(output);
+        if let Some(wire) = input.end() {
+            self.epoll.remove(wire.socket.raw());
+        }
+    }
+}
+
+impl Peer {
+    fn new(index: usize) -> Peer {
+        Peer {
+            state: AtomicU8::new(ABSENT),
+            waits: AtomicBool::new(false),
+            heard: AtomicBool::new(false),
+            input: Mutex::new(Input::new(index)),
+            output: Mutex::new(Output::new(index)),
+            trouble: Mutex::new(None),
+            frames_in: AtomicU64::new(0),
+            frames_out: AtomicU64::new(0),
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+            frames_refused: AtomicU64::new(0),
+            packets_in: AtomicU64::new(0),
+            packets_duplicate: AtomicU64::new(0),
+            packets_refused: AtomicU64::new(0),
+        }
+    }
+
+    #[inline]
+    fn is_in(&self, state: u8) -> bool {
+        self.state.load(Ordering::Acquire) == state
+    }
+
+    pub(super) fn mark_lost(&self) {
+        self.state.store(LOST, Ordering::Release);
+    }
+}
+
+/// Locks held by the link are never left in a state that another thread could not go on from (a receiving half says so
+/// itself), so the flag that a holder panicked carries no news.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}

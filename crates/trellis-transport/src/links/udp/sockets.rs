@@ -1,0 +1,303 @@
+//! The sockets of the udp link: one that hears strangers, and one connected socket for each peer.
+//!
+//! Promised: every socket is non-blocking and closed on `exec` and in a forked child.
+//!
+//! Never done here: keeping state beside the faults of a [`Wire`], waiting.
+//!
+//! A connected socket for each peer, and not one for all: the kernel keeps its route, so that a send costs less; two
+//! threads can receive from two peers at once; every peer has a buffer of its own, so that what may be under way to
+//! this node is known; readiness says which peer has something; and the kernel tells that nobody listens any more
+//! (ICMP) and how large a packet the path takes, which it does on connected sockets only.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::{IntoRawFd, RawFd};
+use std::sync::Mutex;
+
+use super::delivery::Nanoseconds;
+use super::peers::lock;
+use crate::links::descriptors::Descriptor;
+use crate::links::tcp::sockets::{self, Part, Received, Sent, option, set_option, socket_address, widen};
+use crate::wrap::faulty::{Faults, Faulty};
+
+/// A path of a network carries at least this, and a larger one is not believed: a router on the way may take less
+/// and say nothing.
+const NETWORK_PACKET_BYTES: usize = 1500;
+const HEADERS_V4_BYTES: usize = 20 + 8;
+const HEADERS_V6_BYTES: usize = 40 + 8;
+/// On loopback: several fit into the receiver's buffer, whatever its size.
+const LOOPBACK_BYTES_MIN: usize = 8 << 10;
+const LOOPBACK_BYTES_MAX: usize = 60 << 10;
+/// Any datagram fits in there.
+pub(super) const DATAGRAM_BYTES_MAX: usize = 64 << 10;
+
+/// What became of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Gone,
+    /// The socket is full.
+    Full,
+    /// The kernel says that nobody listens there.
+    NobodyThere,
+    /// It did not go and will not soon; as good as lost on the way.
+    Dropped,
+}
+
+/// A socket, and the bad network before it if there shall be one.
+pub(super) struct Wire {
+    pub(super) socket: Descriptor,
+    faulty: Option<Box<Mutex<Faulty>>>,
+}
+
+impl Wire {
+    /// `way` tells the ways of one node from each other.
+    pub(super) fn new(socket: Descriptor, faults: Option<&Faults>, way: u64) -> Wire {
+        let faulty = faults.map(|faults| Box::new(Mutex::new(Faulty::new(faults.clone(), way))));
+        Wire { socket, faulty }
+    }
+
+    /// Sends one datagram.
+    ///
+    /// # Safety
+    ///
+    /// Every part must be readable for its whole length.
+    #[inline]
+    pub(super) unsafe fn send(&self, now: Nanoseconds, parts: &[Part]) -> Outcome {
+        match &self.faulty {
+            // SAFETY: the caller's promise.
+            None => unsafe { send_once(self.socket.raw(), parts) },
+            // SAFETY: the caller's promise.
+            Some(faulty) => unsafe { self.send_faulty(faulty, now, parts) },
+        }
+    }
+
+    pub(super) fn send_bytes(&self, now: Nanoseconds, bytes: &[u8]) -> Outcome {
+        // SAFETY: a slice is readable.
+        unsafe { self.send(now, &[Part::of(bytes)]) }
+    }
+
+    /// Sends what a bad network held back until now.
+    pub(super) fn release(&self, now: Nanoseconds) {
+        if let Some(faulty) = &self.faulty {
+            lock(faulty).release(now, &mut |bytes| {
+                // A bad network may lose this one too.
+                let _ = self.send_plainly(bytes);
+            });
+        }
+    }
+
+    pub(super) fn due(&self) -> Option<Nanoseconds> {
+        lock(self.faulty.as_ref()?).due()
+    }
+
+    #[inline]
+    pub(super) fn receive(&self, room: &mut [u8]) -> Received {
+        sockets::receive(self.socket.raw(), room)
+    }
+
+    /// # Safety
+    ///
+    /// As [`Self::send`].
+    #[cold]
+    unsafe fn send_faulty(&self, faulty: &Mutex<Faulty>, now: Nanoseconds, parts: &[Part]) -> Outcome {
+        let mut datagram = Vec::new();
+        for part in parts {
+            // SAFETY: the caller's promise.
+            datagram.extend_from_slice(unsafe { part.as_slice() });
+        }
+        let mut outcome = Outcome::Gone;
+        lock(faulty).pass(now, &datagram, &mut |bytes| {
+            if self.send_plainly(bytes) == Outcome::NobodyThere {
+                outcome = Outcome::NobodyThere;
+            }
+        });
+        outcome
+    }
+
+    fn send_plainly(&self, bytes: &[u8]) -> Outcome {
+        // SAFETY: a slice is readable.
+        unsafe { send_once(self.socket.raw(), &[Part::of(bytes)]) }
+    }
+}
+
+/// # Safety
+///
+/// As [`Wire::send`].
+#[inline]
+unsafe fn send_once(socket: RawFd, parts: &[Part]) -> Outcome {
+    // SAFETY: the caller's promise.
+    match unsafe { sockets::send_parts(socket, parts) } {
+        // A datagram goes whole or not at all, and none of ours is empty.
+        Sent::Bytes(0) => Outcome::Full,
+        Sent::Bytes(_) => Outcome::Gone,
+        Sent::Failed(error) if is_refusal(&error) => Outcome::NobodyThere,
+        // No route for a moment, a firewall, a packet too long for a path that shrank: all may pass.
+        Sent::Failed(_) => Outcome::Dropped,
+    }
+}
+
+/// Whether the kernel heard from the other machine that nobody listens.
+pub(super) fn is_refusal(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::ECONNREFUSED)
+}
+
+/// Takes over a bound socket.
+pub(super) fn adopt(socket: UdpSocket) -> io::Result<Descriptor> {
+    let socket = Descriptor::adopt(|| socket.into_raw_fd())?;
+    sockets::make_own(socket.raw())?;
+    widen(socket.raw());
+    Ok(socket)
+}
+
+/// A socket of its own for one peer that this node dials.
+pub(super) fn dial(address: &SocketAddr) -> io::Result<Descriptor> {
+    let any: SocketAddr = match address {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = adopt(UdpSocket::bind(any)?)?;
+    connect(&socket, address)?;
+    Ok(socket)
+}
+
+/// A socket of its own for one peer that dialled this node: at the same port as the socket that heard it, so that the
+/// peer, and a firewall in between, see one address. Of two sockets at one port the kernel takes the one that is
+/// connected to the sender.
+pub(super) fn answer(listening: &Descriptor, address: &SocketAddr) -> io::Result<Descriptor> {
+    let (own, length) = own_address(listening.raw())?;
+    let family = i32::from(own.ss_family);
+    let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers are passed.
+    let socket = Descriptor::adopt(|| unsafe { libc::socket(family, kind, 0) })?;
+    // All sockets of the port must allow it, the listening one only for this moment: nobody else shall be able to sit
+    // at this port.
+    set_option(listening.raw(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+    set_option(socket.raw(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+    // SAFETY: `own` holds an address of `length` bytes.
+    let bound = unsafe { libc::bind(socket.raw(), (&raw const own).cast(), length) };
+    let error = io::Error::last_os_error();
+    set_option(listening.raw(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 0);
+    if bound != 0 {
+        return Err(error);
+    }
+    connect(&socket, address)?;
+    widen(socket.raw());
+    Ok(socket)
+}
+
+/// Receives a datagram of whoever sent it; none when there is nothing. Errors of earlier sends mean nothing here.
+pub(super) fn receive_from(socket: RawFd, room: &mut [u8]) -> Option<(usize, SocketAddr)> {
+    loop {
+        // SAFETY: a storage of zeros is a valid empty one.
+        let mut from: libc::sockaddr_storage = unsafe { mem::zeroed() };
+        let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        // SAFETY: `room` and `from` are writable for the lengths given.
+        let count = unsafe {
+            let place = (&raw mut from).cast();
+            libc::recvfrom(socket, room.as_mut_ptr().cast(), room.len(), libc::MSG_DONTWAIT, place, &raw mut length)
+        };
+        match usize::try_from(count) {
+            Ok(count) => match read_address(&from) {
+                Some(address) => return Some((count, address)),
+                None => continue,
+            },
+            Err(_) => match io::Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR | libc::ECONNREFUSED) => {}
+                _ => return None,
+            },
+        }
+    }
+}
+
+/// Sends a datagram to somebody this socket is not connected to; it may be lost like any other.
+pub(super) fn send_to(socket: RawFd, bytes: &[u8], address: &SocketAddr) {
+    let (storage, length) = socket_address(address);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: `bytes` is readable and `storage` holds an address of `length` bytes.
+    unsafe { libc::sendto(socket, bytes.as_ptr().cast(), bytes.len(), flags, (&raw const storage).cast(), length) };
+}
+
+/// Bytes that may wait in the buffer of a socket, as [`super::delivery::cost`] counts them; an eighth is kept back.
+pub(super) fn room_bytes(socket: RawFd) -> u32 {
+    let buffer = option(socket, libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0).unsigned_abs();
+    (buffer - buffer / 8).clamp(16 << 10, 32 << 20)
+}
+
+/// The longest datagram that is sent over a connected socket.
+///
+/// The kernel knows the path's packet size as far as routers have told it (IP_MTU). Loopback takes 64 KiB, and then a
+/// page goes in one datagram; of any other path no more than 1,500 bytes are believed. Packets carry the mark that
+/// routers shall not cut them, unless they are longer than what the kernel knows: then it cuts them itself
+/// (IP_PMTUDISC_WANT), so that fragments that were cut for a larger path still arrive.
+pub(super) fn datagram_bytes(socket: RawFd, address: &SocketAddr) -> usize {
+    let (level, name, headers) = match address {
+        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU, HEADERS_V4_BYTES),
+        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU, HEADERS_V6_BYTES),
+    };
+    let known = option(socket, level, name).map_or(NETWORK_PACKET_BYTES, |value| value.unsigned_abs() as usize);
+    if address.ip().is_loopback() {
+        let share = room_bytes(socket) as usize / 8;
+        return (known.saturating_sub(headers)).min(share.clamp(LOOPBACK_BYTES_MIN, LOOPBACK_BYTES_MAX)).max(512);
+    }
+    known.min(NETWORK_PACKET_BYTES).saturating_sub(headers).max(512)
+}
+
+/// The path may take less than it seems to: from now on routers may cut the packets.
+pub(super) fn let_routers_cut(socket: RawFd, address: &SocketAddr) {
+    match address {
+        SocketAddr::V4(_) => {
+            set_option(socket, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT);
+        }
+        SocketAddr::V6(_) => {
+            set_option(socket, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DONT);
+        }
+    }
+}
+
+fn connect(socket: &Descriptor, address: &SocketAddr) -> io::Result<()> {
+    let (storage, length) = socket_address(address);
+    // SAFETY: `storage` holds an address of `length` bytes.
+    let result = unsafe { libc::connect(socket.raw(), (&raw const storage).cast(), length) };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    match address {
+        SocketAddr::V4(_) => set_option(socket.raw(), libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_WANT),
+        SocketAddr::V6(_) => {
+            set_option(socket.raw(), libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_WANT)
+        }
+    };
+    Ok(())
+}
+
+fn own_address(socket: RawFd) -> io::Result<(libc::sockaddr_storage, libc::socklen_t)> {
+    // SAFETY: a storage of zeros is a valid empty one.
+    let mut storage: libc::sockaddr_storage = unsafe { mem::zeroed() };
+    let mut length = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: `storage` has room for every kind of address.
+    let result = unsafe { libc::getsockname(socket, (&raw mut storage).cast(), &raw mut length) };
+    if result == 0 { Ok((storage, length)) } else { Err(io::Error::last_os_error()) }
+}
+
+fn read_address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    let place = &raw const *storage;
+    match i32::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the family says which kind of address this is, and a storage is aligned for all.
+            let v4 = unsafe { &*place.cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
+            Some((ip, u16::from_be(v4.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says which kind of address this is, and a storage is aligned for all.
+            let v6 = unsafe { &*place.cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            let port = u16::from_be(v6.sin6_port);
+            Some(std::net::SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}

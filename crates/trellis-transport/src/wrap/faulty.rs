@@ -1,0 +1,285 @@
+//! A bad network, for tests and experiments: it loses, doubles, delays, reorders and changes datagrams.
+//!
+//! Promised: the same seed and the same datagrams at the same times meet the same fate; what is held back is bounded.
+//!
+//! Never done here: reading a clock, a socket, a source of random numbers. A simulator can use it as it is.
+//!
+//! It stands between the udp link and its socket ([`crate::UdpOptions::faults`]), on the way out, so that what is
+//! tested is the recovery of the link.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::links::udp::delivery::Nanoseconds;
+
+/// Datagrams held back at one time; one more is lost.
+pub const HELD_MAX: usize = 1024;
+/// A datagram that is reordered is overtaken by so many at most, and held back so long at most.
+const OVERTAKEN_MAX: u64 = 4;
+const OVERTAKEN_NS_MAX: Nanoseconds = 3_000_000;
+const MILLION: u32 = 1_000_000;
+
+/// What happens to datagrams; shares are in parts per million. As text: `drop=10%,duplicate=5%,reorder=5%,seed=7`, with
+/// `corrupt=1%`, `delay=2ms` and `partition=100ms/2s` where wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Lost.
+    pub drop_ppm: u32,
+    /// Sent twice.
+    pub duplicate_ppm: u32,
+    /// Held back until up to four later ones went.
+    pub reorder_ppm: u32,
+    /// One bit of it is flipped.
+    pub corrupt_ppm: u32,
+    /// Each is late by a random time up to this.
+    pub delay_max: Duration,
+    /// Nothing passes for the first of the two times in each of the second.
+    pub partition: Option<(Duration, Duration)>,
+    /// Where the random numbers begin.
+    pub seed: u64,
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shares = [
+            ("drop", self.drop_ppm),
+            ("duplicate", self.duplicate_ppm),
+            ("reorder", self.reorder_ppm),
+            ("corrupt", self.corrupt_ppm),
+        ];
+        for (name, ppm) in shares.into_iter().filter(|(_, ppm)| *ppm > 0) {
+            write!(formatter, "{name}={}%,", f64::from(ppm) / 10_000.0)?;
+        }
+        if !self.delay_max.is_zero() {
+            write!(formatter, "delay={}us,", self.delay_max.as_micros())?;
+        }
+        if let Some((length, every)) = self.partition {
+            write!(formatter, "partition={}us/{}us,", length.as_micros(), every.as_micros())?;
+        }
+        write!(formatter, "seed={}", self.seed)
+    }
+}
+
+impl FromStr for Faults {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut faults = Faults::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let (name, value) =
+                part.split_once('=').ok_or_else(|| format!("`{part}` sets nothing; write it as `drop=10%`"))?;
+            match name.trim() {
+                "drop" => faults.drop_ppm = share(value)?,
+                "duplicate" => faults.duplicate_ppm = share(value)?,
+                "reorder" => faults.reorder_ppm = share(value)?,
+                "corrupt" => faults.corrupt_ppm = share(value)?,
+                "delay" => faults.delay_max = duration(value)?,
+                "partition" => faults.partition = Some(partition(value)?),
+                "seed" => {
+                    faults.seed = value.trim().parse().map_err(|_| format!("`{value}` is no seed; use a number"))?
+                }
+                other => {
+                    return Err(format!(
+                        "`{other}` is no fault; use drop, duplicate, reorder, corrupt, delay, partition or seed"
+                    ));
+                }
+            }
+        }
+        Ok(faults)
+    }
+}
+
+fn share(text: &str) -> Result<u32, String> {
+    let wrong = || format!("`{text}` is no share; use one from 0% to 100%");
+    let percent: f64 = text.trim().strip_suffix('%').ok_or_else(wrong)?.trim().parse().map_err(|_| wrong())?;
+    if (0.0..=100.0).contains(&percent) { Ok((percent * 10_000.0).round() as u32) } else { Err(wrong()) }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let text = text.trim();
+    for (unit, microseconds) in [("us", 1), ("ms", 1_000), ("s", 1_000_000)] {
+        if let Some(Ok(count)) = text.strip_suffix(unit).map(|count| count.trim().parse::<u32>()) {
+            return Ok(Duration::from_micros(u64::from(count) * microseconds));
+        }
+    }
+    Err(format!("`{text}` is no time; use a whole number with us, ms or s behind it"))
+}
+
+fn partition(text: &str) -> Result<(Duration, Duration), String> {
+    let wrong = || format!("`{text}` is no partition; use two times as in 100ms/2s, the first one shorter");
+    let (length, every) = text.split_once('/').ok_or_else(wrong)?;
+    let (length, every) = (duration(length)?, duration(every)?);
+    if length < every { Ok((length, every)) } else { Err(wrong()) }
+}
+
+/// One way through the bad network.
+#[derive(Debug)]
+pub struct Faulty {
+    faults: Faults,
+    state: u64,
+    begun: Option<Nanoseconds>,
+    passed: u64,
+    held: Vec<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    due: Nanoseconds,
+    /// It goes as well when so many have passed.
+    after: u64,
+    bytes: Vec<u8>,
+}
+
+impl Faulty {
+    /// `way` tells the ways of one network from each other.
+    pub fn new(faults: Faults, way: u64) -> Faulty {
+        let state = faults.seed ^ way.wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        Faulty { faults, state, begun: None, passed: 0, held: Vec::new() }
+    }
+
+    /// Sends a datagram into the network; `out` gets what comes out of it now.
+    pub fn pass(&mut self, now: Nanoseconds, datagram: &[u8], out: &mut impl FnMut(&[u8])) {
+        self.passed += 1;
+        self.pass_one(now, datagram, out);
+        if self.happens(self.faults.duplicate_ppm) {
+            self.pass_one(now, datagram, out);
+        }
+        self.release(now, out);
+    }
+
+    /// What was held back and goes now.
+    pub fn release(&mut self, now: Nanoseconds, out: &mut impl FnMut(&[u8])) {
+        let passed = self.passed;
+        let mut at = 0;
+        while at < self.held.len() {
+            if self.held[at].due <= now || self.held[at].after <= passed {
+                out(&self.held.remove(at).bytes);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// When [`Self::release`] has something to do.
+    pub fn due(&self) -> Option<Nanoseconds> {
+        self.held.iter().map(|held| held.due).min()
+    }
+
+    fn pass_one(&mut self, now: Nanoseconds, datagram: &[u8], out: &mut impl FnMut(&[u8])) {
+        // Every number is drawn whatever the others say, so that one fault more does not change all the others.
+        let (drop, corrupt) = (self.happens(self.faults.drop_ppm), self.happens(self.faults.corrupt_ppm));
+        let (reorder, number) = (self.happens(self.faults.reorder_ppm), self.random());
+        if drop || self.is_partitioned(now) {
+            return;
+        }
+        let mut bytes = Vec::new();
+        if corrupt && !datagram.is_empty() {
+            bytes.extend_from_slice(datagram);
+            let bit = number % (datagram.len() as u64 * 8);
+            bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+        }
+        let late_ns = match self.faults.delay_max.as_nanos() as u64 {
+            0 => 0,
+            max => number % (max + 1),
+        };
+        if reorder || late_ns > 0 {
+            let after = if reorder { self.passed + 1 + number % OVERTAKEN_MAX } else { u64::MAX };
+            let due = now + if reorder { OVERTAKEN_NS_MAX.max(late_ns) } else { late_ns };
+            if bytes.is_empty() {
+                bytes.extend_from_slice(datagram);
+            }
+            if self.held.len() < HELD_MAX {
+                self.held.push(Held { due, after, bytes });
+            }
+            return;
+        }
+        out(if bytes.is_empty() { datagram } else { &bytes });
+    }
+
+    fn is_partitioned(&mut self, now: Nanoseconds) -> bool {
+        let begun = *self.begun.get_or_insert(now);
+        self.faults.partition.is_some_and(|(length, every)| {
+            let into = u128::from(now.saturating_sub(begun)) % every.as_nanos().max(1);
+            into < length.as_nanos()
+        })
+    }
+
+    fn happens(&mut self, ppm: u32) -> bool {
+        (self.random() % u64::from(MILLION)) < u64::from(ppm)
+    }
+
+    /// SplitMix64.
+    fn random(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(text: &str) -> Faults {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn faults_are_read_as_they_are_written_and_wrong_ones_say_what_to_write() {
+        let all = faults("drop=10%, duplicate=5%,reorder=0.5%,corrupt=100%,delay=2ms,partition=100ms/2s,seed=7");
+        assert_eq!((all.drop_ppm, all.duplicate_ppm, all.reorder_ppm), (100_000, 50_000, 5_000));
+        assert_eq!((all.corrupt_ppm, all.delay_max, all.seed), (1_000_000, Duration::from_millis(2), 7));
+        assert_eq!(all.partition, Some((Duration::from_millis(100), Duration::from_secs(2))));
+        assert_eq!(faults(&all.to_string()), all);
+        assert_eq!(faults(""), Faults::default());
+        for wrong in ["drop", "drop=10", "drop=101%", "drop=-1%", "fog=1%", "delay=2", "partition=2s/1s", "seed=x"] {
+            let sentence = wrong.parse::<Faults>().unwrap_err();
+            assert!(sentence.contains("use ") || sentence.contains("write "), "{sentence}");
+        }
+    }
+
+    /// What comes out of 10,000 numbered datagrams, one each microsecond.
+    fn run(text: &str) -> Vec<Vec<u8>> {
+        let mut faulty = Faulty::new(faults(text), 1);
+        let mut out = Vec::new();
+        for number in 0..10_000_u64 {
+            faulty.pass(number * 1_000, &number.to_le_bytes(), &mut |bytes| out.push(bytes.to_vec()));
+        }
+        while let Some(due) = faulty.due() {
+            faulty.release(due, &mut |bytes| out.push(bytes.to_vec()));
+        }
+        out
+    }
+
+    #[test]
+    fn each_fault_happens_as_often_as_was_said_and_the_same_again_with_the_same_seed() {
+        let count = |text: &str| run(text).len();
+        assert_eq!(count("seed=1"), 10_000);
+        assert!((8_800..9_200).contains(&count("drop=10%,seed=1")));
+        assert!((10_400..10_600).contains(&count("duplicate=5%,seed=1")));
+        assert_eq!(count("drop=100%"), 0);
+        let sorted = |text: &str| run(text).is_sorted_by_key(|bytes| u64::from_le_bytes(bytes[..].try_into().unwrap()));
+        assert!(sorted("seed=1") && !sorted("reorder=5%,seed=1") && !sorted("delay=1ms,seed=1"));
+        assert_eq!(count("reorder=5%,delay=1ms,seed=1"), 10_000, "late is not lost");
+        let changed = run("corrupt=10%,seed=1");
+        let changed = changed.iter().zip(0_u64..).filter(|(bytes, number)| **bytes != number.to_le_bytes()).count();
+        assert!((900..1_100).contains(&changed), "{changed}");
+        // A tenth of each millisecond is dark.
+        assert_eq!(count("partition=100us/1ms"), 9_000);
+        let text = "drop=10%,duplicate=5%,reorder=5%,corrupt=1%,delay=1ms,seed=";
+        assert_eq!(run(&format!("{text}3")), run(&format!("{text}3")));
+        assert_ne!(run(&format!("{text}3")), run(&format!("{text}4")));
+    }
+
+    #[test]
+    fn what_is_held_back_is_bounded() {
+        let mut faulty = Faulty::new(faults("delay=1s"), 0);
+        for number in 0..3 * HELD_MAX as u64 {
+            faulty.pass(number, &[0; 8], &mut |_| {});
+        }
+        assert_eq!(faulty.held.len(), HELD_MAX);
+    }
+}
