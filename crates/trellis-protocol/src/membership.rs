@@ -1,12 +1,34 @@
-//! Who is there: peers that were heard, peers that fell silent, peers that left.
+//! Who is there: peers that were heard, that fell silent, that came late, that left.
 //!
 //! Promises: a peer whose connection breaks before it said that it leaves is reported as dead, once;
 //! a peer that is connected but says nothing for the configured time is reported as silent, once
 //! per silence; the end of the program's work is reached when every connected node has said that
 //! it leaves. It must never report a peer that left, nor one that never came.
+//!
+//! # Founders and joined nodes
+//!
+//! The first nodes are *founders*: they stay until all of them are done. Others may come and go
+//! ([`Membership::elastic`]). One founder, the *coordinator*, lets one of them in or out at a time,
+//! in the order in which they asked, so that everybody who is there knows everybody else:
+//!
+//! ```text
+//! joins:   n → coordinator  Join          leaves:  n → coordinator  Depart
+//!          n ← coordinator  Welcome(who)           n ← coordinator  Turn
+//!          n → each of them Join                   n → coordinator  Behind(pages) …, Handed
+//!          n ← each of them Welcome                    (the coordinator takes the pages over)
+//!          n → coordinator  Joined                 n ← coordinator  Taken
+//!                                                  n → everybody    Going
+//!                                                  n ← everybody    Farewell
+//! ```
+//!
+//! `Going` is the last that a leaving node says of its own accord, `Farewell` the last that is said to it. Between the
+//! two it still serves. With a link that keeps the order of each pair, everything that was ever sent to it has arrived
+//! when it has heard every farewell; and everything that it ever sent has arrived where its connection ended. So no
+//! message is lost, and [`Effect::Vanished`] is told when nothing of it is under way any more.
 
 use crate::Nanoseconds;
-use crate::page::NodeId;
+use crate::page::{NodeId, PageRange};
+use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -21,8 +43,14 @@ pub enum Input {
     Message(NodeId, Message),
     /// Something else arrived from this peer not later than `now`.
     Heard(NodeId),
-    /// This node's program is done.
+    /// This node's program is done. At a joined node: it shall leave now, whatever the others do.
     Leave,
+    /// After [`Effect::HandOver`]: others may still come to this node for these pages.
+    Behind(PageRange),
+    /// After [`Effect::HandOver`]: all that is left behind was named.
+    HandedOver,
+    /// After [`Effect::TakeOverEnds`]: this node has taken every page that was named.
+    TookOver,
     /// Time passed.
     Tick,
 }
@@ -38,8 +66,28 @@ pub enum Effect {
     Failed(NodeId),
     /// The peer has said nothing for so long.
     Silent(NodeId, Nanoseconds),
-    /// Every node is done: connections may be closed.
+    /// Everybody is done, or has said farewell to this node: connections may be closed.
     AllLeft,
+    /// This node was let in; the bits of those joined nodes are set that are there. Only now it may ask for pages, and
+    /// none of the other joined nodes.
+    Admitted(u64),
+    /// This node has met everybody.
+    Joined,
+    /// A joined node is there from now on.
+    Came(NodeId),
+    /// This node, which leaves, shall name what it leaves behind.
+    HandOver,
+    /// Take these pages over, for stores, from a node that leaves.
+    TakeOver(PageRange),
+    /// No more follow; say [`Input::TookOver`] when all were taken.
+    TakeOverEnds,
+    /// The node is about to go: nothing may be sent to it after the next message. Whoever it is asked for pages from
+    /// now on, the coordinator is asked instead.
+    Departs(NodeId),
+    /// The node has left, and nothing that it sent or that was sent to it is under way.
+    Vanished(NodeId),
+    /// The peer sent what no correct peer can send.
+    Violation(NodeId, &'static str),
 }
 
 /// What nodes tell each other about themselves.
@@ -51,14 +99,51 @@ pub enum Message {
     Leave,
     /// This node failed, which ends the cluster; whoever tells it tells whose failure it was.
     Fail(NodeId),
+    /// I came later: let me in (to the coordinator), or: I was let in (to the others).
+    Join,
+    /// You are in. From the coordinator, the bits of the nodes that are there.
+    Welcome(u64),
+    /// I have met everybody.
+    Joined,
+    /// I came later and want to go.
+    Depart,
+    /// It is your turn to go: name what you leave behind.
+    Turn,
+    /// Others may still come to me for these pages.
+    Behind(PageRange),
+    /// These were all; so many messages named them.
+    Handed(u32),
+    /// I have taken your pages over.
+    Taken,
+    /// I go. Nothing of mine follows but what I pass on.
+    Going,
+    /// Nothing of mine follows.
+    Farewell,
 }
+
+/// Why nobody can join.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NoPlace {
+    /// Every place was given to somebody, and none is given twice.
+    Full,
+    /// The program of the coordinator is done.
+    Ending,
+    /// This node is not the coordinator.
+    AskCoordinator,
+}
+
+/// Most nodes of a cluster that others may join: a welcome has one bit for each.
+pub const ELASTIC_NODES_MAX: u16 = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Peer {
+    /// Did not come, or is connected and was not let in yet.
     #[default]
     Absent,
     Present,
     Leaving,
+    /// A joined node that was told farewell.
+    Departing,
     Gone,
 }
 
@@ -67,6 +152,7 @@ enum Peer {
 pub struct Membership {
     me: NodeId,
     peers: Vec<Peer>,
+    linked: Vec<bool>,
     heard: Vec<Nanoseconds>,
     reported: Vec<bool>,
     silence_max: Nanoseconds,
@@ -74,6 +160,7 @@ pub struct Membership {
     leaving: bool,
     finished: bool,
     gathering: Option<Gathering>,
+    elastic: Option<Elastic>,
     now: Nanoseconds,
 }
 
@@ -84,6 +171,47 @@ struct Gathering {
     until: Nanoseconds,
 }
 
+/// What a node of a cluster knows that others may join.
+#[derive(Clone, Debug)]
+struct Elastic {
+    founders: u16,
+    coordinator: NodeId,
+    /// How far this node is, if it is no founder.
+    stage: Stage,
+    /// Whom this node must meet: bits by number.
+    expected: u64,
+    /// How many messages named pages: said by this node, or heard of the one that leaves.
+    named: u32,
+    /// At the coordinator: how many there will have been.
+    named_in_all: Option<u32>,
+    /// At the coordinator: numbers given away.
+    reserved: u16,
+    /// At the coordinator: who comes or goes now.
+    change: Option<Change>,
+    /// At the coordinator: who comes or goes next.
+    waiting: VecDeque<Change>,
+}
+
+/// How far a joined node is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// Waits for the coordinator's welcome.
+    Calling,
+    /// Meets the others.
+    Meeting,
+    Member,
+    /// Wants to go; waits until it may, or until its pages were taken.
+    Departing,
+    /// Waits for everybody's farewell.
+    Going,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Change {
+    Comes(NodeId),
+    Goes(NodeId),
+}
+
 impl Membership {
     /// Nobody is there yet. A peer that is silent for `silence_max` is reported; to be heard in
     /// time itself, this node says something at least four times in that span.
@@ -92,6 +220,7 @@ impl Membership {
         Membership {
             me,
             peers: vec![Peer::Absent; nodes],
+            linked: vec![false; nodes],
             heard: vec![0; nodes],
             reported: vec![false; nodes],
             silence_max: silence_max.max(4),
@@ -99,6 +228,7 @@ impl Membership {
             leaving: false,
             finished: false,
             gathering: None,
+            elastic: None,
             now: 0,
         }
     }
@@ -112,6 +242,47 @@ impl Membership {
         self
     }
 
+    /// For a cluster of `founders` nodes that others may join, up to the number of nodes; `coordinator`, a founder, lets
+    /// them in. Founders stay until the coordinator is gone, for whoever comes late.
+    #[must_use]
+    pub fn elastic(mut self, founders: u16, coordinator: NodeId) -> Membership {
+        assert!(coordinator.0 < founders, "the coordinator is a founder");
+        assert!(self.peers.len() <= usize::from(ELASTIC_NODES_MAX), "a welcome has a bit for every node");
+        let stage = if self.me.0 < founders { Stage::Member } else { Stage::Calling };
+        self.gathering.get_or_insert(Gathering { manager: coordinator, until: 0 });
+        self.elastic = Some(Elastic {
+            founders,
+            coordinator,
+            stage,
+            expected: 0,
+            named: 0,
+            named_in_all: None,
+            reserved: 0,
+            change: None,
+            waiting: VecDeque::new(),
+        });
+        self
+    }
+
+    /// At the coordinator: gives a number to somebody who wants to join. It is given once.
+    pub fn reserve(&mut self) -> Result<NodeId, NoPlace> {
+        let nodes = self.peers.len() as u16;
+        let (me, leaving) = (self.me, self.leaving);
+        let Some(elastic) = &mut self.elastic else { return Err(NoPlace::Full) };
+        if elastic.coordinator != me {
+            return Err(NoPlace::AskCoordinator);
+        }
+        if leaving {
+            return Err(NoPlace::Ending);
+        }
+        let number = elastic.founders + elastic.reserved;
+        if number >= nodes {
+            return Err(NoPlace::Full);
+        }
+        elastic.reserved += 1;
+        Ok(NodeId(number))
+    }
+
     /// How often to say [`Input::Tick`].
     pub fn tick_interval(&self) -> Nanoseconds {
         self.silence_max / 8
@@ -121,30 +292,27 @@ impl Membership {
     pub fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
         self.now = self.now.max(now);
         match input {
-            Input::Connected(peer) => {
-                self.hear(now, peer);
-                self.peers[usize::from(peer.0)] = Peer::Present;
-                if self.leaving {
-                    effects.push(Effect::Send(peer, Message::Leave));
-                }
-            }
+            Input::Connected(peer) => self.connected(now, peer, effects),
             Input::Lost(peer) => self.lost(peer, effects),
             Input::Heard(peer) => self.hear(now, peer),
             Input::Message(peer, message) => {
                 self.hear(now, peer);
-                match message {
-                    Message::Alive => {}
-                    Message::Leave => self.peers[usize::from(peer.0)] = Peer::Leaving,
-                    Message::Fail(culprit) => {
-                        // That the messenger goes too is a consequence, and not to be taken for the cause.
-                        self.peers[usize::from(peer.0)] = Peer::Gone;
-                        effects.push(Effect::Failed(culprit));
-                    }
-                }
+                self.message(peer, message, effects);
             }
-            Input::Leave => {
-                self.leaving = true;
-                self.tell_all(Message::Leave, effects);
+            Input::Leave => self.leave(effects),
+            Input::Behind(range) => {
+                let elastic = self.elastic.as_mut().expect("only a joined node leaves something behind");
+                elastic.named += 1;
+                effects.push(Effect::Send(elastic.coordinator, Message::Behind(range)));
+            }
+            Input::HandedOver => {
+                let elastic = self.elastic.as_ref().expect("only a joined node hands over");
+                effects.push(Effect::Send(elastic.coordinator, Message::Handed(elastic.named)));
+            }
+            Input::TookOver => {
+                if let Some(Change::Goes(node)) = self.elastic.as_ref().and_then(|elastic| elastic.change) {
+                    effects.push(Effect::Send(node, Message::Taken));
+                }
             }
             Input::Tick => self.tick(now, effects),
         }
@@ -153,20 +321,239 @@ impl Membership {
 
     /// The peers that this node still waits for while it leaves.
     pub fn missing(&self) -> impl Iterator<Item = NodeId> + '_ {
-        self.others().filter(|&peer| match self.peers[usize::from(peer.0)] {
+        self.others().filter(|&peer| self.is_missing(peer))
+    }
+
+    /// Whether the peer is there: it came, was let in, and did not go.
+    pub fn is_present(&self, peer: NodeId) -> bool {
+        matches!(self.peers[usize::from(peer.0)], Peer::Present | Peer::Leaving)
+    }
+
+    /// Whether the peer was there and went.
+    pub fn is_gone(&self, peer: NodeId) -> bool {
+        matches!(self.peers[usize::from(peer.0)], Peer::Departing | Peer::Gone)
+    }
+
+    fn is_missing(&self, peer: NodeId) -> bool {
+        let state = self.peers[usize::from(peer.0)];
+        if self.is_joined_node(self.me) {
+            // Who said farewell is gone for this node; the others stay as long as it is there.
+            return matches!(state, Peer::Present | Peer::Leaving);
+        }
+        let gathers = self.gathering.is_some_and(|all| all.manager == self.me);
+        let is_founder = !self.is_joined_node(peer);
+        match state {
             Peer::Present => true,
-            Peer::Absent => self.gathering.is_some_and(|all| all.manager == self.me && self.now < all.until),
+            Peer::Absent if is_founder => gathers && self.gathering.is_some_and(|all| self.now < all.until),
+            Peer::Absent => gathers && self.is_waiting(peer),
             Peer::Leaving => self.gathering.is_some_and(|all| all.manager == peer),
+            Peer::Departing => gathers,
             Peer::Gone => false,
-        })
+        }
+    }
+
+    fn connected(&mut self, now: Nanoseconds, peer: NodeId, effects: &mut Vec<Effect>) {
+        self.hear(now, peer);
+        let index = usize::from(peer.0);
+        self.linked[index] = true;
+        if self.is_joined_node(self.me) {
+            self.call(peer, effects);
+        } else if !self.is_joined_node(peer) {
+            self.peers[index] = Peer::Present;
+            if self.leaving {
+                effects.push(Effect::Send(peer, Message::Leave));
+            }
+        }
+    }
+
+    /// A joined node introduces itself to whom it has to: the coordinator first.
+    fn call(&self, peer: NodeId, effects: &mut Vec<Effect>) {
+        let Some(elastic) = &self.elastic else { return };
+        let wanted = match elastic.stage {
+            Stage::Calling => peer == elastic.coordinator,
+            Stage::Meeting => elastic.expected & bit(peer) != 0 || peer.0 < elastic.founders,
+            // A founder that started late.
+            Stage::Member => peer.0 < elastic.founders,
+            Stage::Departing | Stage::Going => false,
+        };
+        if wanted && self.linked[usize::from(peer.0)] && self.peers[usize::from(peer.0)] == Peer::Absent {
+            effects.push(Effect::Send(peer, Message::Join));
+        }
+    }
+
+    fn message(&mut self, peer: NodeId, message: Message, effects: &mut Vec<Effect>) {
+        match message {
+            Message::Alive => {}
+            Message::Leave => self.peers[usize::from(peer.0)] = Peer::Leaving,
+            Message::Fail(culprit) => {
+                // That the messenger goes too is a consequence, and not to be taken for the cause.
+                self.peers[usize::from(peer.0)] = Peer::Gone;
+                effects.push(Effect::Failed(culprit));
+            }
+            Message::Join => self.join_of(peer, effects),
+            Message::Welcome(members) => self.welcomed(peer, members, effects),
+            Message::Joined => self.change_is_over(Change::Comes(peer), effects),
+            Message::Depart if self.coordinates() && self.is_joined_node(peer) => {
+                self.ask_for(Change::Goes(peer), effects);
+            }
+            Message::Behind(_) | Message::Handed(_) if self.changes() == Some(Change::Goes(peer)) => {
+                self.takes_over(message, effects);
+            }
+            Message::Turn if self.hears_coordinator(peer, Stage::Departing) => effects.push(Effect::HandOver),
+            Message::Taken if self.hears_coordinator(peer, Stage::Departing) => {
+                self.set_stage(Stage::Going);
+                self.tell_all(Message::Going, effects);
+            }
+            Message::Going if self.is_joined_node(peer) && self.is_present(peer) => {
+                self.peers[usize::from(peer.0)] = Peer::Departing;
+                effects.push(Effect::Departs(peer));
+                effects.push(Effect::Send(peer, Message::Farewell));
+            }
+            Message::Farewell if self.stage() == Some(Stage::Going) => self.peers[usize::from(peer.0)] = Peer::Gone,
+            _ => effects.push(Effect::Violation(peer, "a word about joining or leaving out of turn")),
+        }
+    }
+
+    /// A joined node wants to be let in, or introduces itself.
+    fn join_of(&mut self, peer: NodeId, effects: &mut Vec<Effect>) {
+        if !self.is_joined_node(peer) || self.peers[usize::from(peer.0)] != Peer::Absent {
+            return effects.push(Effect::Violation(peer, "a second introduction"));
+        }
+        if self.coordinates() {
+            return self.ask_for(Change::Comes(peer), effects);
+        }
+        self.let_in(peer, 0, effects);
+    }
+
+    fn let_in(&mut self, peer: NodeId, members: u64, effects: &mut Vec<Effect>) {
+        self.peers[usize::from(peer.0)] = Peer::Present;
+        effects.push(Effect::Came(peer));
+        effects.push(Effect::Send(peer, Message::Welcome(members)));
+        if self.leaving && !self.is_joined_node(self.me) {
+            effects.push(Effect::Send(peer, Message::Leave));
+        }
+    }
+
+    /// Somebody let this node in.
+    fn welcomed(&mut self, peer: NodeId, members: u64, effects: &mut Vec<Effect>) {
+        let me = bit(self.me);
+        if self.hears_coordinator(peer, Stage::Calling) {
+            self.peers[usize::from(peer.0)] = Peer::Present;
+            self.set_stage(Stage::Meeting);
+            let elastic = self.elastic.as_mut().expect("a joined node");
+            elastic.expected = members & !me;
+            let joined = elastic.expected & !(bit(NodeId(elastic.founders)) - 1);
+            effects.push(Effect::Admitted(joined));
+            for other in self.others() {
+                self.call(other, effects);
+            }
+        } else if matches!(self.stage(), Some(Stage::Meeting | Stage::Member)) && self.is_joined_node(self.me) {
+            self.peers[usize::from(peer.0)] = Peer::Present;
+        } else {
+            return effects.push(Effect::Violation(peer, "a welcome that was not asked for"));
+        }
+        let elastic = self.elastic.as_ref().expect("a joined node");
+        let met =
+            |other: &NodeId| elastic.expected & bit(*other) == 0 || self.peers[usize::from(other.0)] != Peer::Absent;
+        if elastic.stage == Stage::Meeting && self.others().all(|other| met(&other)) {
+            effects.push(Effect::Send(elastic.coordinator, Message::Joined));
+            effects.push(Effect::Joined);
+            self.set_stage(Stage::Member);
+        }
+    }
+
+    fn leave(&mut self, effects: &mut Vec<Effect>) {
+        self.leaving = true;
+        match &mut self.elastic {
+            Some(elastic) if self.me.0 >= elastic.founders => {
+                elastic.stage = Stage::Departing;
+                effects.push(Effect::Send(elastic.coordinator, Message::Depart));
+            }
+            _ => self.tell_all(Message::Leave, effects),
+        }
+    }
+
+    /// At the coordinator: whoever comes or goes waits for those who asked before.
+    fn ask_for(&mut self, change: Change, effects: &mut Vec<Effect>) {
+        let elastic = self.elastic.as_mut().expect("the coordinator of an elastic cluster");
+        if elastic.change == Some(change) || elastic.waiting.contains(&change) {
+            let (Change::Comes(peer) | Change::Goes(peer)) = change;
+            return effects.push(Effect::Violation(peer, "the same wish twice"));
+        }
+        elastic.waiting.push_back(change);
+        self.begin_next(effects);
+    }
+
+    fn begin_next(&mut self, effects: &mut Vec<Effect>) {
+        let elastic = self.elastic.as_mut().expect("the coordinator of an elastic cluster");
+        if elastic.change.is_some() {
+            return;
+        }
+        elastic.change = elastic.waiting.pop_front();
+        (elastic.named, elastic.named_in_all) = (0, None);
+        match elastic.change {
+            Some(Change::Comes(peer)) => {
+                let present = self.others().filter(|&other| self.is_present(other));
+                let members = present.fold(bit(self.me), |members, other| members | bit(other));
+                self.let_in(peer, members, effects);
+            }
+            Some(Change::Goes(peer)) => effects.push(Effect::Send(peer, Message::Turn)),
+            None => {}
+        }
+    }
+
+    fn change_is_over(&mut self, change: Change, effects: &mut Vec<Effect>) {
+        let (Change::Comes(peer) | Change::Goes(peer)) = change;
+        match &mut self.elastic {
+            Some(elastic) if elastic.change == Some(change) => {
+                elastic.change = None;
+                self.begin_next(effects);
+            }
+            _ => effects.push(Effect::Violation(peer, "the end of what did not begin")),
+        }
+    }
+
+    /// At the coordinator: what the node that goes leaves behind.
+    fn takes_over(&mut self, message: Message, effects: &mut Vec<Effect>) {
+        let elastic = self.elastic.as_mut().expect("the coordinator of an elastic cluster");
+        match message {
+            Message::Behind(range) => {
+                elastic.named += 1;
+                effects.push(Effect::TakeOver(range));
+            }
+            Message::Handed(in_all) => elastic.named_in_all = Some(in_all),
+            _ => {}
+        }
+        // The messages may have overtaken each other.
+        if elastic.named_in_all == Some(elastic.named) {
+            effects.push(Effect::TakeOverEnds);
+        }
     }
 
     fn lost(&mut self, peer: NodeId, effects: &mut Vec<Effect>) {
-        let state = &mut self.peers[usize::from(peer.0)];
-        if *state == Peer::Present {
-            effects.push(Effect::Died(peer));
+        let index = usize::from(peer.0);
+        let before = core::mem::replace(&mut self.peers[index], Peer::Gone);
+        self.linked[index] = false;
+        match before {
+            Peer::Present => effects.push(Effect::Died(peer)),
+            // Nobody else can let this node in.
+            Peer::Absent if self.hears_coordinator(peer, Stage::Calling) => effects.push(Effect::Died(peer)),
+            // It came and went before it was let in: its number is not given again.
+            Peer::Absent => self.forget_wish(peer),
+            Peer::Departing => {
+                effects.push(Effect::Vanished(peer));
+                if self.changes() == Some(Change::Goes(peer)) {
+                    self.change_is_over(Change::Goes(peer), effects);
+                }
+            }
+            Peer::Leaving | Peer::Gone => {}
         }
-        *state = Peer::Gone;
+    }
+
+    fn forget_wish(&mut self, peer: NodeId) {
+        if let Some(elastic) = &mut self.elastic {
+            elastic.waiting.retain(|&change| change != Change::Comes(peer));
+        }
     }
 
     fn hear(&mut self, now: Nanoseconds, peer: NodeId) {
@@ -181,7 +568,7 @@ impl Membership {
         }
         for index in 0..self.peers.len() {
             let silence = now.saturating_sub(self.heard[index]);
-            let here = matches!(self.peers[index], Peer::Present | Peer::Leaving);
+            let here = self.is_present(NodeId(index as u16));
             if here && silence >= self.silence_max && !self.reported[index] {
                 self.reported[index] = true;
                 effects.push(Effect::Silent(NodeId(index as u16), silence));
@@ -190,110 +577,59 @@ impl Membership {
     }
 
     fn finish(&mut self, effects: &mut Vec<Effect>) {
-        if self.leaving && !self.finished && self.missing().next().is_none() {
+        let may = self.leaving && matches!(self.stage(), None | Some(Stage::Member | Stage::Going));
+        if may && !self.finished && self.missing().next().is_none() {
             self.finished = true;
             effects.push(Effect::AllLeft);
         }
     }
 
     fn tell_all(&self, message: Message, effects: &mut Vec<Effect>) {
-        let there = |peer: &NodeId| matches!(self.peers[usize::from(peer.0)], Peer::Present | Peer::Leaving);
-        effects.extend(self.others().filter(there).map(|peer| Effect::Send(peer, message)));
+        let there = self.others().filter(|&peer| self.is_present(peer));
+        effects.extend(there.map(|peer| Effect::Send(peer, message)));
     }
 
-    fn others(&self) -> impl Iterator<Item = NodeId> + '_ {
-        (0..self.peers.len() as u16).map(NodeId).filter(|&node| node != self.me)
+    fn others(&self) -> impl Iterator<Item = NodeId> + use<> {
+        let me = self.me;
+        (0..self.peers.len() as u16).map(NodeId).filter(move |&node| node != me)
     }
+
+    fn is_joined_node(&self, node: NodeId) -> bool {
+        self.elastic.as_ref().is_some_and(|elastic| node.0 >= elastic.founders)
+    }
+
+    fn coordinates(&self) -> bool {
+        self.elastic.as_ref().is_some_and(|elastic| elastic.coordinator == self.me)
+    }
+
+    fn changes(&self) -> Option<Change> {
+        self.elastic.as_ref().and_then(|elastic| elastic.change)
+    }
+
+    fn is_waiting(&self, peer: NodeId) -> bool {
+        self.elastic.as_ref().is_some_and(|elastic| elastic.waiting.contains(&Change::Comes(peer)))
+    }
+
+    fn stage(&self) -> Option<Stage> {
+        self.elastic.as_ref().map(|elastic| elastic.stage)
+    }
+
+    fn set_stage(&mut self, stage: Stage) {
+        if let Some(elastic) = &mut self.elastic {
+            elastic.stage = stage;
+        }
+    }
+
+    /// Whether `peer` is the coordinator, and this node a joined one that is so far.
+    fn hears_coordinator(&self, peer: NodeId, stage: Stage) -> bool {
+        self.is_joined_node(self.me)
+            && self.elastic.as_ref().is_some_and(|elastic| elastic.coordinator == peer && elastic.stage == stage)
+    }
+}
+
+fn bit(node: NodeId) -> u64 {
+    1 << node.0
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn step(m: &mut Membership, now: Nanoseconds, input: Input) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        m.step(now, input, &mut effects);
-        effects
-    }
-
-    #[test]
-    fn a_break_without_goodbye_is_a_death_and_is_said_once() {
-        let mut m = Membership::new(NodeId(0), 3, 1000);
-        step(&mut m, 0, Input::Connected(NodeId(1)));
-        assert_eq!(step(&mut m, 5, Input::Lost(NodeId(1))), [Effect::Died(NodeId(1))]);
-        assert_eq!(step(&mut m, 6, Input::Lost(NodeId(1))), []);
-        assert_eq!(step(&mut m, 6, Input::Lost(NodeId(2))), [], "never came");
-    }
-
-    #[test]
-    fn leaving_waits_for_everybody_who_came() {
-        let mut m = Membership::new(NodeId(0), 4, 1000);
-        step(&mut m, 0, Input::Connected(NodeId(1)));
-        step(&mut m, 0, Input::Connected(NodeId(2)));
-        step(&mut m, 1, Input::Message(NodeId(2), Message::Leave));
-        assert_eq!(step(&mut m, 2, Input::Lost(NodeId(2))), [], "it had left");
-        let said = step(&mut m, 3, Input::Leave);
-        assert_eq!(said, [Effect::Send(NodeId(1), Message::Leave)]);
-        assert_eq!(m.missing().collect::<Vec<_>>(), [NodeId(1)]);
-        let end = step(&mut m, 4, Input::Message(NodeId(1), Message::Leave));
-        assert_eq!(end, [Effect::AllLeft]);
-    }
-
-    #[test]
-    fn a_manager_that_gathers_expects_late_nodes_until_the_deadline() {
-        let mut m = Membership::new(NodeId(0), 3, 1000).gathered_by(NodeId(0), 500);
-        step(&mut m, 0, Input::Connected(NodeId(1)));
-        step(&mut m, 1, Input::Message(NodeId(1), Message::Leave));
-        assert_eq!(step(&mut m, 2, Input::Leave), [Effect::Send(NodeId(1), Message::Leave)]);
-        assert_eq!(m.missing().collect::<Vec<_>>(), [NodeId(2)]);
-        let mut in_time = m.clone();
-        let told = step(&mut in_time, 499, Input::Connected(NodeId(2)));
-        assert_eq!(told, [Effect::Send(NodeId(2), Message::Leave)]);
-        assert!(!step(&mut in_time, 600, Input::Tick).contains(&Effect::AllLeft), "it came");
-        let end = step(&mut in_time, 700, Input::Message(NodeId(2), Message::Leave));
-        assert_eq!(end, [Effect::AllLeft]);
-        assert!(step(&mut m, 500, Input::Tick).contains(&Effect::AllLeft), "it did not come");
-    }
-
-    #[test]
-    fn a_gathered_node_stays_until_the_manager_is_gone() {
-        let mut m = Membership::new(NodeId(1), 3, 1000).gathered_by(NodeId(0), 500);
-        step(&mut m, 0, Input::Connected(NodeId(0)));
-        step(&mut m, 1, Input::Message(NodeId(0), Message::Leave));
-        step(&mut m, 2, Input::Leave);
-        assert_eq!(m.missing().collect::<Vec<_>>(), [NodeId(0)], "node 2 may still come");
-        assert_eq!(step(&mut m, 3, Input::Lost(NodeId(0))), [Effect::AllLeft]);
-    }
-
-    #[test]
-    fn a_failure_is_told_with_its_culprit_and_the_messenger_is_not_blamed() {
-        let mut m = Membership::new(NodeId(2), 3, 1000);
-        step(&mut m, 0, Input::Connected(NodeId(0)));
-        step(&mut m, 0, Input::Connected(NodeId(1)));
-        let told = step(&mut m, 1, Input::Message(NodeId(0), Message::Fail(NodeId(1))));
-        assert_eq!(told, [Effect::Failed(NodeId(1))]);
-        assert_eq!(step(&mut m, 2, Input::Lost(NodeId(0))), []);
-    }
-
-    #[test]
-    fn silence_is_reported_once_and_again_after_a_sign_of_life() {
-        let mut m = Membership::new(NodeId(0), 2, 1000);
-        step(&mut m, 0, Input::Connected(NodeId(1)));
-        let silent = |effects: &[Effect]| effects.iter().any(|e| matches!(e, Effect::Silent(..)));
-        assert!(!silent(&step(&mut m, 999, Input::Tick)));
-        assert!(silent(&step(&mut m, 1000, Input::Tick)));
-        assert!(!silent(&step(&mut m, 1500, Input::Tick)));
-        step(&mut m, 1600, Input::Heard(NodeId(1)));
-        assert!(silent(&step(&mut m, 2600, Input::Tick)));
-    }
-
-    #[test]
-    fn a_node_is_heard_four_times_before_it_counts_as_silent() {
-        let mut m = Membership::new(NodeId(0), 2, 1000);
-        step(&mut m, 0, Input::Connected(NodeId(1)));
-        let ticks = (1..=8).map(|tick| tick * m.tick_interval()).collect::<Vec<_>>();
-        let said = ticks.into_iter().flat_map(|now| step(&mut m, now, Input::Tick));
-        let alive = Effect::Send(NodeId(1), Message::Alive);
-        assert_eq!(said.filter(|effect| *effect == alive).count(), 4);
-    }
-}
+mod tests;

@@ -1,5 +1,6 @@
 //! One suite for every protocol, with every home, in one shard and in four: random programs on a
-//! network that delivers in any order.
+//! network that delivers in any order, with alarms that go off when the seed says: in half of the
+//! runs at any time, on a clock that stands still, as in the explorer; else late, on one that runs.
 //!
 //! A run is decided by its seed. A failure names it; `TRELLIS_SEED=<seed> cargo test -p
 //! trellis-protocol --test conformance` runs that one alone.
@@ -16,6 +17,8 @@ const PAGES: u32 = 5 * 512;
 /// Pages that programs touch: neighbours, ends of chunks, chunks of every shard.
 const HOT: [u32; 12] = [0, 1, 2, 3, 4, 510, 511, 512, 513, 1024, 1536, 2559];
 const OPERATIONS: u32 = 60;
+/// Calls of each node that lock pages.
+const CALLS: u32 = 12;
 const RUNS: u64 = 40;
 /// Far more than any correct run needs.
 const STEPS_MAX: u32 = 200_000;
@@ -46,6 +49,11 @@ struct Run {
     threads: usize,
     /// How many neighbouring pages of [`HOT`] are used: few pages make much contention.
     spread: usize,
+    can_lock: bool,
+    /// Calls that lock pages which each node has not begun yet.
+    calls_left: Vec<u32>,
+    /// Whether time passes.
+    has_clock: bool,
 }
 
 impl Run {
@@ -60,6 +68,9 @@ impl Run {
             left: vec![OPERATIONS; usize::from(nodes)],
             threads,
             spread,
+            can_lock: protocol.can_lock(),
+            calls_left: vec![if protocol.can_lock() { CALLS } else { 0 }; usize::from(nodes)],
+            has_clock: seed.is_multiple_of(2),
         }
     }
 
@@ -78,7 +89,10 @@ impl Run {
             self.guess();
         }
         let node = self.random.below(usize::from(self.nodes)) as u16;
-        match self.random.below(8) {
+        if self.has_clock {
+            self.cluster.now += self.random.below(3000) as u64;
+        }
+        match self.random.below(if self.can_lock { 10 } else { 9 }) {
             0..4 if !self.cluster.under_way.is_empty() => {
                 let index = self.random.below(self.cluster.under_way.len());
                 self.cluster.deliver(index);
@@ -86,6 +100,8 @@ impl Run {
             4 | 5 => self.begin(node),
             6 => self.look(node),
             7 => self.resume_wanted(),
+            8 => self.alarm(),
+            9 => self.call(node),
             _ => {}
         }
         self.is_something_left()
@@ -96,6 +112,9 @@ impl Run {
         woken
             || !self.cluster.under_way.is_empty()
             || !self.cluster.wanted.is_empty()
+            || !self.cluster.alarms.is_empty()
+            || !self.cluster.calls.is_empty()
+            || self.calls_left.iter().any(|&left| left > 0)
             || (0..usize::from(self.nodes))
                 .any(|node| self.left[node] > 0 && self.cluster.waiting[node].len() < self.threads)
     }
@@ -144,6 +163,36 @@ impl Run {
         }
     }
 
+    /// Some alarm goes off: late, never early, where there is a clock.
+    fn alarm(&mut self) {
+        let alarms: Vec<_> = self.cluster.alarms.iter().map(|(&alarm, &due)| (alarm, due)).collect();
+        let Some(&((node, page, purpose), due)) = alarms.get(self.random.below(alarms.len().max(1))) else { return };
+        if self.has_clock {
+            self.cluster.now = self.cluster.now.max(due);
+        }
+        self.cluster.alarm(node, page, purpose);
+    }
+
+    /// A thread locks pages, lets go what it has, or now and then waits no longer.
+    fn call(&mut self, node: u16) {
+        let mine: Vec<_> = self.cluster.calls.iter().filter(|call| call.node == node).copied().collect();
+        if self.calls_left[usize::from(node)] > 0 && mine.len() < self.threads && self.random.one_in(2) {
+            self.calls_left[usize::from(node)] -= 1;
+            let page = HOT[self.random.below(self.spread)];
+            let range = PageRange::around(PageIndex(page), page, (page + 1 + self.random.below(4) as u32).min(PAGES));
+            let stay = self.random.one_in(4).then(|| self.random.below(100_000) as u64);
+            self.cluster.lock(node, range, stay);
+        } else if let Some(call) = mine.get(self.random.below(mine.len().max(1)))
+            && (call.has_all || self.random.one_in(20))
+        {
+            self.cluster.unlock(node, call.range, call.number);
+            if self.random.one_in(10) {
+                // Once more, as after a lock that ended by itself.
+                self.cluster.unlock(node, call.range, call.number);
+            }
+        }
+    }
+
     fn guess(&mut self) {
         let node = self.random.below(usize::from(self.nodes)) as u16;
         let page = HOT[self.random.below(self.spread)];
@@ -170,11 +219,11 @@ fn seeds() -> std::ops::RangeInclusive<u64> {
 }
 
 fn suite(nodes: u16, shards: u32) {
-    for protocol in Protocol::ALL {
+    for protocol in Protocol::all() {
         for home in Home::all(NodeId(nodes / 2)) {
             for seed in seeds() {
                 // Before the run, so that the output shows which seeds ran also when all is well.
-                println!("{} {} TRELLIS_SEED={seed} nodes={nodes} shards={shards}", protocol.name(), home.name());
+                println!("{protocol} {} TRELLIS_SEED={seed} nodes={nodes} shards={shards}", home.name());
                 let mut run = Run::new(protocol, home, nodes, shards, seed);
                 let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run.finish()));
                 if let Err(failure) = done {
@@ -214,7 +263,7 @@ fn five_nodes() {
 fn the_same_seed_gives_the_same_run() {
     let log = || {
         let home = Home::all(NodeId(1))[0];
-        let mut run = Run::new(Protocol::ALL[0], home, 3, 4, 7);
+        let mut run = Run::new(Protocol::IVY, home, 3, 4, 7);
         run.finish();
         run.cluster.log
     };

@@ -1,15 +1,20 @@
-//! Text scripts: `tests/scripts/<protocol>/*.txt`, each a story that a reader can follow.
+//! Text scripts: `tests/scripts/<base or layer>/*.txt`, each a story that a reader can follow.
 //!
 //! A script is blocks of commands, `----`, and everything that happened. The blocks of a coherence
 //! protocol know
 //!
-//! * `cluster nodes=3 pages=4 [home=manager|interleaved] [manager=0]`: a new cluster;
+//! * `cluster nodes=3 pages=4 [home=manager|interleaved] [manager=0] [protocol=lock(ivy, spin 100us)]`: a new cluster;
+//!   the protocol, which comes last, is that of the folder (of `dynamic(forward)` in the folders of layers) unless told;
 //! * `read n1 p0 [wish=0-3]`, `write n1 p0 [wish=0-3]`: a thread of node 1 touches page 0, and
 //!   looks again by itself once it is woken;
 //! * `prefetch n1 0-3 [write] [guess]`: the program announces an access (or the node guesses it);
 //! * `deliver`: every message that is under way, the oldest first, until none is left;
 //!   `deliver n0->n1 [kind]`: the oldest one of that link (and kind) alone;
 //! * `resume n1 p0`: the thread for which page 0 was held has run on;
+//! * `lock n1 p0-3 [stay=500us]`, `unlock n1 p0-3 [call=1]`: the program locks pages, and lets them go;
+//! * `wait 500us`: time passes, and alarms go off when they are due; `alarm n1 p0 retry|expiry|threshold`: that one goes
+//!   off at once;
+//! * `gone n2 n0`: node 2 left, and node 0 took over what it had;
 //! * `state`: what every node's view allows, with the value, and what is under way.
 //!
 //! The blocks of `sync` know `cluster nodes=3`, `acquire n1 lock=0`, `release n1 lock=0`, `abandon
@@ -26,6 +31,8 @@ mod stories;
 
 use std::path::{Path, PathBuf};
 use stories::{Story, coherence, synchronisation};
+use trellis_protocol::coherence::Protocol;
+use trellis_protocol::coherence::choices::Base;
 
 fn directory(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts").join(name)
@@ -101,9 +108,44 @@ fn first_difference(file: &Path, expected: &str, actual: &str) -> String {
     }
 }
 
+/// The folders about pages, and the protocol of their scripts.
+const FOLDERS: [(&str, &str); 5] = [
+    ("ivy", "ivy"),
+    ("dynamic", "dynamic(forward)"),
+    ("migrate", "migrate"),
+    ("lock", "lock(dynamic(forward))"),
+    ("delay", "delay(dynamic(forward))"),
+];
+
+fn run_folder(name: &str) {
+    let (_, protocol) = FOLDERS.iter().find(|(folder, _)| *folder == name).expect("a known folder");
+    let protocol: Protocol = protocol.parse().expect("a protocol");
+    run_all(name, || Box::new(coherence::Script::new(protocol)));
+}
+
 #[test]
 fn ivy() {
-    run_all("ivy", || Box::new(coherence::Script::new(trellis_protocol::coherence::Protocol::Ivy)));
+    run_folder("ivy");
+}
+
+#[test]
+fn dynamic() {
+    run_folder("dynamic");
+}
+
+#[test]
+fn migrate() {
+    run_folder("migrate");
+}
+
+#[test]
+fn lock() {
+    run_folder("lock");
+}
+
+#[test]
+fn delay() {
+    run_folder("delay");
 }
 
 #[test]
@@ -112,8 +154,9 @@ fn sync() {
 }
 
 #[test]
-fn every_protocol_has_scripts() {
-    for protocol in trellis_protocol::coherence::Protocol::ALL {
-        assert!(directory(protocol.name()).is_dir(), "{} has no scripts", protocol.name());
+fn every_base_has_scripts() {
+    for base in Base::ALL {
+        let folder = base.name().split('(').next().expect("a word");
+        assert!(FOLDERS.iter().any(|(known, _)| *known == folder), "{} has no scripts", base.name());
     }
 }

@@ -382,7 +382,8 @@ impl Message {
         }
     }
 
-    /// The same message, about no other pages than `range`, which holds the page that it demands.
+    /// The same message, about no other pages than `range`, which holds the page that it demands. Not for a request for
+    /// stores of a whole run: each of its pages is asked for by itself, and has to be answered.
     #[must_use]
     pub fn narrowed(mut self, narrow: PageRange) -> Message {
         if let Message::Request { range, demand, .. } | Message::Forward { range, demand, .. } = &mut self {

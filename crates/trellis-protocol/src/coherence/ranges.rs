@@ -5,7 +5,7 @@
 //! barrier, when the page is untouched or its home alone holds it ([`Ranges::change`]). It must never look into a
 //! protocol, nor keep a protocol's state for pages that another one looks after.
 
-use super::{Coherence, Effect, Geometry, Input, Protocol, Running};
+use super::{Coherence, Effect, Geometry, Input, Message, Protocol, Running};
 use crate::Nanoseconds;
 use crate::page::{Access, PageIndex, PageRange};
 use alloc::vec;
@@ -117,7 +117,16 @@ impl Coherence for Ranges {
         let (page, input) = match input {
             Input::Fault { page, write, wish } => (page, Input::Fault { page, write, wish: self.alike(page, wish) }),
             Input::Prefetch { wish, write, announced } => return self.prefetch(now, wish, write, announced, effects),
-            Input::Message { message, .. } => (message.page(), input),
+            Input::Message { message, .. } => {
+                let is_late = matches!(message, Message::Retry { .. } | Message::Again { .. })
+                    && !self.chosen.is_empty()
+                    && !self.protocol(message.page()).can_lock();
+                if is_late {
+                    // Nobody waits for these when all meet to change the protocol, so they may still be on their way.
+                    return;
+                }
+                (message.page(), input)
+            }
             Input::Resumed { page } | Input::Alarm { page, .. } => (page, input),
             Input::Lock { range, .. } | Input::Unlock { range, .. } => (range.first(), input),
             Input::Gone { .. } => {

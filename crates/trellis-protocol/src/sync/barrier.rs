@@ -2,7 +2,7 @@
 //!
 //! Node 0 is the root and node `n`'s parent is `(n - 1) / 4`: a node says `arrive` to its parent
 //! when its own program and everybody below has arrived. With two nodes that is one message each
-//! way. A generation number makes a late message of one use harmless in the next.
+//! way. Nodes that joined later are not in it. A generation number makes a late message of one use harmless in the next.
 
 use super::{Effect, Message, OBJECTS_MAX, Place, Waiter};
 use crate::page::NodeId;
@@ -31,6 +31,11 @@ impl Barriers {
     }
 
     pub(super) fn arrive(&mut self, id: u64, waiter: Waiter, effects: &mut Vec<Effect>) {
+        if !self.place.is_founder() {
+            let what = "a node that joined later is in no barrier: they are for the nodes that started the cluster; use \
+                        locks and atomic words";
+            return effects.push(Effect::Refused(waiter, what));
+        }
         let Some(barrier) = self.barrier(id) else {
             return effects.push(Effect::Refused(waiter, "too many barriers at this node"));
         };
@@ -108,8 +113,8 @@ impl Barriers {
 
     fn children(&self) -> impl Iterator<Item = NodeId> + use<> {
         let first = u32::from(self.place.me.0) * u32::from(FAN_OUT) + 1;
-        let nodes = u32::from(self.place.nodes);
-        (first..(first + u32::from(FAN_OUT)).min(nodes)).map(|child| NodeId(child as u16))
+        let founders = u32::from(self.place.founders);
+        (first..(first + u32::from(FAN_OUT)).min(founders)).map(|child| NodeId(child as u16))
     }
 
     fn barrier(&mut self, id: u64) -> Option<&mut Barrier> {

@@ -4,6 +4,9 @@
 //! lock manager; Keleher et al. 1994, §3.3). So an acquisition by the last holder costs no message,
 //! any other at most three, and the order is that of arrival at the home. A node whose threads
 //! still wait when it must hand the token on asks for it again at once: nobody starves.
+//!
+//! A node that leaves must keep no token. It tells the home, which then asks for the lock like anybody else: so the
+//! token comes in the one way there is, and a request that was faster than the news gets it first.
 
 use super::{Effect, Message, OBJECTS_MAX, Place, Waiter};
 use crate::page::NodeId;
@@ -14,6 +17,7 @@ use alloc::vec::Vec;
 pub(super) struct Locks {
     place: Place,
     locks: BTreeMap<u64, Lock>,
+    departing: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,7 +33,7 @@ struct Lock {
 
 impl Locks {
     pub(super) fn new(place: Place) -> Locks {
-        Locks { place, locks: BTreeMap::new() }
+        Locks { place, locks: BTreeMap::new(), departing: false }
     }
 
     pub(super) fn acquire(&mut self, id: u64, waiter: Waiter, effects: &mut Vec<Effect>) {
@@ -107,6 +111,44 @@ impl Locks {
             effects.push(Effect::Wake(waiter, 0));
         } else {
             lock.settle(id, effects);
+            self.return_idle(id, effects);
+        }
+    }
+
+    /// This node leaves: every token goes back, now or when it comes.
+    pub(super) fn depart(&mut self, effects: &mut Vec<Effect>) {
+        debug_assert!(self.in_use().is_none() && !self.place.is_founder());
+        self.departing = true;
+        let ids: Vec<u64> = self.locks.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.return_idle(id, effects));
+    }
+
+    /// At the home: the node that asked last leaves and has the token.
+    pub(super) fn returned(&mut self, from: NodeId, id: u64, effects: &mut Vec<Effect>) {
+        let place = self.place;
+        if !place.is_home_of(id) {
+            return effects.push(Effect::Violation(from, "a lock returned to a wrong home"));
+        }
+        // Otherwise somebody asked meanwhile, and `from` has been told whom to hand the token to.
+        if let Some(lock) = self.locks.get_mut(&id).filter(|lock| lock.tail == from) {
+            debug_assert!(!lock.requested && !lock.has_token, "the token is at {from}");
+            lock.requested = true;
+            self.requested(place.me, id, effects);
+        }
+    }
+
+    pub(super) fn in_use(&self) -> Option<u64> {
+        self.locks.iter().find(|(_, lock)| lock.held || !lock.waiters.is_empty()).map(|(&id, _)| id)
+    }
+
+    pub(super) fn is_clear(&self) -> bool {
+        self.locks.values().all(|lock| !lock.has_token && !lock.requested)
+    }
+
+    /// A token that nobody here uses, at a node that leaves.
+    fn return_idle(&self, id: u64, effects: &mut Vec<Effect>) {
+        if self.departing && self.locks.get(&id).is_some_and(|lock| lock.has_token && !lock.held) {
+            effects.push(Effect::Send(self.place.home_of(id), Message::LockReturn(id)));
         }
     }
 

@@ -3,7 +3,8 @@
 //! # Contract
 //!
 //! One [`Sync`] per node. Objects are named by any 64-bit number and exist from their first use;
-//! object `i` has its home at node `i % nodes`. A call of the program carries a [`Waiter`], a
+//! object `i` has its home at founder `i % founders`: a node that joined later is no home, and takes
+//! part in locks and words but not in barriers. A call of the program carries a [`Waiter`], a
 //! number that the caller chose; [`Effect::Wake`] names it exactly once.
 //!
 //! It promises: a lock has at most one holder and is handed on in the order in which the requests
@@ -38,6 +39,9 @@ pub enum Input {
     Release(u64),
     /// The program no longer waits for the lock (its deadline passed).
     Abandon(u64, Waiter),
+    /// This node wants to leave the cluster: its program holds no lock and waits for none any more, and every lock
+    /// that lies here goes back to its home. [`Sync::is_clear`] says when that is done.
+    Depart,
     /// This node's program has arrived at the barrier.
     Arrive(u64, Waiter),
     /// The program operates on a word.
@@ -68,6 +72,8 @@ pub enum Message {
     LockForward(u64, NodeId),
     /// The lock itself.
     LockToken(u64),
+    /// To the lock's home, from a node that leaves: ask for this lock, which nobody uses here.
+    LockReturn(u64),
     /// To the parent: everybody below has arrived.
     BarrierArrive(u64, u32),
     /// To the children: everybody has arrived.
@@ -90,23 +96,27 @@ pub struct Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Place {
     me: NodeId,
-    nodes: u16,
+    founders: u16,
 }
 
 impl Place {
     fn home_of(self, object: u64) -> NodeId {
-        NodeId((object % u64::from(self.nodes)) as u16)
+        NodeId((object % u64::from(self.founders)) as u16)
     }
 
     fn is_home_of(self, object: u64) -> bool {
         self.home_of(object) == self.me
     }
+
+    fn is_founder(self) -> bool {
+        self.me.0 < self.founders
+    }
 }
 
 impl Sync {
-    /// For node `me` of `nodes`.
-    pub fn new(me: NodeId, nodes: u16) -> Sync {
-        let place = Place { me, nodes };
+    /// For node `me` of a cluster of `founders` nodes and perhaps others, with higher numbers, that join later.
+    pub fn new(me: NodeId, founders: u16) -> Sync {
+        let place = Place { me, founders };
         Sync { locks: Locks::new(place), barriers: Barriers::new(place), words: Words::new(place) }
     }
 
@@ -116,6 +126,7 @@ impl Sync {
             Input::Acquire(id, waiter) => self.locks.acquire(id, waiter, effects),
             Input::Release(id) => self.locks.release(id, effects),
             Input::Abandon(id, waiter) => self.locks.abandon(id, waiter, effects),
+            Input::Depart => self.locks.depart(effects),
             Input::Arrive(id, waiter) => self.barriers.arrive(id, waiter, effects),
             Input::Operate(id, operation, waiter) => {
                 self.words.operate(id, operation, waiter, effects);
@@ -124,6 +135,7 @@ impl Sync {
                 Message::LockRequest(id) => self.locks.requested(from, id, effects),
                 Message::LockForward(id, next) => self.locks.forwarded(from, id, next, effects),
                 Message::LockToken(id) => self.locks.received(from, id, effects),
+                Message::LockReturn(id) => self.locks.returned(from, id, effects),
                 Message::BarrierArrive(id, generation) => {
                     self.barriers.child_arrived(from, id, generation, effects);
                 }
@@ -143,6 +155,16 @@ impl Sync {
     /// Whether this node holds the lock for its program.
     pub fn holds(&self, lock: u64) -> bool {
         self.locks.is_held(lock)
+    }
+
+    /// The lowest lock that this node's program holds or waits for.
+    pub fn lock_in_use(&self) -> Option<u64> {
+        self.locks.in_use()
+    }
+
+    /// Whether no lock lies at this node, nor is on its way to it. Only of interest after [`Input::Depart`].
+    pub fn is_clear(&self) -> bool {
+        self.locks.is_clear()
     }
 
     /// The nodes (each stands for those below it) that this node still waits for at `barrier`;

@@ -6,8 +6,8 @@
 //! | 2 | 1 | version | [`VERSION`] |
 //! | 3 | 1 | kind | see [`kind`] |
 //! | 4 | 4 | epoch | of the cluster; a frame of another epoch is dropped |
-//! | 8 | 8 | object | first page of the run (coherence), or number of the lock, barrier, word |
-//! | 16 | 4 | count | pages of the run; generation of the barrier; number of the waiting call |
+//! | 8 | 8 | object | first page of the run (coherence), number of the lock, barrier, word, or the nodes of a welcome |
+//! | 16 | 4 | count | pages of the run; generation of the barrier; number of the waiting call; runs that were named |
 //! | 20 | 4 | detail | offset of the demanded page in the run; operation on a word |
 //! | 24 | 4 | sequence | number of a grant; nodes that passed a request on |
 //! | 28 | 2 | node | requester, next holder, owner |
@@ -54,9 +54,20 @@ pub mod kind {
     pub const BARRIER_RELEASE: u8 = 20;
     pub const ATOMIC_REQUEST: u8 = 21;
     pub const ATOMIC_REPLY: u8 = 22;
+    pub const LOCK_RETURN: u8 = 23;
     pub const ALIVE: u8 = 32;
     pub const LEAVE: u8 = 33;
     pub const FAIL: u8 = 34;
+    pub const JOIN: u8 = 35;
+    pub const WELCOME: u8 = 36;
+    pub const JOINED: u8 = 37;
+    pub const DEPART: u8 = 38;
+    pub const TURN: u8 = 39;
+    pub const BEHIND: u8 = 40;
+    pub const HANDED: u8 = 41;
+    pub const TAKEN: u8 = 42;
+    pub const GOING: u8 = 43;
+    pub const FAREWELL: u8 = 44;
 }
 
 /// Everything that nodes say to each other.
@@ -156,16 +167,7 @@ pub fn encode(message: &Message, epoch: u32) -> Encoded {
     match message {
         Message::Coherence(message) => fields.put_coherence(message),
         Message::Sync(message) => fields.put_sync(message),
-        Message::Membership(message) => {
-            fields.kind = match message {
-                membership::Message::Alive => kind::ALIVE,
-                membership::Message::Leave => kind::LEAVE,
-                membership::Message::Fail(culprit) => {
-                    fields.node = culprit.0;
-                    kind::FAIL
-                }
-            }
-        }
+        Message::Membership(message) => fields.put_membership(message),
     }
     fields.encode()
 }
@@ -178,7 +180,7 @@ pub fn body_of(header: &[u8; HEADER_BYTES], limits: &Limits) -> Result<BodyKind,
         kind::FORWARD => BodyKind::Small(4),
         kind::ATOMIC_REQUEST => BodyKind::Small(16),
         kind::ATOMIC_REPLY => BodyKind::Small(8),
-        kind::REQUEST..=kind::AGAIN | kind::LOCK_REQUEST..=kind::ATOMIC_REPLY | kind::ALIVE..=kind::FAIL => {
+        kind::REQUEST..=kind::AGAIN | kind::LOCK_REQUEST..=kind::LOCK_RETURN | kind::ALIVE..=kind::FAREWELL => {
             BodyKind::Nothing
         }
         other => return Err(Malformed::Kind(other)),
@@ -198,7 +200,7 @@ pub fn body_bytes_of_refused(header: &[u8; HEADER_BYTES], page_bytes: u32) -> Op
         (kind::ATOMIC_REQUEST, _) => Some(16),
         (kind::ATOMIC_REPLY, _) => Some(8),
         (kind::REQUEST..=kind::AGAIN | kind::LOCK_REQUEST..=kind::BARRIER_RELEASE, _) => Some(0),
-        (kind::ALIVE..=kind::FAIL, _) => Some(0),
+        (kind::LOCK_RETURN | kind::ALIVE..=kind::FAREWELL, _) => Some(0),
         _ => None,
     }
 }
@@ -208,10 +210,8 @@ pub fn decode(header: &[u8; HEADER_BYTES], body: &[u8], limits: &Limits) -> Resu
     let fields = Fields::decode(header, limits)?;
     match fields.kind {
         kind::REQUEST..=kind::AGAIN => fields.coherence(body, limits).map(Message::Coherence),
-        kind::LOCK_REQUEST..=kind::ATOMIC_REPLY => fields.sync(body, limits).map(Message::Sync),
-        kind::ALIVE => Ok(Message::Membership(membership::Message::Alive)),
-        kind::LEAVE => Ok(Message::Membership(membership::Message::Leave)),
-        kind::FAIL => Ok(Message::Membership(membership::Message::Fail(fields.member(limits)?))),
+        kind::LOCK_REQUEST..=kind::LOCK_RETURN => fields.sync(body, limits).map(Message::Sync),
+        kind::ALIVE..=kind::FAREWELL => fields.membership(limits).map(Message::Membership),
         other => Err(Malformed::Kind(other)),
     }
 }
@@ -364,6 +364,7 @@ impl Fields {
                 self.node = next.0;
             }
             LockToken(id) => self.put_object(kind::LOCK_TOKEN, id, 0),
+            LockReturn(id) => self.put_object(kind::LOCK_RETURN, id, 0),
             BarrierArrive(id, generation) => self.put_object(kind::BARRIER_ARRIVE, id, generation),
             BarrierRelease(id, generation) => {
                 self.put_object(kind::BARRIER_RELEASE, id, generation);
@@ -394,6 +395,7 @@ impl Fields {
             kind::LOCK_REQUEST => LockRequest(id),
             kind::LOCK_FORWARD => LockForward(id, self.member(limits)?),
             kind::LOCK_TOKEN => LockToken(id),
+            kind::LOCK_RETURN => LockReturn(id),
             kind::BARRIER_ARRIVE => BarrierArrive(id, self.count),
             kind::BARRIER_RELEASE => BarrierRelease(id, self.count),
             kind::ATOMIC_REQUEST => {
@@ -413,6 +415,56 @@ impl Fields {
                 let before: [u8; 8] = body.try_into().map_err(|_| Malformed::Body)?;
                 AtomicReply(id, self.count, u64::from_le_bytes(before))
             }
+        })
+    }
+
+    fn put_membership(&mut self, message: &membership::Message) {
+        use membership::Message::*;
+        self.kind = match *message {
+            Alive => kind::ALIVE,
+            Leave => kind::LEAVE,
+            Fail(culprit) => {
+                self.node = culprit.0;
+                kind::FAIL
+            }
+            Join => kind::JOIN,
+            Welcome(members) => {
+                self.object = members;
+                kind::WELCOME
+            }
+            Joined => kind::JOINED,
+            Depart => kind::DEPART,
+            Turn => kind::TURN,
+            Behind(range) => {
+                self.put_run(range.first(), range);
+                kind::BEHIND
+            }
+            Handed(named) => {
+                self.count = named;
+                kind::HANDED
+            }
+            Taken => kind::TAKEN,
+            Going => kind::GOING,
+            Farewell => kind::FAREWELL,
+        };
+    }
+
+    fn membership(&self, limits: &Limits) -> Result<membership::Message, Malformed> {
+        use membership::Message::*;
+        Ok(match self.kind {
+            kind::ALIVE => Alive,
+            kind::LEAVE => Leave,
+            kind::FAIL => Fail(self.member(limits)?),
+            kind::JOIN => Join,
+            kind::WELCOME => Welcome(self.object),
+            kind::JOINED => Joined,
+            kind::DEPART => Depart,
+            kind::TURN => Turn,
+            kind::BEHIND => Behind(self.run(limits)?),
+            kind::HANDED => Handed(self.count),
+            kind::TAKEN => Taken,
+            kind::GOING => Going,
+            _ => Farewell,
         })
     }
 

@@ -43,6 +43,7 @@ fn every_message() -> Vec<Message> {
             sync::Message::LockRequest(id),
             sync::Message::LockForward(id, NodeId(3)),
             sync::Message::LockToken(id),
+            sync::Message::LockReturn(id),
             sync::Message::BarrierArrive(id, 9),
             sync::Message::BarrierRelease(id, u32::MAX),
             sync::Message::AtomicRequest(id, Operation::Load, 1),
@@ -54,8 +55,22 @@ fn every_message() -> Vec<Message> {
         .map(Message::Sync),
     );
     messages.extend(
-        [membership::Message::Alive, membership::Message::Leave, membership::Message::Fail(NodeId(2))]
-            .map(Message::Membership),
+        [
+            membership::Message::Alive,
+            membership::Message::Leave,
+            membership::Message::Fail(NodeId(2)),
+            membership::Message::Join,
+            membership::Message::Welcome(0x8000_0000_0000_0007),
+            membership::Message::Joined,
+            membership::Message::Depart,
+            membership::Message::Turn,
+            membership::Message::Behind(range),
+            membership::Message::Handed(7),
+            membership::Message::Taken,
+            membership::Message::Going,
+            membership::Message::Farewell,
+        ]
+        .map(Message::Membership),
     );
     messages
 }
@@ -87,7 +102,7 @@ fn a_header_is_what_the_table_says() {
     let header = encode(&Message::Coherence(message), 7).header;
     #[rustfmt::skip]
     let expected = [
-        0x54, 0x52, 1, 3, 7, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0,
+        0x54, 0x52, 2, 3, 7, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0,
         3, 0, 0, 0, 2, 0, 0, 0, 0x0d, 0x0c, 0x0b, 0x0a, 0, 0, 5, 0,
     ];
     assert_eq!(header, expected);
@@ -101,8 +116,14 @@ fn numbers_past_the_cluster_are_refused() {
         decode(&encoded.header, encoded.body(), &LIMITS)
     };
     let range = PageRange::new(PageIndex(10), 9).unwrap();
-    let request =
-        Message::Coherence(coherence::Message::Request { demand: PageIndex(12), range, write: true, announced: true });
+    let request = Message::Coherence(coherence::Message::Request {
+        demand: PageIndex(12),
+        range,
+        write: true,
+        announced: true,
+        requester: NodeId(4),
+        hops: 0,
+    });
     let forward = Message::Sync(sync::Message::LockForward(1, NodeId(0)));
     assert_eq!(change(request, 0, 0), Err(Malformed::Magic));
     assert_eq!(change(request, 2, 9), Err(Malformed::Version(9)));

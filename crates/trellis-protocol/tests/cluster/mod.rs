@@ -3,13 +3,14 @@
 //!
 //! Promises: effects are carried out in their order, and after each of them the contract of
 //! `coherence` is asserted: single writer or many readers, downgrade before read-out before send,
-//! bytes that stay put until they are delivered, loads that see the last store. It must never let
-//! a thread look again that was not woken.
+//! bytes that stay put until they are delivered, loads that see the last store, locked pages that
+//! do not leave and are nobody else's. It must never let a thread look again that was not woken,
+//! nor an alarm go off that was not set.
 
 pub(crate) mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
-use trellis_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol, Running};
+use trellis_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol, Purpose, Running};
 use trellis_protocol::homes::Home;
 use trellis_protocol::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange};
 
@@ -29,6 +30,17 @@ pub(crate) struct Waiting {
     pub(crate) write: bool,
     pub(crate) wish: PageRange,
     pub(crate) woken: bool,
+}
+
+/// A call that locks pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    pub(crate) node: u16,
+    pub(crate) number: u32,
+    pub(crate) range: PageRange,
+    pub(crate) is_timed: bool,
+    /// It has its pages.
+    pub(crate) has_all: bool,
 }
 
 /// What came of an access.
@@ -53,13 +65,23 @@ pub(crate) struct Cluster {
     pub(crate) waiting: Vec<Vec<Waiting>>,
     /// Pages that somebody else waits for.
     pub(crate) wanted: BTreeSet<(u16, u32)>,
+    /// Calls that have locked pages, or wait for them.
+    pub(crate) calls: Vec<Call>,
+    last_call: u32,
+    /// Alarms that are set, and when they are due.
+    pub(crate) alarms: BTreeMap<(u16, u32, Purpose), u64>,
+    /// How often a page came to a node, or the right to store to it did.
+    pub(crate) grants: BTreeMap<(u32, u16), u64>,
+    /// The time that the protocol is told.
+    pub(crate) now: u64,
     /// What happened, in words.
     pub(crate) log: Vec<String>,
 }
 
 impl Cluster {
     pub(crate) fn new(protocol: Protocol, home: Home, nodes: u16, pages: u32, shards: u32) -> Cluster {
-        let start = |me, shard| protocol.start(Geometry { me: NodeId(me), nodes, pages, shard, shards, home });
+        let start =
+            |me, shard| protocol.start(Geometry { me: NodeId(me), nodes, founders: nodes, pages, shard, shards, home });
         let count = usize::from(nodes);
         Cluster {
             shards,
@@ -71,6 +93,11 @@ impl Cluster {
             under_way: Vec::new(),
             waiting: vec![Vec::new(); count],
             wanted: BTreeSet::new(),
+            calls: Vec::new(),
+            last_call: 0,
+            alarms: BTreeMap::new(),
+            grants: BTreeMap::new(),
+            now: 0,
             log: Vec::new(),
         }
     }
@@ -119,6 +146,53 @@ impl Cluster {
         self.step(node, page, Input::Resumed { page: PageIndex(page) });
     }
 
+    /// The program locks pages; returns the number of the call.
+    pub(crate) fn lock(&mut self, node: u16, range: PageRange, stay: Option<u64>) -> u32 {
+        self.last_call += 1;
+        let call = self.last_call;
+        self.calls.push(Call { node, number: call, range, is_timed: stay.is_some(), has_all: false });
+        self.step(node, range.first().0, Input::Lock { range, call, stay });
+        call
+    }
+
+    /// The program lets go what a call locked, or waits for it no longer; the call may have ended by itself.
+    pub(crate) fn unlock(&mut self, node: u16, range: PageRange, call: u32) {
+        self.calls.retain(|known| known.number != call);
+        self.step(node, range.first().0, Input::Unlock { range, call });
+    }
+
+    /// An alarm goes off, at whatever time.
+    pub(crate) fn alarm(&mut self, node: u16, page: u32, purpose: Purpose) {
+        let was_set = self.alarms.remove(&(node, page, purpose));
+        assert!(was_set.is_some(), "node {node} set no alarm {} for page {page}", words::purpose(purpose));
+        let ends = |call: &Call| {
+            purpose == Purpose::Expiry && (call.node, call.range.first().0) == (node, page) && call.is_timed
+        };
+        self.calls.retain(|call| !(call.has_all && ends(call)));
+        self.step(node, page, Input::Alarm { page: PageIndex(page), purpose });
+    }
+
+    /// The alarm that is due next.
+    pub(crate) fn next_alarm(&self) -> Option<(u64, (u16, u32, Purpose))> {
+        self.alarms.iter().map(|(&alarm, &due)| (due, alarm)).min()
+    }
+
+    /// A node left; every other one is told.
+    pub(crate) fn gone(&mut self, node: u16, successor: u16) {
+        for other in (0..self.nodes.len() as u16).filter(|&other| other != node) {
+            for shard in 0..self.shards {
+                let first_page = shard * CHUNK_PAGES;
+                let (node, successor) = (NodeId(node), NodeId(successor));
+                self.step(other, first_page, Input::Gone { node, successor });
+            }
+        }
+    }
+
+    /// Whether a call of `node` has `page`.
+    pub(crate) fn is_locked(&self, node: u16, page: u32) -> bool {
+        self.calls.iter().any(|call| call.node == node && call.has_all && call.range.contains(PageIndex(page)))
+    }
+
     /// Message number `index` arrives; its bytes are read at the supplier only now.
     pub(crate) fn deliver(&mut self, index: usize) {
         let Envelope { from, to, message, sent } = self.under_way.remove(index);
@@ -155,7 +229,7 @@ impl Cluster {
         self.log.push(words::input(node, &input));
         let shard = self.shard_of(page);
         let mut effects = Vec::new();
-        self.nodes[usize::from(node)][shard].step(0, input, &mut effects);
+        self.nodes[usize::from(node)][shard].step(self.now, input, &mut effects);
         let mut touched = BTreeSet::from([page]);
         for effect in effects {
             self.log.push(format!("  {}", words::effect(&effect)));
@@ -190,6 +264,10 @@ impl Cluster {
             Effect::Hold(page) => {
                 self.wanted.insert((node, page.0));
             }
+            Effect::Alarm { page, purpose, after } => {
+                self.alarms.insert((node, page.0, purpose), self.now + after);
+            }
+            Effect::Locked { range, call } => self.locked(node, range, call),
             Effect::Violation { from, what } => panic!("node {node} reports of {from}: {what}"),
         }
         match effect {
@@ -199,9 +277,32 @@ impl Cluster {
         }
     }
 
+    /// A call has its pages: they are here, and nobody else's.
+    fn locked(&mut self, node: u16, range: PageRange, number: u32) {
+        for page in range.pages() {
+            let others = self.calls.iter().find(|call| call.has_all && call.range.contains(page));
+            assert_eq!(others, None, "node {node} locks {page}");
+            assert_eq!(self.view(node, page.0), Access::Write, "node {node} is told that it has locked {page}");
+        }
+        let call = self.calls.iter_mut().find(|call| call.number == number && call.node == node && !call.has_all);
+        call.unwrap_or_else(|| panic!("node {node} has locked {range} for call {number}, which does not wait"))
+            .has_all = true;
+    }
+
+    /// How often `page` came to other nodes than `node`.
+    pub(crate) fn grants_to_others(&self, node: u16, page: u32) -> u64 {
+        let of_page = self.grants.range((page, 0)..=(page, u16::MAX));
+        of_page.filter(|((_, to), _)| *to != node).map(|(_, count)| count).sum()
+    }
+
     fn change(&mut self, node: u16, pages: &[u32], to: Access, from: Option<Access>, zero: bool) {
         for &page in pages {
+            assert!(
+                to == Access::Write || !self.is_locked(node, page),
+                "page {page} leaves node {node}, which locked it"
+            );
             let before = self.views[usize::from(node)].insert(page, to).unwrap_or_default();
+            *self.grants.entry((page, node)).or_default() += u64::from(to > before);
             assert!(from.is_none_or(|from| from == before), "node {node}: page {page} goes from {before:?} to {to:?}");
             if zero {
                 self.memories[usize::from(node)].entry(page).or_insert(0);

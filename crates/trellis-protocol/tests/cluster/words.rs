@@ -1,6 +1,6 @@
 //! Inputs, effects and messages in the words of the scripts.
 
-use trellis_protocol::coherence::{Content, Effect, Input, Message};
+use trellis_protocol::coherence::{Content, Effect, Input, Message, Purpose};
 use trellis_protocol::{Access, PageIndex, PageRange};
 
 pub(crate) fn input(node: u16, input: &Input) -> String {
@@ -19,6 +19,13 @@ pub(crate) fn input(node: u16, input: &Input) -> String {
         }
         Input::Message { from, message } => format!("n{node} hears from n{}: {}", from.0, self::message(&message)),
         Input::Resumed { page } => format!("n{node} resumed {}", one(page)),
+        Input::Alarm { page, purpose } => format!("n{node}: alarm {} {}", one(page), self::purpose(purpose)),
+        Input::Lock { range, call, stay } => {
+            let stay = stay.map_or(String::new(), |stay| format!(" for {}", time(stay)));
+            format!("n{node} locks {}{stay} (call {call})", run(range))
+        }
+        Input::Unlock { range, call } => format!("n{node} unlocks {} (call {call})", run(range)),
+        Input::Gone { node: gone, successor } => format!("n{node}: n{} is gone, ask n{}", gone.0, successor.0),
     }
 }
 
@@ -34,6 +41,10 @@ pub(crate) fn effect(effect: &Effect) -> String {
         Effect::Send { to, message } => format!("send n{}: {}", to.0, self::message(&message)),
         Effect::Wake(range) => format!("wake {}", run(range)),
         Effect::Hold(page) => format!("hold {}", one(page)),
+        Effect::Alarm { page, purpose, after } => {
+            format!("set alarm {} {} in {}", one(page), self::purpose(purpose), time(after))
+        }
+        Effect::Locked { range, call } => format!("locked {} (call {call})", run(range)),
         Effect::Violation { from, what } => format!("violation by n{}: {what}", from.0),
     }
 }
@@ -43,10 +54,16 @@ pub(crate) fn message(message: &Message) -> String {
         format!("{name} {} {}", run(range), if write { "for stores" } else { "for loads" })
     };
     match *message {
-        Message::Request { demand, range, write, announced } => {
+        Message::Request { demand, range, write, announced, requester, hops } => {
             let announced = if announced { ", announced" } else { "" };
-            format!("{}{}{announced}", text("request", PageRange::one(demand), write), wished(demand, range))
+            let passed_on = match hops {
+                0 => String::new(),
+                _ => format!(", for n{}, hop {hops}", requester.0),
+            };
+            let text = text("request", PageRange::one(demand), write);
+            format!("{text}{}{announced}{passed_on}", wished(demand, range))
         }
+        Message::Redirect { page, owner } => format!("redirect {} to n{}", one(page), owner.0),
         Message::Forward { demand, range, write, requester, after, sequence } => {
             let text = text("forward", PageRange::one(demand), write);
             format!("{text}{} to n{}, after #{after}, as #{sequence}", wished(demand, range), requester.0)
@@ -60,8 +77,10 @@ pub(crate) fn message(message: &Message) -> String {
             format!("{}, {content}, #{sequence}", text("grant", range, write))
         }
         Message::Confirm { range, .. } => format!("confirm {}", run(range)),
-        Message::Invalidate { page } => format!("invalidate {}", one(page)),
+        Message::Invalidate { page, owner } => format!("invalidate {}, which n{} will own", one(page), owner.0),
         Message::Invalidated { page } => format!("invalidated {}", one(page)),
+        Message::Retry { page } => format!("retry {}", one(page)),
+        Message::Again { page } => format!("again {}", one(page)),
     }
 }
 
@@ -74,6 +93,25 @@ pub(crate) fn name(message: &Message) -> &'static str {
         Message::Confirm { .. } => "confirm",
         Message::Invalidate { .. } => "invalidate",
         Message::Invalidated { .. } => "invalidated",
+        Message::Redirect { .. } => "redirect",
+        Message::Retry { .. } => "retry",
+        Message::Again { .. } => "again",
+    }
+}
+
+/// The word of a purpose.
+pub(crate) fn purpose(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Retry => "retry",
+        Purpose::Expiry => "expiry",
+        Purpose::Threshold => "threshold",
+    }
+}
+
+fn time(nanoseconds: u64) -> String {
+    match nanoseconds % 1000 {
+        0 => format!("{}us", nanoseconds / 1000),
+        _ => format!("{nanoseconds}ns"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Story, Words};
 use crate::cluster::{Cluster, Outcome, words};
-use trellis_protocol::coherence::Protocol;
+use trellis_protocol::coherence::{Protocol, Purpose};
 use trellis_protocol::homes::{Home, Interleaved, Manager};
 use trellis_protocol::{Access, NodeId, PageIndex, PageRange};
 
@@ -28,6 +28,9 @@ impl Script {
             Some("interleaved") => Home::Interleaved(Interleaved),
             Some(other) => return Err(format!("there is no home `{other}`")),
         };
+        if let Some(protocol) = words.rest("protocol") {
+            self.protocol = protocol.parse().map_err(|error| format!("{error}"))?;
+        }
         self.cluster = Cluster::new(self.protocol, home, self.nodes, self.pages, 1);
         Ok(())
     }
@@ -71,6 +74,17 @@ impl Script {
         Ok(())
     }
 
+    /// Time passes; alarms go off when they are due.
+    fn wait(&mut self, time: u64) {
+        let end = self.cluster.now + time;
+        while let Some((due, (node, page, purpose))) = self.cluster.next_alarm().filter(|&(due, _)| due <= end) {
+            self.cluster.now = self.cluster.now.max(due);
+            self.cluster.alarm(node, page, purpose);
+            self.look();
+        }
+        self.cluster.now = end;
+    }
+
     fn state(&mut self) {
         for node in 0..self.nodes {
             let mut line = format!("n{node}:");
@@ -81,6 +95,9 @@ impl Script {
                     Access::Read => format!(" p{page} reads {value}"),
                     Access::Write => format!(" p{page} writes {value}"),
                 };
+                if self.cluster.is_locked(node, page) {
+                    line += ", locked";
+                }
             }
             self.cluster.log.push(line);
         }
@@ -112,6 +129,29 @@ impl Story for Script {
             "deliver" => self.deliver(&words)?,
             "resume" => self.cluster.resume(words.name(0, 'n')?, u32::from(words.name(1, 'p')?)),
             "state" => self.state(),
+            "lock" => {
+                let stay = words.value("stay").map(time).transpose()?;
+                self.cluster.lock(words.name(0, 'n')?, range(words.at(1)?)?, stay);
+            }
+            "unlock" => {
+                let (node, range) = (words.name(0, 'n')?, range(words.at(1)?)?);
+                // The oldest; where it ended by itself, the program does not know that.
+                let number = match words.value("call") {
+                    Some(_) => words.number("call")? as u32,
+                    None => {
+                        let mut calls = self.cluster.calls.iter();
+                        let call = calls.find(|call| call.node == node && call.range == range);
+                        call.ok_or("there is no such call; call=1 names one that has ended")?.number
+                    }
+                };
+                self.cluster.unlock(node, range, number);
+            }
+            "alarm" => {
+                let (node, page) = (words.name(0, 'n')?, u32::from(words.name(1, 'p')?));
+                self.cluster.alarm(node, page, purpose(words.at(2)?)?);
+            }
+            "wait" => self.wait(time(words.at(0)?)?),
+            "gone" => self.cluster.gone(words.name(0, 'n')?, words.name(1, 'n')?),
             _ => return Err("there is no such command".to_string()),
         }
         self.look();
@@ -128,12 +168,33 @@ impl Story for Script {
         for (node, waiting) in self.cluster.waiting.iter().enumerate() {
             left.extend(waiting.iter().map(|waiting| format!("n{node} waits for p{}", waiting.page)));
         }
+        for call in &self.cluster.calls {
+            left.push(format!(
+                "n{} {} {}",
+                call.node,
+                if call.has_all { "has locked" } else { "waits for" },
+                call.range
+            ));
+        }
         left.extend(self.cluster.wanted.iter().map(|(node, page)| format!("n{node} still holds p{page}")));
         left
     }
 }
 
+fn purpose(word: &str) -> Result<Purpose, String> {
+    let all = [Purpose::Retry, Purpose::Expiry, Purpose::Threshold];
+    all.into_iter().find(|&purpose| words::purpose(purpose) == word).ok_or_else(|| format!("`{word}` is no purpose"))
+}
+
+/// `500us`, in nanoseconds.
+fn time(text: &str) -> Result<u64, String> {
+    let microseconds = text.strip_suffix("us").and_then(|number| number.parse::<u64>().ok());
+    microseconds.map(|number| number * 1000).ok_or_else(|| format!("`{text}` is no number of microseconds"))
+}
+
+/// `0-3` or `p0-3`.
 fn range(text: &str) -> Result<PageRange, String> {
+    let text = text.strip_prefix('p').unwrap_or(text);
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let parse = |number: &str| number.parse::<u32>().map_err(|_| format!("`{text}` is no run of pages"));
     let (first, last) = (parse(first)?, parse(last)?);

@@ -43,6 +43,12 @@ impl<'a> Words<'a> {
         self.0.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('='))
     }
 
+    /// The text behind `key=`, to the end of the line.
+    pub(crate) fn rest(&self, key: &str) -> Option<String> {
+        let place = self.0.iter().position(|word| word.strip_prefix(key).is_some_and(|rest| rest.starts_with('=')))?;
+        Some(self.0[place..].join(" ")[key.len() + 1..].to_string())
+    }
+
     pub(crate) fn number(&self, key: &str) -> Result<u64, String> {
         let value = self.value(key).ok_or_else(|| format!("`{key}=` is missing"))?;
         value.parse().map_err(|_| format!("`{key}={value}` is no number"))

@@ -92,7 +92,8 @@ impl Story for Script {
         match verb {
             "cluster" => {
                 let nodes = words.number("nodes")? as u16;
-                self.nodes = (0..nodes).map(|me| Sync::new(NodeId(me), nodes)).collect();
+                let founders = words.number("founders").map_or(nodes, |founders| founders as u16);
+                self.nodes = (0..nodes).map(|me| Sync::new(NodeId(me), founders)).collect();
             }
             "acquire" => {
                 let lock = words.number("lock")?;
@@ -103,6 +104,13 @@ impl Story for Script {
                 let (node, lock) = (words.name(0, 'n')?, words.number("lock")?);
                 lines.push(format!("n{node} releases lock {lock}"));
                 self.step(node, Input::Release(lock), &mut lines);
+            }
+            "depart" => {
+                let node = words.name(0, 'n')?;
+                lines.push(format!("n{node} gives its locks back"));
+                self.step(node, Input::Depart, &mut lines);
+                let clear = self.nodes[usize::from(node)].is_clear();
+                lines.extend(clear.then(|| format!("  n{node} has none")));
             }
             "abandon" => self.abandon(words.name(0, 'n')?, words.number("lock")?, &mut lines)?,
             "arrive" => {
@@ -138,6 +146,7 @@ fn text(message: &Message) -> String {
         Message::LockRequest(id) => format!("request lock {id}"),
         Message::LockForward(id, next) => format!("hand lock {id} to n{}", next.0),
         Message::LockToken(id) => format!("lock {id}"),
+        Message::LockReturn(id) => format!("ask for lock {id}, which I leave"),
         Message::BarrierArrive(id, generation) => format!("arrived at barrier {id}, use {generation}"),
         Message::BarrierRelease(id, generation) => format!("leave barrier {id}, use {generation}"),
         Message::AtomicRequest(id, operation, _) => format!("{operation:?} on word {id}"),

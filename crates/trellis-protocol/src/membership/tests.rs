@@ -1,0 +1,348 @@
+//! Who is there, step by step: failures, ends, and nodes that come and go.
+
+use super::*;
+use crate::page::PageIndex;
+use alloc::collections::BTreeSet;
+
+fn step(m: &mut Membership, now: Nanoseconds, input: Input) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    m.step(now, input, &mut effects);
+    effects
+}
+
+#[test]
+fn a_break_without_goodbye_is_a_death_and_is_said_once() {
+    let mut m = Membership::new(NodeId(0), 3, 1000);
+    step(&mut m, 0, Input::Connected(NodeId(1)));
+    assert_eq!(step(&mut m, 5, Input::Lost(NodeId(1))), [Effect::Died(NodeId(1))]);
+    assert_eq!(step(&mut m, 6, Input::Lost(NodeId(1))), []);
+    assert_eq!(step(&mut m, 6, Input::Lost(NodeId(2))), [], "never came");
+}
+
+#[test]
+fn leaving_waits_for_everybody_who_came() {
+    let mut m = Membership::new(NodeId(0), 4, 1000);
+    step(&mut m, 0, Input::Connected(NodeId(1)));
+    step(&mut m, 0, Input::Connected(NodeId(2)));
+    step(&mut m, 1, Input::Message(NodeId(2), Message::Leave));
+    assert_eq!(step(&mut m, 2, Input::Lost(NodeId(2))), [], "it had left");
+    let said = step(&mut m, 3, Input::Leave);
+    assert_eq!(said, [Effect::Send(NodeId(1), Message::Leave)]);
+    assert_eq!(m.missing().collect::<Vec<_>>(), [NodeId(1)]);
+    let end = step(&mut m, 4, Input::Message(NodeId(1), Message::Leave));
+    assert_eq!(end, [Effect::AllLeft]);
+}
+
+#[test]
+fn a_manager_that_gathers_expects_late_nodes_until_the_deadline() {
+    let mut m = Membership::new(NodeId(0), 3, 1000).gathered_by(NodeId(0), 500);
+    step(&mut m, 0, Input::Connected(NodeId(1)));
+    step(&mut m, 1, Input::Message(NodeId(1), Message::Leave));
+    assert_eq!(step(&mut m, 2, Input::Leave), [Effect::Send(NodeId(1), Message::Leave)]);
+    assert_eq!(m.missing().collect::<Vec<_>>(), [NodeId(2)]);
+    let mut in_time = m.clone();
+    let told = step(&mut in_time, 499, Input::Connected(NodeId(2)));
+    assert_eq!(told, [Effect::Send(NodeId(2), Message::Leave)]);
+    assert!(!step(&mut in_time, 600, Input::Tick).contains(&Effect::AllLeft), "it came");
+    let end = step(&mut in_time, 700, Input::Message(NodeId(2), Message::Leave));
+    assert_eq!(end, [Effect::AllLeft]);
+    assert!(step(&mut m, 500, Input::Tick).contains(&Effect::AllLeft), "it did not come");
+}
+
+#[test]
+fn a_gathered_node_stays_until_the_manager_is_gone() {
+    let mut m = Membership::new(NodeId(1), 3, 1000).gathered_by(NodeId(0), 500);
+    step(&mut m, 0, Input::Connected(NodeId(0)));
+    step(&mut m, 1, Input::Message(NodeId(0), Message::Leave));
+    step(&mut m, 2, Input::Leave);
+    assert_eq!(m.missing().collect::<Vec<_>>(), [NodeId(0)], "node 2 may still come");
+    assert_eq!(step(&mut m, 3, Input::Lost(NodeId(0))), [Effect::AllLeft]);
+}
+
+#[test]
+fn a_failure_is_told_with_its_culprit_and_the_messenger_is_not_blamed() {
+    let mut m = Membership::new(NodeId(2), 3, 1000);
+    step(&mut m, 0, Input::Connected(NodeId(0)));
+    step(&mut m, 0, Input::Connected(NodeId(1)));
+    let told = step(&mut m, 1, Input::Message(NodeId(0), Message::Fail(NodeId(1))));
+    assert_eq!(told, [Effect::Failed(NodeId(1))]);
+    assert_eq!(step(&mut m, 2, Input::Lost(NodeId(0))), []);
+}
+
+#[test]
+fn silence_is_reported_once_and_again_after_a_sign_of_life() {
+    let mut m = Membership::new(NodeId(0), 2, 1000);
+    step(&mut m, 0, Input::Connected(NodeId(1)));
+    let silent = |effects: &[Effect]| effects.iter().any(|e| matches!(e, Effect::Silent(..)));
+    assert!(!silent(&step(&mut m, 999, Input::Tick)));
+    assert!(silent(&step(&mut m, 1000, Input::Tick)));
+    assert!(!silent(&step(&mut m, 1500, Input::Tick)));
+    step(&mut m, 1600, Input::Heard(NodeId(1)));
+    assert!(silent(&step(&mut m, 2600, Input::Tick)));
+}
+
+#[test]
+fn a_node_is_heard_four_times_before_it_counts_as_silent() {
+    let mut m = Membership::new(NodeId(0), 2, 1000);
+    step(&mut m, 0, Input::Connected(NodeId(1)));
+    let ticks = (1..=8).map(|tick| tick * m.tick_interval()).collect::<Vec<_>>();
+    let said = ticks.into_iter().flat_map(|now| step(&mut m, now, Input::Tick));
+    let alive = Effect::Send(NodeId(1), Message::Alive);
+    assert_eq!(said.filter(|effect| *effect == alive).count(), 4);
+}
+
+/// A cluster of state machines whose messages are delivered in any order that keeps that of each pair.
+struct Cluster {
+    founders: u16,
+    nodes: Vec<Membership>,
+    /// Links that stand, by the two numbers.
+    links: BTreeSet<(u16, u16)>,
+    under_way: Vec<(NodeId, NodeId, Option<Message>)>,
+    told: Vec<Vec<Effect>>,
+    random: u64,
+}
+
+const COORDINATOR: NodeId = NodeId(1);
+
+impl Cluster {
+    fn new(founders: u16, nodes: u16, seed: u64) -> Cluster {
+        let node = |me| Membership::new(NodeId(me), nodes, 1_000_000).elastic(founders, COORDINATOR);
+        let mut cluster = Cluster {
+            founders,
+            nodes: (0..nodes).map(node).collect(),
+            links: BTreeSet::new(),
+            under_way: Vec::new(),
+            told: vec![Vec::new(); usize::from(nodes)],
+            random: seed.wrapping_mul(2).wrapping_add(1),
+        };
+        (0..founders).for_each(|node| (0..node).for_each(|other| cluster.connect(node, other)));
+        cluster
+    }
+
+    fn chance(&mut self, of: usize) -> usize {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.random >> 33) as usize % of
+    }
+
+    fn connect(&mut self, a: u16, b: u16) {
+        self.links.insert((a.max(b), a.min(b)));
+        self.step(NodeId(a), Input::Connected(NodeId(b)));
+        self.step(NodeId(b), Input::Connected(NodeId(a)));
+    }
+
+    /// A process asks for a number and connects to everybody who is there or was given a number before.
+    fn begin_join(&mut self) -> Result<u16, NoPlace> {
+        let node = self.nodes[usize::from(COORDINATOR.0)].reserve()?.0;
+        let there = |other: &u16| *other < self.founders || !self.nodes[1].is_gone(NodeId(*other));
+        let others: Vec<u16> = (0..node).filter(there).collect();
+        others.into_iter().for_each(|other| self.connect(node, other));
+        Ok(node)
+    }
+
+    fn close(&mut self, node: u16) {
+        for other in 0..self.nodes.len() as u16 {
+            if self.links.remove(&(node.max(other), node.min(other))) {
+                // Comes after everything that was sent before.
+                self.under_way.push((NodeId(node), NodeId(other), None));
+            }
+        }
+    }
+
+    fn step(&mut self, node: NodeId, input: Input) {
+        let mut effects = Vec::new();
+        self.nodes[usize::from(node.0)].step(0, input, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Send(to, message) => {
+                    let link = (node.0.max(to.0), node.0.min(to.0));
+                    assert!(
+                        self.links.contains(&link),
+                        "node {} sends {message:?} to {to}, which is not there",
+                        node.0
+                    );
+                    self.under_way.push((node, to, Some(message)));
+                }
+                Effect::TakeOverEnds => self.told[usize::from(node.0)].push(effect),
+                Effect::HandOver => {
+                    self.told[usize::from(node.0)].push(effect);
+                    self.step(node, Input::Behind(PageRange::one(PageIndex(u32::from(node.0)))));
+                    self.step(node, Input::HandedOver);
+                }
+                Effect::AllLeft => {
+                    self.told[usize::from(node.0)].push(effect);
+                    self.close(node.0);
+                }
+                Effect::Died(_) | Effect::Failed(_) | Effect::Violation(..) => {
+                    panic!("node {} reports {effect:?}", node.0)
+                }
+                other => self.told[usize::from(node.0)].push(other),
+            }
+        }
+    }
+
+    /// Delivers one message, or lets the coordinator end a takeover; false if there is nothing to do.
+    fn go_on(&mut self) -> bool {
+        let coordinator = usize::from(COORDINATOR.0);
+        if let Some(ends) = self.told[coordinator].iter().position(|effect| *effect == Effect::TakeOverEnds)
+            && self.chance(4) == 0
+        {
+            self.told[coordinator].remove(ends);
+            self.step(COORDINATOR, Input::TookOver);
+            return true;
+        }
+        if self.under_way.is_empty() {
+            return self.told[coordinator].contains(&Effect::TakeOverEnds);
+        }
+        let picked = self.chance(self.under_way.len());
+        let pair = (self.under_way[picked].0, self.under_way[picked].1);
+        let first = self.under_way.iter().position(|message| (message.0, message.1) == pair).expect("it is there");
+        let (from, to, message) = self.under_way.remove(first);
+        match message {
+            Some(message) => self.step(to, Input::Message(from, message)),
+            None => self.step(to, Input::Lost(from)),
+        }
+        true
+    }
+
+    fn settle(&mut self) {
+        while self.go_on() {}
+    }
+
+    fn heard(&self, node: u16, effect: Effect) -> usize {
+        self.told[usize::from(node)].iter().filter(|told| **told == effect).count()
+    }
+}
+
+#[test]
+fn a_node_that_joins_meets_everybody_and_one_that_leaves_is_missed_by_nobody() {
+    let mut cluster = Cluster::new(3, 5, 1);
+    let node = cluster.begin_join().unwrap();
+    cluster.settle();
+    assert_eq!(node, 3);
+    assert_eq!((cluster.heard(3, Effect::Admitted(0)), cluster.heard(3, Effect::Joined)), (1, 1));
+    assert!((0..3).all(|founder| cluster.heard(founder, Effect::Came(NodeId(3))) == 1));
+    cluster.step(NodeId(3), Input::Leave);
+    cluster.settle();
+    assert_eq!(cluster.heard(1, Effect::TakeOver(PageRange::one(PageIndex(3)))), 1);
+    assert_eq!(cluster.heard(3, Effect::AllLeft), 1);
+    for founder in 0..3 {
+        assert_eq!(cluster.heard(founder, Effect::Departs(NodeId(3))), 1);
+        assert_eq!(cluster.heard(founder, Effect::Vanished(NodeId(3))), 1);
+    }
+}
+
+#[test]
+fn numbers_are_given_once_by_the_coordinator_until_its_program_is_done() {
+    let mut cluster = Cluster::new(3, 5, 2);
+    assert_eq!(cluster.nodes[0].reserve(), Err(NoPlace::AskCoordinator));
+    assert_eq!(cluster.nodes[1].reserve(), Ok(NodeId(3)));
+    assert_eq!(cluster.begin_join(), Ok(4), "node 3 never came");
+    assert_eq!(cluster.begin_join(), Err(NoPlace::Full));
+    let mut ending = Membership::new(NodeId(0), 4, 1000).elastic(2, NodeId(0));
+    step(&mut ending, 0, Input::Leave);
+    assert_eq!(ending.reserve(), Err(NoPlace::Ending));
+    assert_eq!(Membership::new(NodeId(0), 3, 1000).reserve(), Err(NoPlace::Full));
+}
+
+#[test]
+fn founders_stay_until_a_joined_node_is_done() {
+    let mut cluster = Cluster::new(2, 3, 3);
+    cluster.begin_join().unwrap();
+    cluster.settle();
+    cluster.step(NodeId(0), Input::Leave);
+    cluster.step(NodeId(1), Input::Leave);
+    cluster.settle();
+    assert_eq!(cluster.heard(0, Effect::AllLeft) + cluster.heard(1, Effect::AllLeft), 0);
+    assert_eq!(cluster.nodes[1].missing().collect::<Vec<_>>(), [NodeId(2)]);
+    cluster.step(NodeId(2), Input::Leave);
+    cluster.settle();
+    assert!((0..3).all(|node| cluster.heard(node, Effect::AllLeft) == 1));
+}
+
+/// Nodes join, leave and end in every mixture; each run is one order of events, drawn from its seed.
+#[test]
+fn whatever_the_order_everybody_comes_goes_and_ends() {
+    for seed in 0..3000 {
+        let founders = 1 + (seed % 3) as u16 + 1;
+        let mut cluster = Cluster::new(founders, founders + 4, seed);
+        let (mut joined, mut leaving, mut done) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        let mut reserved_only = 0;
+        for _ in 0..200 {
+            match cluster.chance(12) {
+                0 if done.is_empty() => {
+                    if let Ok(node) = cluster.begin_join() {
+                        joined.push(node);
+                    }
+                }
+                1 if done.is_empty() && cluster.chance(4) == 0 && cluster.nodes[1].reserve().is_ok() => {
+                    reserved_only += 1;
+                }
+                2 => {
+                    let ready = |node: &u16| cluster.heard(*node, Effect::Joined) == 1 && !leaving.contains(node);
+                    if let Some(node) = joined.iter().copied().find(ready) {
+                        leaving.insert(node);
+                        cluster.step(NodeId(node), Input::Leave);
+                    }
+                }
+                3 if cluster.chance(8) == 0 => {
+                    let founder = cluster.chance(usize::from(founders)) as u16;
+                    if done.insert(founder) {
+                        cluster.step(NodeId(founder), Input::Leave);
+                    }
+                }
+                _ => {
+                    cluster.go_on();
+                }
+            }
+        }
+        cluster.settle();
+        for &node in &joined {
+            assert_eq!(cluster.heard(node, Effect::Joined), 1, "seed {seed}: node {node} is let in");
+        }
+        for &node in joined.iter().filter(|node| !leaving.contains(node)) {
+            cluster.step(NodeId(node), Input::Leave);
+        }
+        (0..founders).filter(|founder| !done.contains(founder)).for_each(|founder| {
+            cluster.step(NodeId(founder), Input::Leave);
+        });
+        cluster.settle();
+        for node in (0..founders).chain(joined.iter().copied()) {
+            assert_eq!(cluster.heard(node, Effect::AllLeft), 1, "seed {seed}: node {node} ends");
+        }
+        let vanished = joined.iter().map(|node| cluster.heard(1, Effect::Vanished(NodeId(*node)))).sum::<usize>();
+        assert_eq!(vanished, joined.len(), "seed {seed}: {reserved_only} numbers were not used");
+    }
+}
+
+#[test]
+fn a_joined_node_that_dies_is_a_death() {
+    let mut m = Membership::new(NodeId(0), 3, 1000).elastic(2, NodeId(0));
+    step(&mut m, 0, Input::Connected(NodeId(2)));
+    assert_eq!(step(&mut m, 1, Input::Lost(NodeId(2))), [], "it was not let in");
+    let mut m = Membership::new(NodeId(0), 3, 1000).elastic(2, NodeId(0));
+    step(&mut m, 0, Input::Connected(NodeId(2)));
+    step(&mut m, 1, Input::Message(NodeId(2), Message::Join));
+    assert_eq!(step(&mut m, 2, Input::Lost(NodeId(2))), [Effect::Died(NodeId(2))]);
+}
+
+#[test]
+fn words_out_of_turn_change_nothing() {
+    let violates = |effects: &[Effect]| matches!(effects, [Effect::Violation(..)]);
+    let mut m = Membership::new(NodeId(0), 4, 1000).elastic(2, NodeId(0));
+    step(&mut m, 0, Input::Connected(NodeId(1)));
+    step(&mut m, 0, Input::Connected(NodeId(2)));
+    for message in [
+        Message::Welcome(0),
+        Message::Turn,
+        Message::Taken,
+        Message::Farewell,
+        Message::Joined,
+        Message::Handed(0),
+        Message::Going,
+    ] {
+        assert!(violates(&step(&mut m, 1, Input::Message(NodeId(2), message))), "{message:?}");
+    }
+    assert!(violates(&step(&mut m, 1, Input::Message(NodeId(1), Message::Join))), "a founder");
+    assert!(!violates(&step(&mut m, 1, Input::Message(NodeId(2), Message::Join))));
+    assert!(violates(&step(&mut m, 1, Input::Message(NodeId(2), Message::Join))), "twice");
+}
