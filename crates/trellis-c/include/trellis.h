@@ -28,7 +28,7 @@
  * what happened, why, and what to do next. It belongs to the calling thread and stays valid until that thread's next
  * call that fails. No function of this header ends the process, and none leaves `errno` in a promised state.
  *
- * Units. Sizes and offsets are bytes. Times are nanoseconds. Nodes are counted from 0.
+ * Units. Sizes and offsets are bytes. Times are nanoseconds unless a name says otherwise. Nodes are counted from 0.
  *
  * Threads. Every function may be called from any thread, except trellis_leave(), after which the handle is gone.
  * A handle of another process (after fork) is not usable: the child has no region and no connections.
@@ -125,6 +125,13 @@ size_t trellis_node(const trellis_cluster *cluster);
 size_t trellis_nodes(const trellis_cluster *cluster);
 size_t trellis_manager(const trellis_cluster *cluster);
 
+/* How many nodes take part now: those of the start (`trellis_nodes`), and those that joined and have not left. Whether
+ * this node joined while the cluster was running. Whether somebody asked it, by `trellis leave`, to finish its piece of
+ * work and leave: look now and then, then call `trellis_leave`. Both are 1 or 0. 0 when `cluster` is NULL. */
+size_t trellis_members(const trellis_cluster *cluster);
+int trellis_joined_later(const trellis_cluster *cluster);
+int trellis_leave_requested(const trellis_cluster *cluster);
+
 /* The region: its first byte (the same address in every node), its size, and the size of a page, the unit in which
  * bytes travel. Fresh bytes are zero. NULL and 0 when `cluster` is NULL. */
 void *trellis_base(const trellis_cluster *cluster);
@@ -140,7 +147,34 @@ size_t trellis_page_bytes(const trellis_cluster *cluster);
  * DEADLINE, NODE_LOST. */
 int trellis_prefetch(trellis_cluster *cluster, const void *address, size_t bytes, int access);
 
+/* Lock the pages that hold [address, address + bytes): they come here, for stores, and stay until trellis_unlock_range()
+ * is called with the same range. No other node sees them meanwhile, and no other call for them succeeds, on this node
+ * neither; plain loads and stores of this node's own threads go on. What is stored while the range is locked appears to
+ * other nodes at once. Not recursive. The pages must be under a protocol with a lock layer, such as "lock(dynamic)".
+ * Errors: ARGUMENT (a range that is empty or outside the region), STATE (no lock layer), DEADLINE, NODE_LOST. */
+int trellis_lock_range(trellis_cluster *cluster, const void *address, size_t bytes);
+
+/* The same, but the lock ends by itself so many microseconds after it was got. */
+int trellis_lock_range_for(trellis_cluster *cluster, const void *address, size_t bytes, uint64_t microseconds);
+
+/* Give a range back: the one that this thread took last with these bytes. Errors: ARGUMENT, STATE (it is not locked, or
+ * its time was over before: others may have used the range since). */
+int trellis_unlock_range(trellis_cluster *cluster, const void *address, size_t bytes);
+
+/* Give the pages of [address, address + bytes) to another protocol, for example "ivy", "dynamic(redirect)",
+ * "delay(lock(dynamic(forward)))". Every node makes the same call, as with a barrier. The bytes stay what they are, and
+ * threads may go on using the region. Errors: ARGUMENT (not whole pages of the region, no such protocol), STATE (nodes
+ * asked for different changes, or a page is locked: nothing has changed on any node), DEADLINE, NODE_LOST. */
+int trellis_set_protocol(trellis_cluster *cluster, const void *address, size_t bytes, const char *protocol);
+
+/* Write the protocol that looks after the byte at `address` as text into `text`, with a zero at the end, cut if
+ * `text_bytes` is too small (64 always suffice for what this version has). Answers the length of the whole text.
+ * Errors: ARGUMENT. */
+int trellis_protocol_at(const trellis_cluster *cluster, const void *address, char *text, size_t text_bytes);
+
 /* ---------------------------------------------------------------------------------------------- waiting together -- */
+
+/* The last 65,536 numbers (from 0xffffffffffff0000 on) of barriers, locks and words are kept for Trellis itself. */
 
 /* Wait until every node has come to barrier `id`. One thread per node may wait at one id. What a node wrote before it
  * came, every node sees after. Errors: ARGUMENT, DEADLINE, NODE_LOST. */
@@ -172,7 +206,7 @@ int trellis_phase(trellis_cluster *cluster, const char *name);
 typedef struct trellis_counters {
     uint64_t read_faults;           /* pages fetched because of a load */
     uint64_t write_faults;          /* pages fetched because of a store */
-    uint64_t upgrade_faults;        /* stores to a page held for reading: permission only, no bytes */
+    uint64_t upgrade_faults;        /* stores to a page held for reading that another node owned */
     uint64_t local_faults;          /* first touches resolved without a message */
     uint64_t prefetched_pages;
     uint64_t pages_in;
@@ -191,6 +225,11 @@ typedef struct trellis_counters {
     uint64_t barrier_wait_ns;
     uint64_t strangers_refused;     /* connections that did not know the secret */
     uint64_t frames_refused;        /* frames of a peer that broke the format */
+    uint64_t upgrade_owner_faults;  /* stores to a page held for reading that this node owned */
+    uint64_t retries;               /* answers that a page is locked */
+    uint64_t redirects;             /* answers that another node may own a page */
+    uint64_t packets_in;            /* datagrams received; frames, where the kernel cuts them */
+    uint64_t packets_out;           /* datagrams sent, those sent again included; frames, as above */
 } trellis_counters;
 
 /* Fill `*counters`. `counters_bytes` is sizeof(trellis_counters) as the caller was compiled: an older program gets the

@@ -26,6 +26,7 @@
 #ifndef TRELLIS_HPP
 #define TRELLIS_HPP
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -187,6 +188,9 @@ public:
     [[nodiscard]] std::size_t node() const noexcept { return trellis_node(cluster_); }
     [[nodiscard]] std::size_t nodes() const noexcept { return trellis_nodes(cluster_); }
     [[nodiscard]] std::size_t manager() const noexcept { return trellis_manager(cluster_); }
+    [[nodiscard]] std::size_t members() const noexcept { return trellis_members(cluster_); }
+    [[nodiscard]] bool joined_later() const noexcept { return trellis_joined_later(cluster_) != 0; }
+    [[nodiscard]] bool leave_requested() const noexcept { return trellis_leave_requested(cluster_) != 0; }
     [[nodiscard]] std::size_t page_bytes() const noexcept { return trellis_page_bytes(cluster_); }
     [[nodiscard]] std::size_t region_bytes() const noexcept { return trellis_bytes(cluster_); }
     [[nodiscard]] void* base() const noexcept { return trellis_base(cluster_); }
@@ -219,6 +223,26 @@ public:
         detail::check(trellis_prefetch(cluster_, part.data(), part.size_bytes(), static_cast<int>(how)));
     }
 
+    /// Give whole pages of the region to another protocol: "ivy", "lock(dynamic)", "delay(migrate, 500us)". Every node
+    /// makes the same call, as with a barrier; the bytes stay what they are.
+    template <typename T, std::size_t Extent>
+    void set_protocol(std::span<T, Extent> part, const std::string& protocol) {
+        detail::check(trellis_set_protocol(cluster_, part.data(), part.size_bytes(), protocol.c_str()));
+    }
+    /// The protocol that looks after the byte at `address`.
+    [[nodiscard]] std::string protocol_at(const void* address) const {
+        std::string text(64, '\0');
+        std::size_t length = static_cast<std::size_t>(
+            detail::check(trellis_protocol_at(cluster_, address, text.data(), text.size() + 1)));
+        if (length > text.size()) {
+            text.resize(length);
+            length = static_cast<std::size_t>(
+                detail::check(trellis_protocol_at(cluster_, address, text.data(), text.size() + 1)));
+        }
+        text.resize(length);
+        return text;
+    }
+
     /// Wait for every node at barrier `id`; one thread per node.
     void barrier(std::uint64_t id = 0) { detail::check(trellis_barrier(cluster_, id)); }
     [[nodiscard]] trellis::mutex mutex(std::uint64_t id) noexcept { return {cluster_, id}; }
@@ -240,6 +264,50 @@ private:
     trellis_cluster* cluster_ = nullptr;
     int exceptions_at_join_ = std::uncaught_exceptions();
 };
+
+/// Locks the pages that hold a range of the region, as std::lock_guard locks a mutex: they come here, for stores, and
+/// no other node sees them until the guard is gone. The range must be under a protocol with a lock layer. Not recursive.
+/// Must not outlive its cluster.
+class range_lock {
+public:
+    template <typename T, std::size_t Extent>
+    range_lock(cluster& where, std::span<T, Extent> part)
+        : cluster_(where.handle()), address_(part.data()), bytes_(part.size_bytes()) {
+        detail::check(trellis_lock_range(cluster_, address_, bytes_));
+    }
+    /// Ends by itself so long after it was got.
+    template <typename T, std::size_t Extent>
+    range_lock(cluster& where, std::span<T, Extent> part, std::chrono::microseconds stay)
+        : cluster_(where.handle()), address_(part.data()), bytes_(part.size_bytes()) {
+        const auto microseconds = static_cast<std::uint64_t>(stay.count() < 0 ? 0 : stay.count());
+        detail::check(trellis_lock_range_for(cluster_, address_, bytes_, microseconds));
+    }
+    range_lock(const range_lock&) = delete;
+    range_lock& operator=(const range_lock&) = delete;
+
+    /// Never throws: a lost cluster is reported by the next call that can.
+    ~range_lock() {
+        if (address_ != nullptr) (void)trellis_unlock_range(cluster_, address_, bytes_);
+    }
+
+    /// Give the range back now, and learn whether it was locked until now: throws where its time was over before.
+    void unlock() {
+        if (address_ != nullptr) {
+            detail::check(trellis_unlock_range(cluster_, std::exchange(address_, nullptr), bytes_));
+        }
+    }
+
+private:
+    trellis_cluster* cluster_;
+    const void* address_;
+    std::size_t bytes_;
+};
+
+/// As cluster::set_protocol.
+template <typename T, std::size_t Extent>
+void set_protocol(cluster& where, std::span<T, Extent> part, const std::string& protocol) {
+    where.set_protocol(part, protocol);
+}
 
 }  // namespace trellis
 

@@ -3,8 +3,9 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use trellis::{Cluster, JoinError, WaitError};
+use trellis::{Cluster, JoinError, ToProtocol, WaitError};
 
 use crate::config::ConfigHandle;
 use crate::counters::Counters;
@@ -184,6 +185,36 @@ pub unsafe extern "C" fn trellis_nodes(cluster: *const ClusterHandle) -> usize {
     unsafe { ask(cluster, 0, Cluster::nodes) }
 }
 
+/// How many nodes take part now, this one among them: those of the start, and those that joined and have not left.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_members(cluster: *const ClusterHandle) -> usize {
+    // SAFETY: the caller's promise.
+    unsafe { ask(cluster, 0, Cluster::members) }
+}
+
+/// Whether this node joined while the cluster was running, as 1 or 0.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_joined_later(cluster: *const ClusterHandle) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { ask(cluster, 0, |cluster| cluster.has_joined_later().into()) }
+}
+
+/// Whether somebody asked this node, by `trellis leave`, to finish its piece of work and leave, as 1 or 0.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_leave_requested(cluster: *const ClusterHandle) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { ask(cluster, 0, |cluster| cluster.is_leave_requested().into()) }
+}
+
 /// The manager's index.
 ///
 /// # Safety
@@ -249,6 +280,130 @@ pub unsafe extern "C" fn trellis_prefetch(
             Ok(status::OK)
         })
     }
+}
+
+/// Lock a range.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `address` is only compared, never followed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_lock_range(
+    cluster: *mut ClusterHandle,
+    address: *const c_void,
+    bytes: usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { on_cluster(cluster, |cluster| lock_range(cluster, address as usize, bytes, None)) }
+}
+
+/// Lock a range for a time.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `address` is only compared, never followed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_lock_range_for(
+    cluster: *mut ClusterHandle,
+    address: *const c_void,
+    bytes: usize,
+    microseconds: u64,
+) -> c_int {
+    let stay = Some(Duration::from_micros(microseconds));
+    // SAFETY: the caller's promise.
+    unsafe { on_cluster(cluster, |cluster| lock_range(cluster, address as usize, bytes, stay)) }
+}
+
+fn lock_range(cluster: &Cluster, address: usize, bytes: usize, stay: Option<Duration>) -> Result<c_int, Failure> {
+    let offset_bytes = offset_of_some(cluster, address, bytes)?;
+    cluster.region().lock_range_acquire(offset_bytes, bytes, stay)?;
+    Ok(status::OK)
+}
+
+/// Give a range back.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `address` is only compared, never followed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_unlock_range(
+    cluster: *mut ClusterHandle,
+    address: *const c_void,
+    bytes: usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_cluster(cluster, |cluster| {
+            let offset_bytes = offset_of_some(cluster, address as usize, bytes)?;
+            cluster.region().lock_range_release(offset_bytes, bytes)?;
+            Ok(status::OK)
+        })
+    }
+}
+
+/// Give a range to another protocol.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `address` is only compared, never followed;
+/// `protocol` is NULL or a C string.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_set_protocol(
+    cluster: *mut ClusterHandle,
+    address: *const c_void,
+    bytes: usize,
+    protocol: *const c_char,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_cluster(cluster, |cluster| {
+            let text = failure::text(protocol, "protocol")?;
+            let protocol = text.to_protocol().map_err(|error| Failure::new(status::ARGUMENT, error))?;
+            let offset_bytes = offset_of_some(cluster, address as usize, bytes)?;
+            let page_bytes = cluster.region().page_bytes();
+            if !offset_bytes.is_multiple_of(page_bytes) || !bytes.is_multiple_of(page_bytes) {
+                let why = format!(
+                    "{bytes} bytes at offset {offset_bytes} are not whole pages of {page_bytes} bytes; a protocol is \
+                     chosen for whole pages"
+                );
+                return Err(Failure::new(status::ARGUMENT, why));
+            }
+            cluster.region().set_protocol(offset_bytes, bytes, protocol)?;
+            Ok(status::OK)
+        })
+    }
+}
+
+/// The protocol of a byte, as text.
+///
+/// # Safety
+/// `cluster` is NULL or came from [`trellis_join`] and was not given back; `address` is only compared, never followed;
+/// `text` is NULL or has room for `text_bytes` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_protocol_at(
+    cluster: *const ClusterHandle,
+    address: *const c_void,
+    text: *mut c_char,
+    text_bytes: usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        on_cluster(cluster, |cluster| {
+            let offset_bytes = offset_of_some(cluster, address as usize, 1)?;
+            failure::place(text, "text")?;
+            let protocol = cluster.region().protocol(offset_bytes).to_string();
+            let shown = protocol.len().min(text_bytes.saturating_sub(1));
+            std::ptr::copy_nonoverlapping(protocol.as_ptr().cast(), text, shown);
+            if text_bytes > 0 {
+                text.add(shown).write(0);
+            }
+            Ok(protocol.len() as c_int)
+        })
+    }
+}
+
+/// Where a range that is not empty starts in the region.
+fn offset_of_some(cluster: &Cluster, address: usize, bytes: usize) -> Result<usize, Failure> {
+    if bytes == 0 {
+        return Err(Failure::new(status::ARGUMENT, "the range is empty; give at least one byte"));
+    }
+    offset_of(cluster, address, bytes)
 }
 
 /// Where a range starts in the region.

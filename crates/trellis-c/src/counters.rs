@@ -26,6 +26,11 @@ pub struct Counters {
     pub barrier_wait_ns: u64,
     pub strangers_refused: u64,
     pub frames_refused: u64,
+    pub upgrade_owner_faults: u64,
+    pub retries: u64,
+    pub redirects: u64,
+    pub packets_in: u64,
+    pub packets_out: u64,
 }
 
 impl From<trellis::Counters> for Counters {
@@ -52,6 +57,11 @@ impl From<trellis::Counters> for Counters {
             barrier_wait_ns: from.barrier_wait_ns,
             strangers_refused: from.strangers_refused,
             frames_refused: from.frames_refused,
+            upgrade_owner_faults: from.upgrade_owner_faults,
+            retries: from.retries,
+            redirects: from.redirects,
+            packets_in: from.packets_in,
+            packets_out: from.packets_out,
         }
     }
 }

@@ -87,9 +87,25 @@ impl Cluster {
         usize::from(self.inner().me.0)
     }
 
-    /// How many nodes the cluster has.
+    /// How many nodes the cluster started with: those that stay to the end and meet in barriers, numbers 0 to
+    /// `nodes() - 1`. A node that joined later has a higher number and is not counted; see [`Cluster::members`].
     pub fn nodes(&self) -> usize {
-        usize::from(self.inner().nodes)
+        usize::from(self.inner().founders)
+    }
+
+    /// How many nodes are there now, those that joined later included. Others may come or go at any moment.
+    pub fn members(&self) -> usize {
+        self.inner().members_present()
+    }
+
+    /// Whether this node joined a cluster that ran already: then it is in no barrier, and may leave when it likes.
+    pub fn has_joined_later(&self) -> bool {
+        self.inner().is_joined_node()
+    }
+
+    /// Whether somebody asked this node, by `trellis leave`, to finish its piece of work and leave.
+    pub fn is_leave_requested(&self) -> bool {
+        self.inner().status.is_leave_requested()
     }
 
     /// The configured manager.
@@ -108,7 +124,7 @@ impl Cluster {
     }
 
     /// Waits until one thread of every node has entered barrier `id`. What every node wrote before, every node reads
-    /// after.
+    /// after. (The last 65,536 numbers are kept for Trellis itself, as barriers, locks and words.)
     ///
     /// # Errors
     ///
@@ -147,13 +163,7 @@ impl Cluster {
     /// [`WaitError::Misuse`] if the range leaves the region.
     pub fn prefetch(&self, offset: usize, bytes: usize, write: bool) -> Result<(), WaitError> {
         let node = self.inner();
-        let fits = offset.checked_add(bytes).is_some_and(|end| end <= node.region.bytes());
-        if !fits {
-            let size = node.region.bytes();
-            return Err(WaitError::Misuse(format!(
-                "bytes {offset} to {offset}+{bytes} are not inside the region of {size} bytes"
-            )));
-        }
+        node.check_range(offset, bytes)?;
         if bytes == 0 {
             return Ok(());
         }
@@ -162,7 +172,7 @@ impl Cluster {
             _ => WaitError::TooLong {
                 what: "fetching pages".to_owned(),
                 seconds: node.config.wait_seconds_max,
-                whom: "their manager did not answer".to_owned(),
+                whom: "their homes or owners did not answer".to_owned(),
             },
         })
     }
@@ -175,6 +185,7 @@ impl Cluster {
 
     /// How often things happened at this node so far.
     pub fn counters(&self) -> Counters {
+        self.inner().count_of_link();
         self.inner().counters().load()
     }
 
@@ -184,16 +195,24 @@ impl Cluster {
         self.inner().fail(why.to_owned());
     }
 
-    /// Leaves the cluster: serves the other nodes until their programs are done too, then closes the links. The region
-    /// must not be touched afterwards. Leaving twice does nothing.
+    /// Leaves the cluster. A node that was there from the start serves the other nodes until their programs are done
+    /// too; one that joined later hands its pages and locks on and goes at once. From the call on, no thread of a node
+    /// that joined later may use the region; no other may after it. Leaving twice does nothing.
     ///
     /// # Errors
     ///
-    /// [`WaitError::Failed`] if a node died before everybody was done.
+    /// [`WaitError::Failed`] if a node died before everybody was done. [`WaitError::Misuse`] at a node that joined later
+    /// and still holds a lock, or waits for one: nothing has changed then, and it can leave once it gave the lock back.
     pub fn leave(&self) -> Result<(), WaitError> {
-        let service = self.handle.service.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let service = lock_service(&self.handle).take();
         match service {
-            Some(service) => self.inner().leave(service),
+            Some(service) => {
+                if let Err(refused) = self.inner().may_leave() {
+                    *lock_service(&self.handle) = Some(service);
+                    return Err(refused);
+                }
+                self.inner().leave(service)
+            }
             None => Ok(()),
         }
     }
@@ -203,12 +222,19 @@ impl Cluster {
     }
 }
 
+fn lock_service(handle: &Handle) -> std::sync::MutexGuard<'_, Option<JoinHandle<()>>> {
+    handle.service.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
 impl Drop for Handle {
     fn drop(&mut self) {
         let service = self.service.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         let Some(service) = service else { return };
         if std::thread::panicking() {
             self.node.fail("the program panicked".to_owned());
+        } else if let Err(refused) = self.node.may_leave() {
+            // Others may wait for it, and nobody is left to give it back.
+            self.node.fail(format!("the program ended its part in the cluster although {refused}"));
         } else if let Err(error) = self.node.leave(service) {
             eprintln!("trellis: node {}: {error}", self.node.me.0);
         }
@@ -218,8 +244,14 @@ impl Drop for Handle {
 impl Node {
     fn leave(&self, service: JoinHandle<()>) -> Result<(), WaitError> {
         self.doing(Activity::Leaving);
-        self.member_leave();
+        self.unlock_all_ranges();
+        if self.is_joined_node() {
+            self.hand_over_and_go();
+        } else {
+            self.member_leave();
+        }
         self.wait_until_all_left();
+        self.count_of_link();
         self.recorder.write(self);
         let ended = self.close(service);
         if self.config.statistics {
@@ -249,7 +281,7 @@ impl fmt::Debug for Cluster {
 /// The shared memory, as it is mapped in this process: at the same address in every process of the cluster.
 #[derive(Clone, Copy)]
 pub struct Region<'a> {
-    node: &'a Node,
+    pub(crate) node: &'a Node,
 }
 
 impl<'a> Region<'a> {
@@ -301,6 +333,31 @@ impl<'a> Region<'a> {
         let pointer = self.place::<T>(offset_bytes, length);
         // SAFETY: as in `slice`; that nobody else uses it is the caller's promise.
         unsafe { std::slice::from_raw_parts_mut(pointer, length) }
+    }
+
+    /// Changes bytes `[offset, offset + bytes)` as one: the range is locked, `change` is called with it, and the lock is
+    /// given back. Other nodes see all of what `change` stored or nothing; two updates with a page in common, of any
+    /// threads of any nodes, happen one after the other.
+    ///
+    /// # Errors
+    ///
+    /// As [`Region::lock_range`].
+    ///
+    /// # Safety
+    ///
+    /// While `change` runs, no thread of this node may use these bytes but by `update` or with
+    /// [`Region::lock_range`]: the lock keeps other nodes away, and other calls, not plain loads and stores of this
+    /// node's own threads.
+    pub unsafe fn update<R>(
+        &self,
+        offset: usize,
+        bytes: usize,
+        change: impl FnOnce(&mut [u8]) -> R,
+    ) -> Result<R, WaitError> {
+        let _guard = self.lock_range(offset, bytes)?;
+        // SAFETY: any bytes are bytes; no other node has these while the guard lives, and no other call; that no thread
+        // of this node uses them otherwise is the caller's promise.
+        Ok(change(unsafe { self.slice_mut::<u8>(offset, bytes) }))
     }
 
     fn place<T>(&self, offset_bytes: usize, length: usize) -> *mut T {

@@ -1,17 +1,20 @@
-//! Start-up: region, secret, link, service thread, catcher, peers, in that order.
+//! Start-up: region, secret, link, service thread, catcher, peers, in that order; for a process that joins a running
+//! cluster, what that cluster says comes before all.
 //!
 //! Promises: what cannot be had is one sentence before anything was started that would outlive it; a node waits for
 //! its peers, whatever the order in which they start, and says for whom.
 
 use std::fmt::Write as _;
-use std::net::TcpListener;
-use std::sync::Arc;
+use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use trellis_memory::{Catcher, RegionOptions};
-use trellis_transport::links::{in_process, tcp};
-use trellis_transport::{Link, TcpOptions};
+use trellis_protocol::NodeId;
+use trellis_transport::links::tcp::question::{self, AskError};
+use trellis_transport::links::{in_process, tcp, udp};
+use trellis_transport::{Link, TcpOptions, UdpOptions};
 
 use crate::config::{self, Config, ConfigError, Start};
 use crate::launch::{Activity, Inherited, LaunchError, StatusPage};
@@ -58,6 +61,14 @@ pub enum JoinError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A running cluster does not take this process in.
+    #[error("cannot join the cluster at {address}: {why}")]
+    Refused {
+        /// Who was asked.
+        address: String,
+        /// Its sentence, or why there is none.
+        why: String,
+    },
     /// Peers did not come, or the cluster failed while they did.
     #[error("{0}")]
     Peers(String),
@@ -66,21 +77,172 @@ pub enum JoinError {
 type Joined = (Arc<Node>, JoinHandle<()>);
 
 pub(crate) fn join(config: Config) -> Result<Joined, JoinError> {
-    let Inherited { listener, secret, status } = Inherited::take()?;
+    let Inherited { listener, datagrams, secret, status } = Inherited::take()?;
+    if config.join.is_some() {
+        return join_running(config, listener, secret, status);
+    }
     let region = make_region(&config)?;
-    let link: Box<dyn Link> = if config.node_count() == 1 {
+    let this = ThisNode::default();
+    let link: Box<dyn Link> = if config.capacity() == 1 {
         let alone =
             in_process::mesh(1).map_err(|source| JoinError::System { what: "descriptors cannot be made", source });
         Box::new(alone?.pop().expect("a mesh of one has one link"))
     } else {
-        Box::new(make_link(&config, listener, &Secret::choose(&config, secret)?)?)
+        let secret = Secret::choose(&config, secret)?;
+        let mut addresses = config.nodes.clone();
+        // Nobody knows yet where those are that may come.
+        addresses.resize(config.capacity(), String::new());
+        match config.link {
+            config::LinkKind::Tcp => Box::new(make_tcp(&config, addresses, listener, &secret, &this)?),
+            config::LinkKind::Udp => Box::new(make_udp(&config, datagrams, &secret)?),
+        }
     };
-    start(config, region, link, status)
+    start(config, region, link, status, &this)
+}
+
+/// Joins a cluster that runs already: asks for what must be agreed on, then for a number, and meets those who are there.
+fn join_running(
+    mut config: Config,
+    listener: Option<TcpListener>,
+    secret: Option<Secret>,
+    status: Option<StatusPage>,
+) -> Result<Joined, JoinError> {
+    let secret = Secret::choose(&config, secret)?;
+    let door = Door { address: config.join.clone().unwrap_or_default(), secret: &secret, until: patience(&config) };
+    let (told, local) = door.read(None, "configuration")?;
+    config.take_from_cluster(&told).map_err(|why| door.refused(why))?;
+    if config.nodes.is_empty() || config.manager >= config.nodes.len() {
+        return Err(door.refused("it does not say who takes others in".to_owned()));
+    }
+    // What this machine does not have must be known before the others hear of this process.
+    let region = make_region(&config)?;
+    let listener = match listener {
+        Some(listener) => listener,
+        None => {
+            TcpListener::bind((local, 0)).map_err(|source| JoinError::System { what: "no port is free", source })?
+        }
+    };
+    let own = listener.local_addr().map_err(|source| JoinError::System { what: "a socket has no address", source })?;
+    let coordinator = Door { address: config.nodes[config.manager].clone(), ..door };
+    let number = coordinator.ask(Some(config.manager), &format!("place {own}"))?.0;
+    config.node = number.parse().map_err(|_| coordinator.refused(format!("it gave the number `{number}`")))?;
+    if config.node < config.node_count() || config.node >= config.capacity() {
+        return Err(coordinator.refused(format!("it gave the number {number}, which no joining process can have")));
+    }
+    let (there, _) = coordinator.read(Some(config.manager), &format!("nodes {number}"))?;
+    let mut addresses = config.nodes.clone();
+    addresses.resize(config.capacity(), String::new());
+    for (node, address) in there.lines().filter_map(|line| line.split_once('=')) {
+        let place = node.parse().ok().and_then(|node: usize| addresses.get_mut(node));
+        *place.ok_or_else(|| coordinator.refused(format!("it speaks of a node {node}")))? = address.to_owned();
+    }
+    addresses[config.node] = own.to_string();
+    let this = ThisNode::default();
+    let link = make_tcp(&config, addresses, Some(listener), &secret, &this)?;
+    start(config, region, Box::new(link), status, &this)
+}
+
+/// When whoever waits at the start gives up.
+fn patience(config: &Config) -> Instant {
+    Instant::now() + Duration::from_secs(config.start_seconds_max)
+}
+
+/// Where a process asks that is no node yet.
+struct Door<'a> {
+    address: String,
+    secret: &'a Secret,
+    until: Instant,
+}
+
+impl Door<'_> {
+    /// Reads a text that may be longer than one answer.
+    fn read(&self, node: Option<usize>, question: &str) -> Result<(String, IpAddr), JoinError> {
+        let mut text = Vec::new();
+        loop {
+            let (piece, local) = self.ask_bytes(node, &format!("{question} {}", text.len()))?;
+            text.extend_from_slice(&piece);
+            if piece.len() < ANSWER_BYTES_MAX {
+                return Ok((String::from_utf8_lossy(&text).into_owned(), local));
+            }
+        }
+    }
+
+    fn ask(&self, node: Option<usize>, question: &str) -> Result<(String, IpAddr), JoinError> {
+        let (answer, local) = self.ask_bytes(node, question)?;
+        Ok((String::from_utf8_lossy(&answer).into_owned(), local))
+    }
+
+    fn ask_bytes(&self, node: Option<usize>, question: &str) -> Result<(Vec<u8>, IpAddr), JoinError> {
+        loop {
+            let left = self.until.saturating_duration_since(Instant::now());
+            match question::ask(&self.address, node, self.secret.bytes(), question.as_bytes(), left) {
+                Ok(answered) => return Ok((answered.text, answered.local)),
+                // As a node that dials one that has not started: it will be that far in a moment.
+                Err(AskError::Refused { why }) if why == NOT_READY && !left.is_zero() => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(AskError::Unreachable { source, .. }) => {
+                    return Err(self.refused(format!("it cannot be reached ({source}); is it still running?")));
+                }
+                Err(AskError::Silent { .. }) => {
+                    return Err(self.refused(
+                        "whoever listens there does not answer: it has another secret, or is no node of a cluster; \
+                         give --secret-file the file that `trellis run` named when it started the cluster"
+                            .to_owned(),
+                    ));
+                }
+                Err(error) => return Err(self.refused(error.to_string())),
+            }
+        }
+    }
+
+    fn refused(&self, why: String) -> JoinError {
+        JoinError::Refused { address: self.address.clone(), why }
+    }
+}
+
+/// The longest answer to one question.
+const ANSWER_BYTES_MAX: usize = trellis_transport::HELLO_BYTES_MAX;
+/// The answer of a node that has a link and nothing else yet.
+const NOT_READY: &str = "this node is still starting";
+
+/// The node, for the link that answers questions before the node exists.
+type ThisNode = Arc<OnceLock<Weak<Node>>>;
+
+/// Answers somebody who knows the secret and wants to join. `meant_for_this` is whether the question was certainly
+/// meant for this node, and is not a recording of what another was asked.
+fn answer(config: &Config, node: Option<&Node>, meant_for_this: bool, question: &str) -> Result<Vec<u8>, String> {
+    let mut words = question.split(' ');
+    let piece = |text: String, from: Option<&str>| {
+        let from = from.and_then(|from| from.parse().ok()).unwrap_or(0usize).min(text.len());
+        text.as_bytes()[from..].iter().copied().take(ANSWER_BYTES_MAX).collect::<Vec<u8>>()
+    };
+    if config.joiners_max == 0 {
+        return Err("it was started without places for others; start it with `trellis run --joiners-max N`".to_owned());
+    }
+    let node = || node.ok_or_else(|| NOT_READY.to_owned());
+    match (words.next(), meant_for_this) {
+        (Some("configuration"), _) => Ok(piece(config.told_to_joiners(), words.next())),
+        (Some("place"), true) => {
+            let address = words.next().unwrap_or_default();
+            if node()?.has_changed_protocols() {
+                return Err("its program has changed protocols while it ran; join before it does".to_owned());
+            }
+            node()?.reserve_place(address).map(|number| number.0.to_string().into_bytes())
+        }
+        (Some("nodes"), true) => {
+            let number = words.next().and_then(|number| number.parse().ok()).ok_or("it asks for no number")?;
+            let there = node()?.joined_before(NodeId(number));
+            let lines: String = there.iter().map(|(node, address)| format!("{}={address}\n", node.0)).collect();
+            Ok(piece(lines, words.next()))
+        }
+        _ => Err("this version does not understand the question; use the same release everywhere".to_owned()),
+    }
 }
 
 pub(crate) fn join_over(config: Config, link: Box<dyn Link>) -> Result<Joined, JoinError> {
     let region = make_region(&config)?;
-    start(config, region, link, None)
+    start(config, region, link, None, &ThisNode::default())
 }
 
 fn make_region(config: &Config) -> Result<trellis_memory::Region, JoinError> {
@@ -120,23 +282,55 @@ fn refused_region(config: &Config, source: trellis_memory::RegionError) -> JoinE
     JoinError::Region { place: config.place_of(key), source }
 }
 
-fn make_link(config: &Config, listener: Option<TcpListener>, secret: &Secret) -> Result<tcp::Tcp, JoinError> {
+fn make_tcp(
+    config: &Config,
+    addresses: Vec<String>,
+    listener: Option<TcpListener>,
+    secret: &Secret,
+    this: &ThisNode,
+) -> Result<tcp::Tcp, JoinError> {
     let agreement = config.clone();
     let options = TcpOptions {
         node: config.node,
-        addresses: config.nodes.clone(),
+        addresses,
         listener,
         secret: *secret.bytes(),
-        security: match config.security_in_use() {
-            config::Security::Signed => trellis_transport::Security::Signed,
-            config::Security::InsecurePlain => trellis_transport::Security::Plain,
-            _ => trellis_transport::Security::Sealed,
-        },
+        security: security(config),
         hello: config.agreement().into_bytes(),
         admit: Box::new(move |_peer, hello| agreement.agree(&String::from_utf8_lossy(hello))),
         refused: Box::new(|sentence| eprintln!("trellis: {sentence}")),
     };
-    tcp::Tcp::start(options).map_err(|source| JoinError::Link { place: config.place_of("nodes"), source })
+    let (told, this) = (config.clone(), Arc::clone(this));
+    let answer = move |meant_for_this: bool, question: &[u8]| {
+        let node = this.get().and_then(Weak::upgrade);
+        answer(&told, node.as_deref(), meant_for_this, &String::from_utf8_lossy(question))
+    };
+    let started = tcp::Tcp::start_and_answer(options, Box::new(answer));
+    started.map_err(|source| JoinError::Link { place: config.place_of("nodes"), source })
+}
+
+fn make_udp(config: &Config, socket: Option<UdpSocket>, secret: &Secret) -> Result<udp::Udp, JoinError> {
+    let agreement = config.clone();
+    let options = UdpOptions {
+        node: config.node,
+        addresses: config.nodes.clone(),
+        socket,
+        secret: *secret.bytes(),
+        security: security(config),
+        hello: config.agreement().into_bytes(),
+        admit: Box::new(move |_peer, hello| agreement.agree(&String::from_utf8_lossy(hello))),
+        refused: Box::new(|sentence| eprintln!("trellis: {sentence}")),
+        faults: config.link_faults.clone(),
+    };
+    udp::Udp::start(options).map_err(|source| JoinError::Link { place: config.place_of("nodes"), source })
+}
+
+fn security(config: &Config) -> trellis_transport::Security {
+    match config.security_in_use() {
+        config::Security::Signed => trellis_transport::Security::Signed,
+        config::Security::InsecurePlain => trellis_transport::Security::Plain,
+        _ => trellis_transport::Security::Sealed,
+    }
 }
 
 fn start(
@@ -144,6 +338,7 @@ fn start(
     region: trellis_memory::Region,
     link: Box<dyn Link>,
     status: Option<StatusPage>,
+    this: &ThisNode,
 ) -> Result<Joined, JoinError> {
     let system = |what| move |source| JoinError::System { what, source };
     let status = match status {
@@ -152,6 +347,10 @@ fn start(
     };
     let node = Node::new(config, region, link, status).map_err(system("descriptors cannot be made"))?;
     let node = Arc::new(node);
+    node.status.set_node(node.me.0);
+    node.know_thyself();
+    // The link asks from now on; it was empty before.
+    let _ = this.set(Arc::downgrade(&node));
     let service = start_service(&node).map_err(system("the service thread cannot be started"))?;
     let caught = node.region.catch(Arc::new(Server::new(&node)));
     caught.map_err(|source| refused_region(&node.config, source))?;
@@ -174,13 +373,20 @@ fn wait_for_peers(node: &Node) -> Result<(), String> {
     let mut next_word = Duration::from_secs(1);
     loop {
         let missing = missing_peers(node);
-        if missing.is_empty() {
+        if missing.is_empty() && (!node.is_joined_node() || node.has_joined()) {
             return Ok(());
         }
         if node.failure.is_set() {
             return Err(node.failure.sentence());
         }
         let waited = begun.elapsed();
+        if waited >= limit && missing.is_empty() {
+            return Err(format!(
+                "it was not let in by {} within {} s; others may be leaving; try again, or set start_seconds_max",
+                node.name_of(NodeId(node.config.manager as u16)),
+                limit.as_secs()
+            ));
+        }
         if waited >= limit {
             return Err(format!(
                 "{} did not come within {} s; start it, or set start_seconds_max",
@@ -188,7 +394,7 @@ fn wait_for_peers(node: &Node) -> Result<(), String> {
                 limit.as_secs()
             ));
         }
-        if waited >= next_word {
+        if waited >= next_word && !missing.is_empty() {
             next_word = waited * 2;
             eprintln!("trellis: node {}: waiting for {}", node.me.0, names(node, &missing));
         }
@@ -199,7 +405,9 @@ fn wait_for_peers(node: &Node) -> Result<(), String> {
 
 fn missing_peers(node: &Node) -> Vec<usize> {
     let wanted: Vec<usize> = match node.config.start {
-        Start::All => (0..usize::from(node.nodes)).collect(),
+        // The coordinator says who else is there.
+        _ if node.is_joined_node() => vec![node.config.manager],
+        Start::All => (0..usize::from(node.founders)).collect(),
         Start::Manager => vec![node.config.manager],
     };
     wanted.into_iter().filter(|&peer| peer != usize::from(node.me.0) && !node.has_met(peer)).collect()

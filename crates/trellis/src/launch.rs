@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io;
-use std::net::TcpListener;
+use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -37,8 +37,10 @@ pub const EXIT_CONFIGURATION: i32 = 78;
 /// What a launcher handed over: everything is absent in a process that was started by hand.
 #[derive(Debug, Default)]
 pub struct Inherited {
-    /// The socket that listens on this node's address.
+    /// The socket that listens on this node's address, where it is one for connections.
     pub listener: Option<TcpListener>,
+    /// The same, where it is one for datagrams.
+    pub datagrams: Option<UdpSocket>,
     /// The secret of the job.
     pub secret: Option<Secret>,
     /// The page the launcher watches.
@@ -69,8 +71,14 @@ impl Inherited {
         let listener = descriptor(LISTEN_FD_VARIABLE)?;
         let secret = descriptor(SECRET_FD_VARIABLE)?;
         let status = descriptor(STATUS_FD_VARIABLE)?;
+        let (listener, datagrams) = match listener {
+            Some(socket) if option_of(&socket, libc::SO_TYPE) == Some(libc::SOCK_DGRAM) => (None, Some(socket.into())),
+            Some(socket) => (Some(listener_of(socket)?), None),
+            None => (None, None),
+        };
         Ok(Inherited {
-            listener: listener.map(listener_of).transpose()?,
+            listener,
+            datagrams,
             secret: secret.map(Secret::from_pipe).transpose()?,
             status: status.map(status_of).transpose()?,
         })
@@ -101,19 +109,7 @@ fn descriptor(variable: &'static str) -> Result<Option<OwnedFd>, LaunchError> {
 }
 
 fn listener_of(descriptor: OwnedFd) -> Result<TcpListener, LaunchError> {
-    let mut listens: libc::c_int = 0;
-    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: `listens` and `size` describe one writable integer.
-    let asked = unsafe {
-        libc::getsockopt(
-            descriptor.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ACCEPTCONN,
-            (&raw mut listens).cast(),
-            &mut size,
-        )
-    };
-    if asked != 0 || listens == 0 {
+    if option_of(&descriptor, libc::SO_ACCEPTCONN).is_none_or(|listens| listens == 0) {
         return Err(LaunchError::Descriptor {
             variable: LISTEN_FD_VARIABLE,
             value: descriptor.as_raw_fd().to_string(),
@@ -121,6 +117,17 @@ fn listener_of(descriptor: OwnedFd) -> Result<TcpListener, LaunchError> {
         });
     }
     Ok(TcpListener::from(descriptor))
+}
+
+/// A number that the kernel knows about a socket; nothing about what is no socket.
+fn option_of(descriptor: &OwnedFd, option: libc::c_int) -> Option<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: `value` and `size` describe one writable integer.
+    let asked = unsafe {
+        libc::getsockopt(descriptor.as_raw_fd(), libc::SOL_SOCKET, option, (&raw mut value).cast(), &mut size)
+    };
+    (asked == 0).then_some(value)
 }
 
 fn status_of(descriptor: OwnedFd) -> Result<StatusPage, LaunchError> {
@@ -149,6 +156,10 @@ pub enum Activity {
     Lock(u64),
     /// Waiting for the answer to an operation on a word.
     Atomic(u64),
+    /// Waiting for pages to lock, of which this is the first.
+    LockRange(u64),
+    /// Taking part in a change of protocols.
+    ChangingProtocol,
     /// Leaving the cluster.
     Leaving,
     /// No longer a member.
@@ -166,6 +177,8 @@ impl std::fmt::Display for Activity {
             Activity::Barrier(id) => write!(formatter, "waiting in barrier {id}"),
             Activity::Lock(id) => write!(formatter, "waiting for lock {id}"),
             Activity::Atomic(id) => write!(formatter, "waiting for atomic {id}"),
+            Activity::LockRange(page) => write!(formatter, "waiting to lock page {page}"),
+            Activity::ChangingProtocol => formatter.write_str("changing the protocol of pages"),
             Activity::Leaving => formatter.write_str("leaving the cluster"),
             Activity::Left => formatter.write_str("ending after it left the cluster"),
         }
@@ -188,6 +201,8 @@ impl Activity {
             Activity::Atomic(id) => (7, id),
             Activity::Leaving => (8, 0),
             Activity::Left => (9, 0),
+            Activity::LockRange(page) => (10, page),
+            Activity::ChangingProtocol => (11, 0),
         };
         code << DETAIL_BITS | detail & ((1 << DETAIL_BITS) - 1)
     }
@@ -204,6 +219,8 @@ impl Activity {
             7 => Activity::Atomic(detail),
             8 => Activity::Leaving,
             9 => Activity::Left,
+            10 => Activity::LockRange(detail),
+            11 => Activity::ChangingProtocol,
             _ => return None,
         })
     }
@@ -221,7 +238,7 @@ pub fn monotonic_ns() -> u64 {
 pub const FAILURE_BYTES_MAX: usize = 512;
 
 /// Changes with the form below, so that a launcher and a node of different versions notice.
-const MAGIC: u64 = u64::from_le_bytes(*b"trellis1");
+const MAGIC: u64 = u64::from_le_bytes(*b"trellis2");
 
 /// What lies in the shared page.
 #[repr(C)]
@@ -230,6 +247,10 @@ struct Shared {
     pid: AtomicU32,
     /// 0: no sentence; 1: being written; else its length plus 1.
     failure_state: AtomicU32,
+    /// The node's number plus 1; 0 before it has one.
+    node: AtomicU32,
+    /// Not 0: somebody asked the node to leave.
+    leave_requested: AtomicU32,
     activity: AtomicU64,
     since_ns: AtomicU64,
     counters: LiveCounters,
@@ -300,6 +321,26 @@ impl StatusPage {
     /// The process that opened the page; 0 before one did.
     pub fn pid(&self) -> u32 {
         self.shared().pid.load(Ordering::Relaxed)
+    }
+
+    /// Shows which node this is.
+    pub fn set_node(&self, node: u16) {
+        self.shared().node.store(u32::from(node) + 1, Ordering::Relaxed);
+    }
+
+    /// Which node it is; nothing before it has a number.
+    pub fn node(&self) -> Option<u16> {
+        self.shared().node.load(Ordering::Relaxed).checked_sub(1).map(|node| node as u16)
+    }
+
+    /// Asks the node to leave when its program comes to a good place for it.
+    pub fn request_leave(&self) {
+        self.shared().leave_requested.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether somebody asked the node to leave.
+    pub fn is_leave_requested(&self) -> bool {
+        self.shared().leave_requested.load(Ordering::Relaxed) != 0
     }
 
     /// Says what the node does from now on, and returns what it did before, to be put back afterwards.

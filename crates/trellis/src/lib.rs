@@ -21,13 +21,17 @@ mod cluster;
 pub mod config;
 mod join;
 pub mod launch;
+mod ranges;
 pub mod record;
 mod runtime;
 pub mod secret;
 
 pub use cluster::{Atomic, Cluster, JoinError, LockGuard, Region, WaitError};
 pub use config::{Config, ConfigError};
+pub use ranges::{RangeGuard, ToProtocol};
 pub use record::Counters;
+/// Which protocols there are, and how they combine.
+pub use trellis_protocol::coherence::Protocol;
 /// The leaves, for tools that look below the runtime (`trellis doctor`, embedders with a link of their own).
 pub use {trellis_memory as memory, trellis_transport as transport};
 

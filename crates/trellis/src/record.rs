@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 /// The version of the record's form.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Declares the counters once: as plain numbers, and as cells that threads count in.
 macro_rules! counters {
@@ -63,7 +63,7 @@ counters! {
     read_faults,
     /// Writes to a page that was not held.
     write_faults,
-    /// Writes to a page that was held for reading.
+    /// Writes to a page that was held for reading and that another node owned.
     upgrade_faults,
     /// Faults that were resolved without a message.
     local_faults,
@@ -101,6 +101,16 @@ counters! {
     strangers_refused,
     /// Frames refused because a number in them was out of range.
     frames_refused,
+    /// Writes to a page that was held for reading and that this node owned.
+    upgrade_owner_faults,
+    /// Answers that a page is locked.
+    retries,
+    /// Answers that another node may own a page.
+    redirects,
+    /// Datagrams received; frames, where the kernel cuts them.
+    packets_in,
+    /// Datagrams sent, those that were sent again included; frames, where the kernel cuts them.
+    packets_out,
 }
 
 impl LiveCounters {
@@ -118,10 +128,12 @@ pub enum FaultKind {
     Read = 0,
     /// A write to a page that was not held.
     Write = 1,
-    /// A write to a page that was held for reading.
+    /// A write to a page that was held for reading and that another node owned.
     Upgrade = 2,
     /// The first touch of a page nobody ever wrote, resolved here.
     Local = 3,
+    /// A write to a page that was held for reading and that this node owned.
+    UpgradeOwner = 4,
 }
 
 /// One fault. In the file it is `[time_us, page, kind, wait_us_x10, thread]`.
@@ -155,7 +167,8 @@ impl TryFrom<(u64, u64, u8, u64, u64)> for FaultRecord {
             1 => FaultKind::Write,
             2 => FaultKind::Upgrade,
             3 => FaultKind::Local,
-            other => return Err(format!("{other} is no kind of fault; accepted: 0 to 3")),
+            4 => FaultKind::UpgradeOwner,
+            other => return Err(format!("{other} is no kind of fault; accepted: 0 to 4")),
         };
         Ok(FaultRecord { time_us, page, kind, wait_us_x10, thread })
     }
@@ -365,7 +378,7 @@ mod tests {
         assert!(text.contains("\"faults\":[[5,7,2,123,1]]"), "{text}");
         assert!(text.contains("\"counters\":{\"read_faults\":3,"), "{text}");
         assert!(
-            serde_json::from_str::<FaultRecord>("[5,7,4,123,1]").unwrap_err().to_string().contains("no kind of fault")
+            serde_json::from_str::<FaultRecord>("[5,7,5,123,1]").unwrap_err().to_string().contains("no kind of fault")
         );
     }
 
@@ -381,7 +394,7 @@ mod tests {
         later.version = VERSION + 1;
         later.write(&folder).unwrap();
         let sentence = Record::read_folder(&folder).unwrap_err().to_string();
-        assert!(sentence.contains("node-0.json: the record has version 2"), "{sentence}");
+        assert!(sentence.contains("node-0.json: the record has version 3"), "{sentence}");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -38,10 +38,10 @@ impl Secret {
         if let Some(path) = &config.secret_file {
             return Secret::from_file(path);
         }
-        if config.node_count() == 1 {
+        if config.capacity() == 1 && config.join.is_none() {
             return Secret::random();
         }
-        if config.is_on_loopback() {
+        if if config.join.is_some() { config.joins_on_loopback() } else { config.is_on_loopback() } {
             return Secret::of_user(std::env::var_os("HOME").map(PathBuf::from).as_deref());
         }
         Err(SecretError(

@@ -1,57 +1,14 @@
 //! The runtime over a link inside one process: several nodes, each with its own views of its own region, joined by
 //! real catchers and the real protocol. Every test runs with every catcher and every home.
 
+mod support;
+
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use trellis::config::{Catch, Home};
+use support::{ADDRESS_STEP, NEXT_BASE, REGION_BYTES, on_every_kind, run, word};
+use trellis::config::Catch;
 use trellis::transport::links::in_process;
 use trellis::{Cluster, Config};
-
-/// Where the next cluster's first node maps its region: tests run at the same time in one process.
-static NEXT_BASE: AtomicUsize = AtomicUsize::new(0x2000_0000_0000);
-const REGION_BYTES: usize = 8 << 20;
-/// Room between two regions.
-const ADDRESS_STEP: usize = 128 << 20;
-
-fn on_every_kind(nodes: usize, program: impl Fn(&Cluster) + Sync) {
-    for catch in [Catch::Signal, Catch::Handler, Catch::Mprotect] {
-        for home in [Home::Manager, Home::Interleaved] {
-            run(nodes, |config| (config.catch, config.home) = (catch, home), &program);
-        }
-    }
-}
-
-fn run(nodes: usize, change: impl Fn(&mut Config), program: impl Fn(&Cluster) + Sync) {
-    let links = in_process::mesh(nodes).expect("descriptors can be made");
-    std::thread::scope(|scope| {
-        for (node, link) in links.into_iter().enumerate() {
-            let mut config = Config {
-                nodes: (0..nodes).map(|node| format!("localhost:{}", 1 + node)).collect(),
-                node,
-                region_bytes: REGION_BYTES,
-                base_address: NEXT_BASE.fetch_add(ADDRESS_STEP, Ordering::Relaxed),
-                start_seconds_max: 20,
-                silence_seconds_max: 20,
-                wait_seconds_max: 60,
-                ..Config::default()
-            };
-            change(&mut config);
-            let program = &program;
-            scope.spawn(move || {
-                let cluster = Cluster::join_over(config, Box::new(link)).expect("the node joins");
-                program(&cluster);
-                cluster.leave().expect("the node leaves");
-            });
-        }
-    });
-}
-
-/// A word of the region as an atomic, because other nodes write it at the same time.
-fn word(cluster: &Cluster, index: usize) -> &AtomicU64 {
-    assert!(index * 8 < cluster.region().bytes());
-    // SAFETY: inside the region, aligned, and only ever used as an atomic by these tests.
-    unsafe { &*cluster.region().base().cast::<AtomicU64>().add(index) }
-}
 
 #[test]
 fn what_one_node_writes_the_others_read_after_a_barrier() {
@@ -278,7 +235,7 @@ fn a_frame_past_the_region_is_dropped_and_counted_and_the_cluster_goes_on() {
     // A header as docs/reference/wire-format.md draws it: kind, page, count, flags.
     let header = |kind: u8, page: u32, count: u32, flags: u8| {
         let mut header = [0u8; 32];
-        header[..8].copy_from_slice(&[b'T', b'R', 1, kind, 1, 0, 0, 0]);
+        header[..8].copy_from_slice(&[b'T', b'R', 2, kind, 1, 0, 0, 0]);
         header[8..12].copy_from_slice(&page.to_le_bytes());
         header[16..20].copy_from_slice(&count.to_le_bytes());
         header[30] = flags;

@@ -1,5 +1,6 @@
 // trellis.hpp on a cluster of any size. Exit 0 when all is right.
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <iostream>
 #include <mutex>
@@ -37,6 +38,42 @@ static void work_in_threads(trellis::cluster& cluster) {
     check(plain[0] == 200 * cluster.nodes(), "a lock lost an increment");
 }
 
+// A range is a lock between nodes and threads, and its update appears at once.
+static void lock_ranges(trellis::cluster& cluster) {
+    const std::size_t page_words = cluster.page_bytes() / sizeof(std::uint64_t);
+    auto pages = cluster.view<std::uint64_t>(32 * cluster.page_bytes(), 4 * page_words);
+    trellis::set_protocol(cluster, pages, "lock(ivy)");
+    check(cluster.protocol_at(pages.data()) == "lock(ivy)", "the protocol of a page");
+    auto pair = pages.subspan(page_words - 1, 2);
+    {
+        std::vector<std::jthread> threads;
+        for (int thread = 0; thread < 2; ++thread) {
+            threads.emplace_back([&] {
+                for (int i = 0; i < 50; ++i) {
+                    const trellis::range_lock guard(cluster, pair);
+                    pair[0] += 1;
+                    pair[1] += 1;
+                }
+            });
+        }
+    }
+    cluster.barrier();
+    check(pair[0] == 100 * cluster.nodes() && pair[1] == pair[0], "a range lock lost an increment");
+    cluster.barrier();
+    trellis::range_lock brief(cluster, pages.subspan(3 * page_words), std::chrono::seconds(600));
+    brief.unlock();
+    cluster.set_protocol(pages, "delay(lock(dynamic(redirect)), 500us)");
+    check(cluster.protocol_at(pages.data() + 1) == "delay(lock(dynamic(redirect)), 500us)", "a longer name");
+    check(pair[0] == 100 * cluster.nodes(), "bytes stay when the protocol changes");
+    cluster.barrier();
+    try {
+        const trellis::range_lock guard(cluster, cluster.view<int>(0, 1));
+        check(false, "a lock without a lock layer");
+    } catch (const trellis::error& error) {
+        check(error.status() == TRELLIS_ERROR_STATE, "the status of a lock without a lock layer");
+    }
+}
+
 static void refuse(trellis::cluster& cluster) {
     try {
         (void)cluster.view<int>(cluster.region_bytes(), 1);
@@ -64,6 +101,7 @@ int main() {
     trellis::cluster cluster(std::move(first));
     check(cluster.region().size() == 1 << 20 && cluster.base() == cluster.region().data(), "the region");
     work_in_threads(cluster);
+    lock_ranges(cluster);
     refuse(cluster);
     trellis::atomic_word word = cluster.atomic(3);
     word.fetch_add(cluster.node() + 1);

@@ -38,5 +38,10 @@ int main(void) {
     FIELD(barrier_wait_ns);
     FIELD(strangers_refused);
     FIELD(frames_refused);
+    FIELD(upgrade_owner_faults);
+    FIELD(retries);
+    FIELD(redirects);
+    FIELD(packets_in);
+    FIELD(packets_out);
     return 0;
 }

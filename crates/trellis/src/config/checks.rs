@@ -2,7 +2,7 @@
 //!
 //! Each error stands at the key that should be changed, wherever it was given.
 
-use super::{ConfigError, Origin, Reader};
+use super::{ConfigError, LinkKind, NODES_MAX, Origin, Reader};
 
 const PAGE_BYTES_MIN: usize = 4 << 10;
 const PAGE_BYTES_MAX: usize = 2 << 20;
@@ -20,13 +20,15 @@ impl Reader {
         self.round_libivy_region();
         self.check_region()?;
         self.check_address()?;
+        self.check_ranges()?;
+        self.check_link()?;
         self.check_nodes()
     }
 
     /// With several nodes somebody must have said which one this process is.
     pub(super) fn check_node_is_known(&self) -> Result<(), ConfigError> {
         let nodes = self.config.node_count();
-        if nodes > 1 && !self.origins.contains_key("node") {
+        if nodes > 1 && self.config.join.is_none() && !self.origins.contains_key("node") {
             return Err(self.origin("node").error(format!(
                 "there are {nodes} nodes and nobody says which one this process is; start the program with \
                  `trellis run`, or set TRELLIS_NODE to a number from 0 to {}",
@@ -97,8 +99,46 @@ impl Reader {
         Ok(())
     }
 
+    fn check_link(&self) -> Result<(), ConfigError> {
+        match self.config.link {
+            LinkKind::Tcp if self.config.link_faults.is_some() => Err(self
+                .origin("link_faults")
+                .error("the link tcp has none, because the kernel makes good what a network loses; set link = udp")),
+            LinkKind::Udp if self.config.joiners_max > 0 => Err(self
+                .origin("joiners_max")
+                .error("processes join a running cluster over tcp only; set link = tcp, or joiners_max = 0")),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_ranges(&self) -> Result<(), ConfigError> {
+        let (region, page) = (self.config.region_bytes, self.config.page_bytes);
+        for range in &self.config.coherence_ranges {
+            let wrong = |what: String| Err(self.origin("coherence_ranges").error(format!("`{range}` {what}")));
+            if range.end > region {
+                return wrong(format!("ends outside of the region; accepted: at most {region}, its region_bytes"));
+            }
+            for byte in [range.first, range.end] {
+                if !byte.is_multiple_of(page) {
+                    return wrong(format!(
+                        "begins or ends at byte {byte}, inside a page; accepted: multiples of page_bytes ({page})"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn check_nodes(&self) -> Result<(), ConfigError> {
         let nodes = self.config.node_count();
+        if self.config.capacity() > NODES_MAX {
+            let joiners = self.config.joiners_max;
+            return Err(self.origin("joiners_max").error(format!(
+                "{joiners} with {nodes} nodes are too many; accepted: at most {}, so that there are never more than \
+                 {NODES_MAX} nodes",
+                NODES_MAX.saturating_sub(nodes)
+            )));
+        }
         for (name, number) in [("manager", self.config.manager), ("node", self.config.node)] {
             if number >= nodes {
                 let range = if nodes == 1 { "0, the only node".to_owned() } else { format!("0 to {}", nodes - 1) };

@@ -53,14 +53,6 @@ choices! {
 }
 
 choices! {
-    /// Who may read or write a page now.
-    Coherence {
-        /// A fixed manager; one writer or many readers of each page.
-        Ivy = "ivy",
-    }
-}
-
-choices! {
     /// Which node keeps the directory entry and the first copy of a page.
     Home {
         /// All pages at the node named by the key `manager`.
@@ -75,6 +67,8 @@ choices! {
     LinkKind {
         /// One TCP connection per pair of nodes.
         Tcp = "tcp",
+        /// Datagrams, with delivery made by the nodes themselves.
+        Udp = "udp",
     }
 }
 

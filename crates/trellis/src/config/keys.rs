@@ -5,7 +5,8 @@
 
 use std::path::PathBuf;
 
-use super::choices::{Catch, Coherence, Home, LinkKind, Reserve, Security, Start};
+use super::choices::{Catch, Home, LinkKind, Reserve, Security, Start};
+use super::ranges;
 use super::values::{self, Raw};
 use super::{Config, NODES_MAX};
 
@@ -74,6 +75,28 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        name: "joiners_max",
+        default: "0",
+        accepted: "0 to 63, with the nodes at most 64",
+        meaning: "How many processes may join while the cluster runs, in all; 0 takes nobody in.",
+        apply: |config, raw| {
+            config.joiners_max = values::number(raw, 0, NODES_MAX as u64 - 1)? as usize;
+            Ok(())
+        },
+    },
+    Key {
+        name: "join",
+        default: "none",
+        accepted: "host:port",
+        meaning: "A node of a running cluster that this process joins; what nodes must agree on is asked there.",
+        apply: |config, raw| {
+            let address = values::text(raw, "host:port")?;
+            values::host_and_port(&address)?;
+            config.join = Some(address);
+            Ok(())
+        },
+    },
+    Key {
         name: "region_bytes",
         default: "256MiB",
         accepted: "64KiB to 64GiB, a multiple of page_bytes",
@@ -116,10 +139,20 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "coherence",
         default: "ivy",
-        accepted: "ivy",
+        accepted: "ivy, dynamic(forward), dynamic(redirect), migrate; round any of them lock(…), delay(…)",
         meaning: "The protocol that decides who may read or write a page now.",
         apply: |config, raw| {
-            config.coherence = values::choice(raw, Coherence::WORDS)?;
+            config.coherence = ranges::protocol(raw)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "coherence_ranges",
+        default: "[] (none)",
+        accepted: "a list of \"FIRST-END=PROTOCOL\", in bytes, multiples of page_bytes",
+        meaning: "Parts of the region that have another protocol than the rest from the start; END is one past the last byte.",
+        apply: |config, raw| {
+            config.coherence_ranges = ranges::ranges(raw)?;
             Ok(())
         },
     },
@@ -136,10 +169,23 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "link",
         default: "tcp",
-        accepted: "tcp",
+        accepted: "tcp, udp",
         meaning: "How messages travel between nodes.",
         apply: |config, raw| {
             config.link = values::choice(raw, LinkKind::WORDS)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "link_faults",
+        default: "none",
+        accepted: "with link = udp: drop=10%,duplicate=5%,reorder=5%,seed=7, and corrupt=1%, delay=2ms, partition=100ms/2s",
+        meaning: "A bad network between this node and its peers, for tests and experiments.",
+        apply: |config, raw| {
+            config.link_faults = match raw {
+                Raw::Text(text) if text.trim().is_empty() => None,
+                _ => Some(values::text(raw, "faults such as drop=10%,seed=7")?.parse()?),
+            };
             Ok(())
         },
     },

@@ -8,16 +8,21 @@
 
 mod checks;
 mod choices;
+mod elastic;
 mod file;
 mod keys;
+mod ranges;
 mod values;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-pub use choices::{Catch, Coherence, Home, LinkKind, Reserve, Security, Start};
+pub use choices::{Catch, Home, LinkKind, Reserve, Security, Start};
 pub use keys::{KEYS, Key, key};
+pub use ranges::CoherenceRange;
+pub use trellis_protocol::coherence::Protocol;
+pub use trellis_transport::Faults;
 
 use values::Raw;
 
@@ -37,6 +42,10 @@ pub struct Config {
     pub node: usize,
     /// The node that keeps the directory and owns every page at first.
     pub manager: usize,
+    /// How many processes may join while the cluster runs.
+    pub joiners_max: usize,
+    /// A node of the running cluster to join; everything that nodes must agree on is then asked there.
+    pub join: Option<String>,
     /// Size of the shared region.
     pub region_bytes: usize,
     /// Where the region is mapped in every process.
@@ -46,11 +55,15 @@ pub struct Config {
     /// How an access to a page that is not held is noticed.
     pub catch: Catch,
     /// Who may read or write a page now.
-    pub coherence: Coherence,
+    pub coherence: Protocol,
+    /// Parts of the region that have another protocol from the start.
+    pub coherence_ranges: Vec<CoherenceRange>,
     /// Which node keeps the directory entry and the first copy of a page.
     pub home: Home,
     /// How messages travel.
     pub link: LinkKind,
+    /// A bad network between this node and its peers, for tests and experiments.
+    pub link_faults: Option<Faults>,
     /// What protects a frame, as asked for; see [`Config::security_in_use`].
     pub security: Security,
     /// The file with the secret every node must know.
@@ -86,13 +99,17 @@ impl Default for Config {
             nodes: Vec::new(),
             node: 0,
             manager: 0,
+            joiners_max: 0,
+            join: None,
             region_bytes: 256 << 20,
             base_address: 0x1000_0000_0000,
             page_bytes: 4096,
             catch: Catch::Auto,
-            coherence: Coherence::Ivy,
+            coherence: Protocol::IVY,
+            coherence_ranges: Vec::new(),
             home: Home::Manager,
             link: LinkKind::Tcp,
+            link_faults: None,
             security: Security::Auto,
             secret_file: None,
             reserve: Reserve::Lazy,
@@ -128,9 +145,14 @@ impl Config {
         self.places.get(key).cloned().unwrap_or_else(|| key.to_owned())
     }
 
-    /// How many nodes the cluster has.
+    /// How many nodes the cluster starts with.
     pub fn node_count(&self) -> usize {
         self.nodes.len().max(1)
+    }
+
+    /// How many nodes the cluster can have: those that it starts with, and those that may join.
+    pub fn capacity(&self) -> usize {
+        self.node_count() + self.joiners_max
     }
 
     /// Whether every node is certainly on this host: each address is `localhost` or a loopback address.
@@ -150,17 +172,23 @@ impl Config {
     /// What all nodes must have in common, as text: `key=value` separated by spaces, at most 256 bytes.
     pub fn agreement(&self) -> String {
         let text = format!(
-            "version={} nodes={} manager={} region_bytes={} base_address={:#x} page_bytes={} coherence={} home={} security={}",
+            "version={} nodes={} manager={} region_bytes={} base_address={:#x} page_bytes={} coherence={} \
+             coherence_ranges={} home={} security={}",
             env!("CARGO_PKG_VERSION"),
             self.node_count(),
             self.manager,
             self.region_bytes,
             self.base_address,
             self.page_bytes,
-            self.coherence,
+            ranges::word(self.coherence),
+            ranges::fingerprint(&self.coherence_ranges),
             self.home,
             self.security_in_use(),
         );
+        let text = match self.joiners_max {
+            0 => text,
+            joiners => format!("{text} joiners_max={joiners}"),
+        };
         assert!(text.len() <= 256, "the agreement fits the hello of a link");
         text
     }

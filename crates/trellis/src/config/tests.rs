@@ -200,7 +200,34 @@ fn every_refusal_of_a_toml_file_names_file_line_and_key() {
             "catch = \"sigsegv\"\n",
             "trellis.toml:1: catch: `sigsegv` is none of the choices; accepted: auto, signal, handler, mprotect",
         ),
-        ("coherence = 1\n", "trellis.toml:1: coherence: this is a number; accepted: ivy"),
+        (
+            "coherence = 1\n",
+            "trellis.toml:1: coherence: this is a number; accepted: a protocol, such as ivy or lock(dynamic)",
+        ),
+        (
+            "coherence = \"lock\"\n",
+            "trellis.toml:1: coherence: `lock` is no protocol; there is ivy, dynamic(forward), dynamic(redirect), migrate, and round any of them lock(…), lock(…, spin 100us), delay(…), delay(…, 500us), each once",
+        ),
+        (
+            "coherence_ranges = [\n  \"0-4096=ivy\",\n  \"8192-4096=ivy\",\n]\n",
+            "trellis.toml:3: coherence_ranges: `8192-4096=ivy` is empty; accepted: FIRST-END=PROTOCOL, such as 0-1MiB=lock(dynamic)",
+        ),
+        (
+            "coherence_ranges = \"0-6000=ivy\"\n",
+            "trellis.toml:1: coherence_ranges: `0-6000=ivy` begins or ends at byte 6000, inside a page; accepted: multiples of page_bytes (4096)",
+        ),
+        (
+            "region_bytes = \"1MiB\"\ncoherence_ranges = \"0-2MiB=ivy\"\n",
+            "trellis.toml:2: coherence_ranges: `0-2097152=ivy` ends outside of the region; accepted: at most 1048576, its region_bytes",
+        ),
+        (
+            "link_faults = \"drop=10%\"\n",
+            "trellis.toml:1: link_faults: the link tcp has none, because the kernel makes good what a network loses; set link = udp",
+        ),
+        (
+            "link = \"udp\"\njoiners_max = 2\n",
+            "trellis.toml:2: joiners_max: processes join a running cluster over tcp only; set link = tcp, or joiners_max = 0",
+        ),
         (
             "security = \"plain\"\n",
             "trellis.toml:1: security: `plain` is none of the choices; accepted: auto, sealed, signed, insecure-plain",
@@ -382,6 +409,57 @@ fn the_reference_page_lists_every_key_with_its_default() {
     }
     let rows = page.lines().filter(|line| line.starts_with("| `") && line.matches(" | ").count() == 3).count();
     assert_eq!(rows, KEYS.len(), "the page has rows for keys that do not exist");
+}
+
+#[test]
+fn a_bad_network_is_read_and_taken_back() {
+    let sources = Sources::new().set("link=udp").set("link_faults=drop=10%,duplicate=5%,reorder=5%,seed=7");
+    let faults = sources.clone().load().unwrap().link_faults.unwrap();
+    assert_eq!((faults.drop_ppm, faults.duplicate_ppm, faults.reorder_ppm, faults.seed), (100_000, 50_000, 50_000, 7));
+    assert_eq!(sources.clone().set("link_faults=").load().unwrap().link_faults, None);
+    let sentence = sources.set("link_faults=drop=much").load().unwrap_err().to_string();
+    assert!(sentence.starts_with("--set link_faults=drop=much: "), "{sentence}");
+}
+
+#[test]
+fn protocols_are_read_from_every_source() {
+    let scratch = Scratch::new("protocols");
+    let text = "coherence = \"delay(lock(dynamic(forward)), 500us)\"\ncoherence_ranges = [\"0-1MiB=lock(dynamic)\"]\n";
+    let from_file = Sources::new().file(scratch.file("trellis.toml", text)).load().unwrap();
+    assert_eq!(from_file.coherence.to_string(), "delay(lock(dynamic(forward)), 500us)");
+    let whole = [CoherenceRange { first: 0, end: 1 << 20, protocol: "lock(dynamic)".parse().unwrap() }];
+    assert_eq!(from_file.coherence_ranges, whole);
+    let sources = Sources::new().variable("TRELLIS_COHERENCE_RANGES", "0-4KiB=lock(ivy, spin 9us), 1MiB-2MiB=migrate");
+    let from_variable = sources.clone().load().unwrap();
+    assert_eq!(from_variable.coherence_ranges.len(), 2);
+    let from_flag = sources.set("coherence_ranges=").set("coherence=dynamic").load().unwrap();
+    assert_eq!((from_flag.coherence, from_flag.coherence_ranges.len()), (Protocol::DYNAMIC, 0));
+}
+
+#[test]
+fn nodes_with_other_protocols_learn_in_what_and_the_longest_agreement_fits() {
+    let ranges = |text: &str| Sources::new().set(format!("coherence_ranges={text}")).load().unwrap().coherence_ranges;
+    let ours = Config { coherence: "lock(ivy, spin 7us)".parse().unwrap(), ..Config::default() };
+    let theirs = Config { coherence: "lock(ivy)".parse().unwrap(), ..Config::default() };
+    assert!(ours.agree(&theirs.agreement()).unwrap_err().starts_with("it has coherence lock(ivy), this node has "));
+    let theirs = Config { coherence_ranges: ranges("0-4096=migrate"), ..ours.clone() };
+    let sentence = ours.agree(&theirs.agreement()).unwrap_err();
+    assert!(sentence.starts_with("it has coherence_ranges ") && sentence.contains("this node has none"), "{sentence}");
+    let longest = Config {
+        nodes: (0..54).map(|node| format!("host-{node}:1")).collect(),
+        manager: 53,
+        joiners_max: 10,
+        region_bytes: 64 << 30,
+        base_address: 0x7fef_efff_f000,
+        page_bytes: 2 << 20,
+        coherence: "delay(lock(dynamic(redirect), spin 4294967295us), 4294967295us)".parse().unwrap(),
+        coherence_ranges: ranges("0-4096=ivy"),
+        home: Home::Interleaved,
+        security: Security::InsecurePlain,
+        ..Config::default()
+    };
+    assert!(longest.agreement().len() <= 256);
+    assert_ne!(longest.agreement(), Config { coherence: Protocol::IVY, ..longest.clone() }.agreement());
 }
 
 #[test]

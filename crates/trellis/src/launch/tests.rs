@@ -41,6 +41,8 @@ fn every_activity_survives_its_word() {
         Activity::Atomic(5),
         Activity::Leaving,
         Activity::Left,
+        Activity::LockRange(6),
+        Activity::ChangingProtocol,
     ] {
         assert_eq!(Activity::from_word(activity.to_word()), Some(activity));
     }
@@ -101,6 +103,13 @@ fn descriptors_are_taken_once_and_checked() {
     assert_eq!(page.pid(), std::process::id());
     let again = Inherited::take().unwrap();
     assert!(again.listener.is_none() && again.status.is_none(), "the variables are gone");
+
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    set(LISTEN_FD_VARIABLE, socket.into_raw_fd().to_string());
+    let inherited = Inherited::take().unwrap();
+    assert_eq!(inherited.datagrams.unwrap().local_addr().unwrap(), address);
+    assert!(inherited.listener.is_none());
 
     let refusal = |variable: &'static str, value: String| {
         set(variable, value);

@@ -4,10 +4,11 @@
 //! itself and polls for the answer; `handler` hands the faults of blocked threads to the service thread, which only
 //! submits them: the answer lets the thread go on.
 
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use trellis_memory::{Fault, FaultServer};
-use trellis_protocol::coherence::{Coherence, Input};
+use trellis_protocol::coherence::{Coherence, Event, Input};
 use trellis_protocol::prefetch::Wish;
 use trellis_protocol::{Access, PageIndex, PageRange};
 
@@ -22,6 +23,17 @@ use crate::record::{FaultKind, LiveCounters};
 const FAULT_NS_MAX: u64 = 120_000_000_000;
 /// Most runs that an announced access asks for before it waits for the first of them.
 const RUNS_UNDER_WAY_MAX: usize = 8;
+
+/// Why pages are asked for that no thread waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Why {
+    /// They may be touched.
+    Guessed,
+    /// The program said that it will touch them.
+    Announced,
+    /// Their protocol is being changed.
+    Gathered,
+}
 
 /// What the catcher calls; does not keep the node alive.
 pub(crate) struct Server(Weak<Node>);
@@ -43,6 +55,7 @@ impl FaultServer for Server {
 
 impl Node {
     fn serve(&self, fault: Fault) {
+        self.refuse_after_leaving();
         let started = self.now();
         let page = PageIndex(fault.page as u32);
         let needed = if fault.write { Access::Write } else { Access::Read };
@@ -50,11 +63,11 @@ impl Node {
         let wish = self.wish(page, fault.write);
         let mut shard = lock(self.shard_of(page));
         let before = shard.protocol.access(page);
+        let event = Event::of(&shard.protocol, page, fault.write);
         let mut asked_anybody = false;
         while shard.protocol.access(page) < needed {
             shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
-            self.step(&mut shard, Input::Fault { page, write: wish.write, wish: wish.range });
-            asked_anybody |= shard.sent > 0 || !ticket.is_done();
+            asked_anybody |= self.ask(&mut shard, page, &wish) || !ticket.is_done();
             drop(shard);
             self.read_ahead(&wish);
             if !ticket.is_done() && before == Access::None {
@@ -67,7 +80,22 @@ impl Node {
         }
         self.resumes(&mut shard, page);
         drop(shard);
-        self.note_fault(page, fault.write, before, started, asked_anybody);
+        self.note_fault(page, event, started, asked_anybody);
+    }
+
+    /// Tells the protocol about a fault, unless that must wait until the page has its new protocol; returns whether
+    /// that sent anything.
+    fn ask(&self, shard: &mut super::Shard, page: PageIndex, wish: &Wish) -> bool {
+        let frozen = &shard.frozen;
+        if frozen.contains(&page.0) {
+            return true;
+        }
+        let range = match frozen.is_empty() {
+            true => wish.range,
+            false => wish.range.grow(page, |other| !frozen.contains(&other.0)),
+        };
+        self.step(shard, Input::Fault { page, write: wish.write, wish: range });
+        shard.sent > 0
     }
 
     fn wait_for_page(&self, ticket: &Ticket<'_>, fault: Fault) {
@@ -77,29 +105,50 @@ impl Node {
         let page = fault.page as u64;
         let activity = if fault.write { Activity::WriteFault(page) } else { Activity::ReadFault(page) };
         self.doing(activity);
-        match self.wait(ticket, self.now() + FAULT_NS_MAX) {
-            Waited::Done => self.doing(Activity::Computing),
-            Waited::Failed => self.end_after_failure(),
-            Waited::TooLong => {
-                let manager = self.name_of(self.manager_of(PageIndex(fault.page as u32)));
-                self.fail(format!(
-                    "page {page} did not come within {} s; its manager is {manager}",
-                    FAULT_NS_MAX / 1_000_000_000
-                ));
-                self.end_after_failure();
+        let since = self.now();
+        loop {
+            match self.wait(ticket, self.now() + FAULT_NS_MAX) {
+                Waited::Done => return self.doing(Activity::Computing),
+                Waited::Failed => self.end_after_failure(),
+                Waited::TooLong => self.give_up_unless_locked(PageIndex(fault.page as u32), since),
             }
+        }
+    }
+
+    /// A page that another node's program has locked may take as long as a program may take with a lock.
+    fn give_up_unless_locked(&self, page: PageIndex, since: u64) {
+        let waited = (self.now() - since) / 1_000_000_000;
+        let is_locked = lock(self.shard_of(page)).asked_for(page).is_some_and(|asked| asked.is_locked);
+        if is_locked && waited < self.config.wait_seconds_max {
+            return;
+        }
+        self.fail(format!("page {} did not come within {waited} s; {}", page.0, self.who_has_page(page)));
+        self.end_after_failure();
+    }
+
+    /// Who should have given `page`, for the sentence of an error.
+    pub(super) fn who_has_page(&self, page: PageIndex) -> String {
+        let asked = lock(self.shard_of(page)).asked_for(page);
+        let home = format!("its home is {}", self.name_of(self.home_of(page)));
+        match asked {
+            Some(asked) if asked.is_locked => format!("it is locked at {}", self.name_of(asked.node)),
+            Some(asked) if asked.node != self.home_of(page) => {
+                format!("{home}, and {} was asked for it last", self.name_of(asked.node))
+            }
+            _ => home,
         }
     }
 
     /// A fault of a thread that the kernel blocks: submits it and returns.
     pub(super) fn submit(&self, fault: Fault) {
+        self.refuse_after_leaving();
         let since = self.now();
         let page = PageIndex(fault.page as u32);
         let wish = self.wish(page, fault.write);
         let mut shard = lock(self.shard_of(page));
-        let before = shard.protocol.access(page);
-        shard.waiting.push(Waiting::Kernel { page, since, before, write: fault.write, asked: false });
-        self.step(&mut shard, Input::Fault { page, write: wish.write, wish: wish.range });
+        let event = Event::of(&shard.protocol, page, fault.write);
+        shard.waiting.push(Waiting::Kernel { page, since, event, asked: false });
+        self.ask(&mut shard, page, &wish);
         // Who was not woken at once waits for another node.
         for waiting in &mut shard.waiting {
             if let Waiting::Kernel { page: waiting_for, asked, .. } = waiting {
@@ -120,17 +169,25 @@ impl Node {
     fn read_ahead(&self, wish: &Wish) {
         for ahead in wish.ahead.into_iter().flatten() {
             let mut shard = lock(self.shard_of(ahead.first()));
-            self.ask_ahead(&mut shard, ahead, wish.write, false);
+            self.ask_ahead(&mut shard, ahead, wish.write, Why::Guessed);
         }
     }
 
-    fn ask_ahead(&self, shard: &mut super::Shard, wish: PageRange, write: bool, announced: bool) {
+    fn ask_ahead(&self, shard: &mut super::Shard, wish: PageRange, write: bool, why: Why) {
+        let is_frozen = shard.frozen.start < wish.end() && wish.first().0 < shard.frozen.end;
+        if is_frozen && why != Why::Gathered {
+            return;
+        }
         LiveCounters::add(&self.counters().prefetched_pages, u64::from(wish.count()));
-        self.step(shard, Input::Prefetch { wish, write, announced });
+        self.step(shard, Input::Prefetch { wish, write, announced: why != Why::Guessed });
     }
 
     /// Asks for pages before they are touched; returns when all have been asked for and most have come.
-    pub(crate) fn prefetch(&self, pages: std::ops::Range<u32>, write: bool) -> Result<(), Waited> {
+    pub(crate) fn prefetch(&self, pages: Range<u32>, write: bool) -> Result<(), Waited> {
+        self.fetch(pages, write, Why::Announced)
+    }
+
+    pub(super) fn fetch(&self, pages: Range<u32>, write: bool, why: Why) -> Result<(), Waited> {
         let window = self.window_pages_max;
         let needed = if write { Access::Write } else { Access::Read };
         let mut under_way = std::collections::VecDeque::with_capacity(RUNS_UNDER_WAY_MAX);
@@ -142,7 +199,7 @@ impl Node {
             let run = PageRange::around(PageIndex(next), next, pages.end.min(next + window));
             next = run.end();
             let mut shard = lock(self.shard_of(run.first()));
-            self.ask_ahead(&mut shard, run, write, true);
+            self.ask_ahead(&mut shard, run, write, why);
             under_way.push_back(run);
         }
         under_way.into_iter().try_for_each(|run| self.wait_until_come(run, needed))
@@ -166,13 +223,14 @@ impl Node {
         Ok(())
     }
 
-    pub(super) fn note_fault(&self, page: PageIndex, write: bool, before: Access, since: u64, asked: bool) {
+    pub(super) fn note_fault(&self, page: PageIndex, event: Event, since: u64, asked: bool) {
         let counters = self.counters();
-        let (counter, kind) = match (asked, write, before) {
-            (false, ..) => (&counters.local_faults, FaultKind::Local),
-            (true, false, _) => (&counters.read_faults, FaultKind::Read),
-            (true, true, Access::Read) => (&counters.upgrade_faults, FaultKind::Upgrade),
-            (true, true, _) => (&counters.write_faults, FaultKind::Write),
+        let (counter, kind) = match event {
+            _ if !asked => (&counters.local_faults, FaultKind::Local),
+            Event::Read => (&counters.read_faults, FaultKind::Read),
+            Event::Write => (&counters.write_faults, FaultKind::Write),
+            Event::UpgradeNotOwner => (&counters.upgrade_faults, FaultKind::Upgrade),
+            Event::UpgradeOwner => (&counters.upgrade_owner_faults, FaultKind::UpgradeOwner),
         };
         let waited = self.now() - since;
         LiveCounters::add(counter, 1);

@@ -34,9 +34,7 @@ impl Node {
 
     /// Looks at the clock for silent peers; returns how long until the next look.
     pub(super) fn tick(&self) -> u64 {
-        let statistics = self.link.statistics();
-        let refused = &self.counters().strangers_refused;
-        refused.store(statistics.strangers_refused, Ordering::Relaxed);
+        self.count_of_link();
         for (peer, heard) in self.heard.iter().enumerate() {
             if heard.swap(false, Ordering::Relaxed) {
                 self.member_step(Input::Heard(NodeId(peer as u16)), "");
@@ -46,18 +44,44 @@ impl Node {
         lock(&self.membership).0.tick_interval()
     }
 
-    fn member_step(&self, input: Input, why: &str) {
+    /// Takes over what only the link counts.
+    pub(crate) fn count_of_link(&self) {
+        let (statistics, counters) = (self.link.statistics(), self.counters());
+        for (counter, count) in [
+            (&counters.strangers_refused, statistics.strangers_refused),
+            (&counters.packets_in, statistics.packets_in),
+            (&counters.packets_out, statistics.packets_out),
+        ] {
+            counter.store(count, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn member_step(&self, input: Input, why: &str) {
         let now = self.now();
         let mut members = lock(&self.membership);
         let mut effects = std::mem::take(&mut members.1);
         members.0.step(now, input, &mut effects);
-        let mut sentence = None;
+        let (mut sentence, mut vanished, mut took_over) = (None, None, false);
         for effect in effects.drain(..) {
             match effect {
                 Effect::Send(peer, message) => self.send(peer, &wire::Message::Membership(message)),
                 Effect::AllLeft => {
                     self.all_left.store(true, Ordering::SeqCst);
                     self.waiters.signal(self.leaver.load(Ordering::SeqCst), 0);
+                }
+                Effect::Admitted(there) => self.note_admitted(there),
+                Effect::Joined => self.elastic.note_joined(),
+                Effect::Came(peer) => self.note_came(peer),
+                Effect::HandOver => {
+                    self.elastic.note_turn();
+                    self.rouse_leaver();
+                }
+                Effect::TakeOver(range) => self.take_over(range),
+                Effect::TakeOverEnds => took_over = self.end_take_over(),
+                Effect::Departs(peer) => self.note_departs(peer),
+                Effect::Vanished(peer) => vanished = Some(peer),
+                Effect::Violation(peer, what) => {
+                    sentence = Some((peer, format!("{} sent {what}", self.name_of(peer))));
                 }
                 Effect::Died(peer) => {
                     sentence = Some((peer, format!("{} {why}", self.name_of(peer))));
@@ -87,6 +111,12 @@ impl Node {
         }
         members.1 = effects;
         drop(members);
+        if let Some(peer) = vanished {
+            self.note_vanished(peer);
+        }
+        if took_over {
+            self.member_took_over();
+        }
         if let Some((culprit, sentence)) = sentence {
             self.fail_because_of(culprit, sentence);
         }

@@ -8,11 +8,14 @@
 //! Locks are taken in this order: a connection's receive side, a shard (or the synchronisation, or the membership), a
 //! connection's send side. Nothing is ever waited for while one is held.
 
+mod change;
+mod elastic;
 mod failure;
 mod faults;
 mod members;
 mod pages;
 mod progress;
+mod range_locks;
 mod recorder;
 mod sink;
 mod synchronisation;
@@ -23,13 +26,14 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
 use trellis_memory::Region as MappedRegion;
-use trellis_protocol::homes::HomeOf;
+use trellis_protocol::coherence::{Geometry, Protocol};
 use trellis_protocol::membership::{self, Membership};
 use trellis_protocol::prefetch::Streams;
 use trellis_protocol::wire::{self, Limits};
 use trellis_protocol::{NodeId, PageIndex, PageRange, sync};
 use trellis_transport::{Link, Payload, SendError};
 
+use crate::cluster::WaitError;
 use crate::config::{Config, Start};
 use crate::launch::{Activity, StatusPage, monotonic_ns};
 use crate::record::LiveCounters;
@@ -37,9 +41,11 @@ use crate::record::LiveCounters;
 pub(crate) use failure::Failure;
 pub(crate) use faults::Server;
 pub(crate) use progress::{Waited, start_service};
+pub(crate) use range_locks::RangeLock;
 pub(crate) use recorder::Recorder;
 pub(crate) use waiters::Ticket;
 
+use elastic::Elastic;
 use pages::Shard;
 use progress::Progress;
 use waiters::Waiters;
@@ -60,19 +66,37 @@ const LEAVE_WORD_NS: u64 = 30_000_000_000;
 pub(crate) struct Node {
     pub(crate) config: Config,
     pub(crate) me: NodeId,
+    /// How many nodes there can be.
     pub(crate) nodes: u16,
+    /// How many there are from the start to the end, the first ones.
+    pub(crate) founders: u16,
+    /// Dropped before the region: it may send pages again from where they lie until it ends.
+    link: Box<dyn Link>,
     pub(crate) region: MappedRegion,
     pub(crate) recorder: Recorder,
     pub(crate) failure: Failure,
     pub(crate) status: StatusPage,
-    link: Box<dyn Link>,
     limits: Limits,
     shards: Box<[Mutex<Shard>]>,
+    /// As every shard has it, but for the number of the shard.
+    geometry: Geometry,
+    /// Every protocol that the region has had.
+    protocols: Mutex<Vec<Protocol>>,
+    /// A thread of this node is changing protocols.
+    changing: AtomicBool,
+    /// Protocols were changed since the start.
+    changed: AtomicBool,
+    /// The number of the next call for a lock of a range.
+    lock_calls: AtomicU32,
+    /// Ranges that the program holds without a guard.
+    unguarded: Mutex<Vec<range_locks::Unguarded>>,
     streams: Mutex<Streams>,
     /// Most pages that one message asks for.
     window_pages_max: u32,
     synchronisation: Mutex<(sync::Sync, Vec<sync::Effect>)>,
     membership: Mutex<(Membership, Vec<membership::Effect>)>,
+    /// What changes where nodes come and go.
+    elastic: Elastic,
     /// Peers from whom something arrived since the last tick.
     heard: Box<[AtomicBool]>,
     /// One bit per page whose memory exists and is mapped in the engine view, once for all.
@@ -96,14 +120,26 @@ pub(crate) struct Node {
 
 /// With `start = manager` nobody waits for the other nodes at the start, so the manager does at the end.
 fn membership_of(config: &Config, silence_max: u64) -> Membership {
-    let members = Membership::new(NodeId(config.node as u16), config.node_count() as u16, silence_max);
-    match config.start {
-        Start::All => members,
-        Start::Manager => {
-            let until = config.start_seconds_max.saturating_mul(1_000_000_000);
-            members.gathered_by(NodeId(config.manager as u16), until)
+    let mut members = Membership::new(NodeId(config.node as u16), config.capacity() as u16, silence_max);
+    if config.start == Start::Manager {
+        let until = config.start_seconds_max.saturating_mul(1_000_000_000);
+        members = members.gathered_by(NodeId(config.manager as u16), until);
+    }
+    if config.joiners_max == 0 {
+        return members;
+    }
+    members.elastic(config.node_count() as u16, NodeId(config.manager as u16))
+}
+
+/// The protocols of the region as it starts.
+fn protocols(config: &Config) -> Vec<Protocol> {
+    let mut protocols = vec![config.coherence];
+    for range in &config.coherence_ranges {
+        if !protocols.contains(&range.protocol) {
+            protocols.push(range.protocol);
         }
     }
+    protocols
 }
 
 /// As configured, but no longer than a run may be and no larger than [`RUN_BYTES_MAX`].
@@ -120,18 +156,26 @@ impl Node {
         status: StatusPage,
     ) -> std::io::Result<Node> {
         let me = NodeId(config.node as u16);
-        let nodes = config.node_count() as u16;
+        let (nodes, founders) = (config.capacity() as u16, config.node_count() as u16);
         let pages = region.pages() as u32;
         let silence_max = config.silence_seconds_max.saturating_mul(1_000_000_000);
         let progress = Progress::new(&config, link.readiness(), region.event_fd())?;
         Ok(Node {
             me,
             nodes,
+            founders,
+            elastic: Elastic::new(nodes),
             limits: Limits { pages, page_bytes: config.page_bytes as u32, nodes, epoch: EPOCH },
             shards: (0..SHARDS).map(|shard| Mutex::new(Shard::new(&config, pages, shard))).collect(),
+            geometry: pages::geometry(&config, pages, 0),
+            protocols: Mutex::new(protocols(&config)),
+            changing: AtomicBool::new(false),
+            changed: AtomicBool::new(false),
+            lock_calls: AtomicU32::new(0),
+            unguarded: Mutex::new(Vec::new()),
             streams: Mutex::new(Streams::new(pages, window_pages_max(&config))),
             window_pages_max: window_pages_max(&config),
-            synchronisation: Mutex::new((sync::Sync::new(me, nodes), Vec::with_capacity(64))),
+            synchronisation: Mutex::new((sync::Sync::new(me, founders), Vec::with_capacity(64))),
             membership: Mutex::new((membership_of(&config, silence_max), Vec::with_capacity(64))),
             heard: (0..nodes).map(|_| AtomicBool::new(false)).collect(),
             prepared: (0..pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
@@ -208,6 +252,7 @@ impl Node {
     pub(crate) fn name_of(&self, node: NodeId) -> String {
         match self.config.nodes.get(usize::from(node.0)) {
             Some(address) => format!("node {} ({address})", node.0),
+            None if node.0 >= self.founders => format!("node {} (which joined later)", node.0),
             None => format!("node {}", node.0),
         }
     }
@@ -248,9 +293,9 @@ impl Node {
         range.count() as usize * self.config.page_bytes
     }
 
-    /// The node that manages `page`.
-    fn manager_of(&self, page: PageIndex) -> NodeId {
-        pages::home(&self.config).manager_of(page, self.nodes)
+    /// The home of `page`: its manager, or who owned it first.
+    fn home_of(&self, page: PageIndex) -> NodeId {
+        self.geometry.home_of(page)
     }
 
     /// Waits until every node's program is done, or the cluster failed.
@@ -281,6 +326,17 @@ impl Node {
         self.failure.is_set() || self.all_left.load(Ordering::SeqCst)
     }
 
+    /// Refuses bytes `[offset, offset + bytes)` that leave the region.
+    pub(crate) fn check_range(&self, offset: usize, bytes: usize) -> Result<(), WaitError> {
+        let size = self.region.bytes();
+        match offset.checked_add(bytes) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(WaitError::Misuse(format!(
+                "bytes {offset} to {offset}+{bytes} are not inside the region of {size} bytes"
+            ))),
+        }
+    }
+
     /// Pages of the application view that hold bytes `[offset, offset + bytes)`.
     pub(crate) fn pages_of(&self, offset: usize, bytes: usize) -> std::ops::Range<u32> {
         let end = (offset + bytes).min(self.region.bytes());
@@ -289,6 +345,6 @@ impl Node {
     }
 
     fn shard_of(&self, page: PageIndex) -> &Mutex<Shard> {
-        &self.shards[(page.0 / trellis_protocol::CHUNK_PAGES % SHARDS) as usize]
+        &self.shards[pages::shard_number(page) as usize]
     }
 }

@@ -1,11 +1,13 @@
 //! Page protocol: takes a shard's lock, lets the protocol decide, carries out what it decided.
 
+use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use trellis_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol, Running};
+use trellis_protocol::coherence::{Coherence, Effect, Event, Geometry, Input, Message, Protocol, Purpose, Ranges};
 use trellis_protocol::homes::{Home, Interleaved, Manager};
 use trellis_protocol::{Access, NodeId, PageIndex, PageRange, wire};
 
+use super::range_locks::LockCall;
 use super::{Node, SHARDS};
 use crate::config::{self, Config};
 use crate::record::LiveCounters;
@@ -17,17 +19,34 @@ const RESUME_NS: u64 = 20_000;
 const WAKE_UP_NS: u64 = 100_000;
 /// The same for a thread that sleeps and was not seen to run yet, on a machine with more threads than cores.
 const HOLD_NS_MAX: u64 = 5_000_000;
+/// Places in which a shard remembers whom it asked for a page; a power of two. A newer page takes the place of an
+/// older one: this is for the sentences of errors.
+const ASKED_PLACES: u32 = 64;
 
-/// The protocol of some chunks, and who waits for their pages.
+/// The protocols of some chunks, and who waits for their pages.
 pub(super) struct Shard {
-    pub(super) protocol: Running,
+    pub(super) protocol: Ranges,
     effects: Vec<Effect>,
     /// Threads that wait for a page: signalled when the page may have changed.
     pub(super) waiting: Vec<Waiting>,
     /// Granted pages that stay, if somebody else wants them, until that time.
     pub(super) held: Vec<(PageIndex, u64)>,
+    /// What the protocol wants to be told later.
+    pub(super) alarms: Vec<Alarm>,
+    /// Calls of the program that wait for locked pages, or hold them.
+    pub(super) locks: Vec<LockCall>,
+    /// Pages whose protocol is being changed: threads that need them wait.
+    pub(super) frozen: Range<u32>,
+    /// Whom this node asked for pages.
+    asked: [Asked; ASKED_PLACES as usize],
+    /// A protocol here has layers, to which the time matters.
+    is_timed: bool,
     /// Messages that the last step sent.
     pub(super) sent: u32,
+    /// At a joined node: whom it told to ask again later, and for which page.
+    pub(super) told_to_wait: Vec<(PageIndex, NodeId)>,
+    /// What nodes would have answered that have gone.
+    pub(super) answered: Vec<(NodeId, Message)>,
 }
 
 #[derive(Clone, Copy)]
@@ -35,38 +54,107 @@ pub(super) enum Waiting {
     /// A thread in [`super::waiters`].
     Thread { page: PageIndex, ticket: u32 },
     /// A thread that the kernel blocks (`handler`), since when, and whether another node was asked for the page.
-    Kernel { page: PageIndex, since: u64, before: Access, write: bool, asked: bool },
+    Kernel { page: PageIndex, since: u64, event: Event, asked: bool },
+}
+
+/// One alarm of a page; see [`Effect::Alarm`].
+#[derive(Clone, Copy)]
+pub(super) struct Alarm {
+    pub(super) page: PageIndex,
+    pub(super) purpose: Purpose,
+    pub(super) due: u64,
+}
+
+/// Whom this node asked for a page last, and what it heard.
+#[derive(Clone, Copy)]
+pub(super) struct Asked {
+    page: PageIndex,
+    pub(super) node: NodeId,
+    /// The node answered that the page is locked.
+    pub(super) is_locked: bool,
 }
 
 impl Shard {
     pub(super) fn new(config: &Config, pages: u32, shard: u32) -> Shard {
-        let protocol = match config.coherence {
-            config::Coherence::Ivy => Protocol::Ivy,
-        };
-        let geometry = Geometry {
-            me: NodeId(config.node as u16),
-            nodes: config.node_count() as u16,
-            pages,
-            shard,
-            shards: SHARDS,
-            home: home(config),
-        };
-        Shard {
-            protocol: protocol.start(geometry),
+        let nobody = Asked { page: PageIndex(u32::MAX), node: NodeId(u16::MAX), is_locked: false };
+        let mut this = Shard {
+            protocol: Ranges::new(config.coherence, geometry(config, pages, shard)),
             effects: Vec::with_capacity(256),
             waiting: Vec::with_capacity(super::waiters::WAITERS_MAX),
             held: Vec::with_capacity(64),
+            alarms: Vec::with_capacity(64),
+            locks: Vec::with_capacity(16),
+            frozen: 0..0,
+            asked: [nobody; ASKED_PLACES as usize],
+            is_timed: is_timed(config.coherence),
             sent: 0,
+            told_to_wait: Vec::new(),
+            answered: Vec::new(),
+        };
+        for range in &config.coherence_ranges {
+            let first = (range.first / config.page_bytes) as u32;
+            let end = (range.end / config.page_bytes) as u32;
+            for run in runs(first..end).filter(|run| shard_number(run.first()) == shard) {
+                this.change(run, range.protocol);
+            }
         }
+        this
+    }
+
+    /// These pages, all of one chunk of this shard, have another protocol from now on; see [`Ranges::change`].
+    pub(super) fn change(&mut self, run: PageRange, protocol: Protocol) {
+        self.protocol.change(run, protocol).expect("the region's protocols were counted");
+        self.is_timed |= is_timed(protocol);
+    }
+
+    /// Whom this node asked for `page` last, where that is still known.
+    pub(super) fn asked_for(&self, page: PageIndex) -> Option<Asked> {
+        Some(self.asked[(page.0 % ASKED_PLACES) as usize]).filter(|asked| asked.page == page)
+    }
+
+    fn note_asked(&mut self, page: PageIndex, node: NodeId, is_locked: bool) {
+        self.asked[(page.0 % ASKED_PLACES) as usize] = Asked { page, node, is_locked };
+    }
+}
+
+fn is_timed(protocol: Protocol) -> bool {
+    protocol.layers().next().is_some()
+}
+
+/// What the protocols of one shard must know.
+pub(super) fn geometry(config: &Config, pages: u32, shard: u32) -> Geometry {
+    Geometry {
+        me: NodeId(config.node as u16),
+        nodes: config.capacity() as u16,
+        founders: config.node_count() as u16,
+        pages,
+        shard,
+        shards: SHARDS,
+        home: home(config),
     }
 }
 
 /// The pure counterpart of the configured home.
-pub(super) fn home(config: &Config) -> Home {
+fn home(config: &Config) -> Home {
     match config.home {
         config::Home::Manager => Home::Manager(Manager(NodeId(config.manager as u16))),
         config::Home::Interleaved => Home::Interleaved(Interleaved),
     }
+}
+
+/// The runs, of one chunk each and in ascending order, that together are `pages`.
+pub(super) fn runs(pages: Range<u32>) -> impl Iterator<Item = PageRange> {
+    let mut next = pages.start;
+    std::iter::from_fn(move || {
+        let run = (next < pages.end).then(|| PageRange::around(PageIndex(next), next, pages.end))?;
+        next = run.end();
+        Some(run)
+    })
+}
+
+/// Which shard looks after `page`.
+pub(super) fn shard_number(page: PageIndex) -> u32 {
+    page.0 / trellis_protocol::CHUNK_PAGES % SHARDS
 }
 
 /// A poisoned lock means that a thread of the runtime panicked: the panic was the report.
@@ -80,6 +168,14 @@ impl Node {
             LiveCounters::add(&self.counters().pages_in, u64::from(range.count()));
         }
         let mut shard = lock(self.shard_of(message.page()));
+        match message {
+            Message::Retry { page } => {
+                LiveCounters::add(&self.counters().retries, 1);
+                shard.note_asked(page, from, true);
+            }
+            Message::Redirect { .. } => LiveCounters::add(&self.counters().redirects, 1),
+            _ => {}
+        }
         self.release_due(&mut shard);
         self.step(&mut shard, Input::Message { from, message });
     }
@@ -87,15 +183,20 @@ impl Node {
     /// Lets the protocol decide about one fact and carries out what it decided.
     pub(super) fn step(&self, shard: &mut Shard, input: Input) {
         let mut effects = std::mem::take(&mut shard.effects);
-        shard.protocol.step(self.recent(), input, &mut effects);
+        // Only layers look at the time.
+        let now = if shard.is_timed { self.now() } else { self.recent() };
+        shard.protocol.step(now, input, &mut effects);
         shard.sent = 0;
         for effect in effects.drain(..) {
-            self.carry_out(shard, effect);
+            self.carry_out(shard, effect, now);
         }
         shard.effects = effects;
+        while let Some((from, message)) = shard.answered.pop() {
+            self.step(shard, Input::Message { from, message });
+        }
     }
 
-    fn carry_out(&self, shard: &mut Shard, effect: Effect) {
+    fn carry_out(&self, shard: &mut Shard, effect: Effect, now: u64) {
         let place = |range: PageRange| (range.first().0 as usize, range.count() as usize);
         let done = match effect {
             Effect::Revoke(range) => {
@@ -113,7 +214,15 @@ impl Node {
             Effect::Upgrade(range) => self.region.upgrade(place(range).0, place(range).1),
             Effect::Send { to, message } => {
                 shard.sent += 1;
-                self.send(to, &wire::Message::Coherence(message));
+                if let Message::Request { demand, requester, .. } | Message::Forward { demand, requester, .. } = message
+                    && requester == self.me
+                {
+                    shard.note_asked(demand, to, false);
+                }
+                self.note_told_to_wait(shard, to, message);
+                if !self.answers_for(shard, to, message) {
+                    self.send(to, &wire::Message::Coherence(message));
+                }
                 Ok(())
             }
             Effect::Wake(range) => {
@@ -122,6 +231,14 @@ impl Node {
             }
             Effect::Hold(page) => {
                 self.hold(shard, page);
+                Ok(())
+            }
+            Effect::Alarm { page, purpose, after } => {
+                self.set_alarm(shard, page, purpose, after);
+                Ok(())
+            }
+            Effect::Locked { call, .. } => {
+                self.locked(shard, call, now);
                 Ok(())
             }
             Effect::Violation { from, what } => {
@@ -134,17 +251,17 @@ impl Node {
         }
     }
 
-    fn wake(&self, shard: &mut Shard, range: PageRange) {
+    pub(super) fn wake(&self, shard: &mut Shard, range: PageRange) {
         let mut index = 0;
         while index < shard.waiting.len() {
             match shard.waiting[index] {
                 Waiting::Thread { page, ticket } if range.contains(page) => {
                     self.waiters.signal(ticket, 0);
                 }
-                Waiting::Kernel { page, since, before, write, asked } if range.contains(page) => {
+                Waiting::Kernel { page, since, event, asked } if range.contains(page) => {
                     // The kernel lets the thread look again; it faults again if that was not enough.
                     self.region.wake(page.0 as usize, 1);
-                    self.note_fault(page, write, before, since, asked);
+                    self.note_fault(page, event, since, asked);
                     // Nobody tells when that thread runs on. Usually nobody asks, either, so no timer is set.
                     self.keep(shard, page, WAKE_UP_NS);
                 }
@@ -185,20 +302,33 @@ impl Node {
         }
     }
 
-    /// Lets pages go whose time is over; returns when the next one's is.
+    /// Tells the protocol about `page` again once `after` has passed; an earlier alarm of this purpose is forgotten.
+    fn set_alarm(&self, shard: &mut Shard, page: PageIndex, purpose: Purpose, after: u64) {
+        let now = self.now();
+        let due = now.saturating_add(after);
+        let same = |alarm: &&mut Alarm| alarm.page == page && alarm.purpose == purpose;
+        match shard.alarms.iter_mut().find(same) {
+            Some(alarm) => alarm.due = due,
+            None => shard.alarms.push(Alarm { page, purpose, due }),
+        }
+        self.progress.wake_at(now, due);
+    }
+
+    /// Serves every shard's pages and alarms whose time has come; returns when the next one's does.
     pub(super) fn release_held(&self) -> Option<u64> {
         let mut next: Option<u64> = None;
         for shard in &self.shards {
             let mut shard = lock(shard);
             self.release_due(&mut shard);
-            let earliest = shard.held.iter().map(|(_, due)| *due).min();
+            let alarms = shard.alarms.iter().map(|alarm| alarm.due);
+            let earliest = shard.held.iter().map(|(_, due)| *due).chain(alarms).min();
             next = next.into_iter().chain(earliest).min();
         }
         next
     }
 
     fn release_due(&self, shard: &mut Shard) {
-        if shard.held.is_empty() {
+        if shard.held.is_empty() && shard.alarms.is_empty() {
             return;
         }
         let now = self.now();
@@ -206,5 +336,22 @@ impl Node {
             let (page, _) = shard.held.swap_remove(index);
             self.step(shard, Input::Resumed { page });
         }
+        while let Some(index) = shard.alarms.iter().position(|alarm| alarm.due <= now) {
+            let Alarm { page, purpose, .. } = shard.alarms.swap_remove(index);
+            self.step(shard, Input::Alarm { page, purpose });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_stay_inside_their_chunks_and_cover_everything() {
+        let pieces = |pages: Range<u32>| runs(pages).map(|run| (run.first().0, run.end())).collect::<Vec<_>>();
+        assert_eq!(pieces(500..1030), [(500, 512), (512, 1024), (1024, 1030)]);
+        assert_eq!(pieces(3..4), [(3, 4)]);
+        assert_eq!(pieces(7..7), []);
     }
 }

@@ -83,12 +83,29 @@ impl Progress {
         Ok(progress)
     }
 
-    /// Makes the service thread look after held pages at `due` (see [`Node::now`]) at the latest.
+    /// Makes the service thread look after held pages and alarms at `due` (see [`Node::now`]) at the latest.
     pub(super) fn wake_at(&self, now: u64, due: u64) {
         if self.due.fetch_min(due, Ordering::AcqRel) <= due {
             return;
         }
-        let wait = due.saturating_sub(now).max(1);
+        let mut set = due;
+        loop {
+            self.set_timer(set.saturating_sub(now).max(1));
+            // Another thread with an earlier moment may have set the timer just before us.
+            let earliest = self.due.load(Ordering::Acquire);
+            if earliest >= set {
+                return;
+            }
+            set = earliest;
+        }
+    }
+
+    /// Whether something is due, as of `now`.
+    fn is_due(&self, now: u64) -> bool {
+        self.due.load(Ordering::Relaxed) <= now
+    }
+
+    fn set_timer(&self, wait: u64) {
         let at = libc::itimerspec {
             it_interval: libc::timespec { tv_sec: 0, tv_nsec: 0 },
             it_value: libc::timespec {
@@ -194,6 +211,7 @@ impl Node {
             self.progress.watch_link(false);
         }
         while !ticket.is_done() {
+            self.serve_due();
             if has_role && self.receive() {
                 if !ticket.is_done() {
                     patience = Patience::new(self);
@@ -243,6 +261,7 @@ impl Node {
         }
         let mut patience = Patience::new(self);
         loop {
+            self.serve_due();
             if self.receive() {
                 patience = Patience::new(self);
             } else if self.progress.sleepers.load(Ordering::Relaxed) == 0 || patience.is_over(self, u64::MAX) {
@@ -257,6 +276,7 @@ impl Node {
     fn serve_faults(&self, faults: &mut Vec<trellis_memory::Fault>) {
         let mut patience = Patience::new(self);
         loop {
+            self.serve_due();
             self.region.take_faults(faults);
             let busy = !faults.is_empty();
             for fault in faults.drain(..) {
@@ -279,6 +299,17 @@ impl Node {
         let mut expirations = 0u64;
         // SAFETY: reads the eight bytes that timerfd(2) gives into `expirations`.
         unsafe { libc::read(self.progress.timer.as_raw_fd(), (&raw mut expirations).cast(), 8) };
+        self.serve_held();
+    }
+
+    /// Whoever polls serves what is due: the service thread may be waiting for a core, or be busy with the link.
+    fn serve_due(&self) {
+        if self.progress.is_due(self.recent()) {
+            self.serve_held();
+        }
+    }
+
+    fn serve_held(&self) {
         self.progress.due.store(u64::MAX, Ordering::Release);
         if let Some(due) = self.release_held() {
             self.progress.wake_at(self.now(), due);
@@ -300,7 +331,7 @@ pub(crate) fn start_service(node: &Arc<Node>) -> io::Result<std::thread::JoinHan
 }
 
 /// The program's signals are for the program's threads.
-fn block_all_signals() {
+pub(super) fn block_all_signals() {
     // SAFETY: a signal set on this stack is filled, cleared of the signals that a fault of our own would raise, and
     // handed to the kernel.
     unsafe {
@@ -351,7 +382,7 @@ fn ask_for_short_delays() {
 
 fn spin_ns(config: &Config) -> u64 {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let nodes_here = if config.is_on_loopback() { config.node_count() } else { 1 };
+    let nodes_here = if config.is_on_loopback() { config.capacity() } else { 1 };
     if nodes_here > cores { 0 } else { config.spin_microseconds_max * 1000 }
 }
 

@@ -84,7 +84,7 @@ impl Recorder {
         Record {
             version: VERSION,
             node: usize::from(node.me.0),
-            nodes: usize::from(node.nodes),
+            nodes: usize::from(node.founders),
             program: program.to_string_lossy().into_owned(),
             page_bytes: node.config.page_bytes,
             region_bytes: node.region.bytes(),

@@ -10,8 +10,21 @@ use crate::cluster::WaitError;
 use crate::launch::Activity;
 use crate::record::LiveCounters;
 
+/// Numbers of barriers, locks and words from here on are for Trellis itself.
+pub(crate) const RESERVED_FIRST: u64 = u64::MAX - 0xffff;
+
+fn refuse_reserved(id: u64) -> Result<(), WaitError> {
+    if id < RESERVED_FIRST {
+        return Ok(());
+    }
+    Err(WaitError::Misuse(format!(
+        "the number {id:#x} is kept for Trellis itself; use one below {RESERVED_FIRST:#x} for barriers, locks and words"
+    )))
+}
+
 impl Node {
     pub(crate) fn acquire(&self, id: u64) -> Result<(), WaitError> {
+        refuse_reserved(id)?;
         let started = self.now();
         let ticket = self.waiters.take();
         let sent = self.sync_step(Input::Acquire(id, ticket.name()));
@@ -43,21 +56,33 @@ impl Node {
     }
 
     pub(crate) fn barrier(&self, id: u64) -> Result<(), WaitError> {
+        refuse_reserved(id)?;
+        self.barrier_as(id, Activity::Barrier(id))
+    }
+
+    /// Waits in a barrier, be it the program's or our own.
+    pub(super) fn barrier_as(&self, id: u64, activity: Activity) -> Result<(), WaitError> {
         let started = self.now();
         let ticket = self.waiters.take();
         self.sync_step(Input::Arrive(id, ticket.name()));
-        let result = self.wait_for_call(&ticket, Activity::Barrier(id), |node| node.who_is_missing(id));
+        let result = self.wait_for_call(&ticket, activity, |node| node.who_is_missing(id));
         LiveCounters::add(&self.counters().barriers, 1);
         LiveCounters::add(&self.counters().barrier_wait_ns, self.now() - started);
         result.map(drop)
     }
 
     pub(crate) fn operate(&self, id: u64, operation: Operation) -> Result<u64, WaitError> {
+        refuse_reserved(id)?;
+        self.operate_as(id, operation, Activity::Atomic(id))
+    }
+
+    /// Operates on a word, be it the program's or our own.
+    pub(super) fn operate_as(&self, id: u64, operation: Operation, activity: Activity) -> Result<u64, WaitError> {
         let ticket = self.waiters.take();
         self.sync_step(Input::Operate(id, operation, ticket.name()));
         LiveCounters::add(&self.counters().atomics, 1);
-        self.wait_for_call(&ticket, Activity::Atomic(id), |node| {
-            format!("its home is {}", node.name_of(NodeId((id % u64::from(node.nodes)) as u16)))
+        self.wait_for_call(&ticket, activity, |node| {
+            format!("its home is {}", node.name_of(NodeId((id % u64::from(node.founders)) as u16)))
         })
     }
 
@@ -66,7 +91,7 @@ impl Node {
     }
 
     /// Whether anything was sent.
-    fn sync_step(&self, input: Input) -> bool {
+    pub(super) fn sync_step(&self, input: Input) -> bool {
         let mut guard = lock(&self.synchronisation);
         let (state, effects) = &mut *guard;
         state.step(input, effects);
@@ -83,6 +108,9 @@ impl Node {
                     self.fail(format!("{} sent {what}", self.name_of(from)));
                 }
             }
+        }
+        if self.is_leaving() && state.is_clear() {
+            self.rouse_leaver();
         }
         sent
     }
@@ -120,7 +148,7 @@ impl Node {
     }
 
     fn who_has(&self, id: u64) -> String {
-        let home = self.name_of(NodeId((id % u64::from(self.nodes)) as u16));
+        let home = self.name_of(NodeId((id % u64::from(self.founders)) as u16));
         if lock(&self.synchronisation).0.holds(id) {
             "another thread of this node holds it".to_owned()
         } else {

@@ -1,0 +1,87 @@
+//! What a process that joins a running cluster must be told, as text.
+//!
+//! Promises: whoever takes what [`Config::told_to_joiners`] gives agrees with the cluster in everything that
+//! [`Config::agreement`] names. Never carries a secret, nor what is each process' own affair (catcher, record).
+
+use super::values::Raw;
+use super::{Config, key, values};
+
+impl Config {
+    /// The keys that a process takes from the cluster that it joins, as `key=value` lines.
+    pub fn told_to_joiners(&self) -> String {
+        let ranges: Vec<String> = self.coherence_ranges.iter().map(ToString::to_string).collect();
+        let keys = [
+            ("nodes", self.nodes.join(",")),
+            ("manager", self.manager.to_string()),
+            ("joiners_max", self.joiners_max.to_string()),
+            ("region_bytes", self.region_bytes.to_string()),
+            ("base_address", format!("{:#x}", self.base_address)),
+            ("page_bytes", self.page_bytes.to_string()),
+            ("coherence", self.coherence.to_string()),
+            ("coherence_ranges", ranges.join(",")),
+            ("home", self.home.to_string()),
+            ("link", self.link.to_string()),
+            ("security", self.security_in_use().to_string()),
+            ("silence_seconds_max", self.silence_seconds_max.to_string()),
+            ("wait_seconds_max", self.wait_seconds_max.to_string()),
+        ];
+        keys.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
+    }
+
+    /// Takes over what [`Config::told_to_joiners`] of a node of the cluster says; the error is a sentence.
+    pub fn take_from_cluster(&mut self, told: &str) -> Result<(), String> {
+        for line in told.lines() {
+            let (name, value) =
+                line.split_once('=').ok_or("it says something that this version does not understand")?;
+            let known = key(name).ok_or_else(|| format!("it speaks of {name}, which this version does not know"))?;
+            let raw = Raw::Text(value.to_owned());
+            (known.apply)(self, &raw).map_err(|wrong| format!("its {name}={value}: {}", wrong.sentence))?;
+            self.places.insert(known.name, format!("{name}={value} (as in the cluster)"));
+        }
+        Ok(())
+    }
+
+    /// Whether `address` is a loopback address.
+    pub(crate) fn joins_on_loopback(&self) -> bool {
+        let host = self.join.as_deref().and_then(|address| values::host_and_port(address).ok());
+        host.is_some_and(|(host, _)| values::is_loopback(host))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CoherenceRange, Home, Security};
+    use super::*;
+
+    #[test]
+    fn whoever_takes_what_it_is_told_agrees() {
+        let cluster = Config {
+            nodes: vec!["127.0.0.1:4001".to_owned(), "127.0.0.1:4002".to_owned()],
+            manager: 1,
+            joiners_max: 3,
+            region_bytes: 1 << 20,
+            base_address: 0x2000_0000_0000,
+            page_bytes: 16 << 10,
+            coherence: "delay(lock(dynamic(redirect)))".parse().unwrap(),
+            coherence_ranges: vec![CoherenceRange { first: 0, end: 65_536, protocol: "ivy".parse().unwrap() }],
+            home: Home::Interleaved,
+            security: Security::Auto,
+            silence_seconds_max: 3,
+            ..Config::default()
+        };
+        let mut joins = Config { join: Some("127.0.0.1:4001".to_owned()), ..Config::default() };
+        joins.take_from_cluster(&cluster.told_to_joiners()).unwrap();
+        assert_eq!(joins.agree(&cluster.agreement()), Ok(()));
+        assert_eq!((joins.nodes.len(), joins.capacity(), joins.silence_seconds_max), (2, 5, 3));
+        assert_eq!(joins.coherence_ranges, cluster.coherence_ranges);
+        assert!(joins.joins_on_loopback());
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        let mut joins = Config::default();
+        assert!(joins.take_from_cluster("colour=red\n").unwrap_err().contains("colour"));
+        assert!(joins.take_from_cluster("page_bytes=blue\n").unwrap_err().contains("page_bytes=blue"));
+        assert!(joins.take_from_cluster("nonsense\n").is_err());
+    }
+}

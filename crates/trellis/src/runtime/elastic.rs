@@ -1,0 +1,397 @@
+//! Nodes that come and go: lets them in, hands over what one leaves behind, takes over what another left.
+//!
+//! Promises: whoever leaves keeps no page that others may come for, no lock, and no message that waits for an answer;
+//! nothing is sent to a node after it was told farewell, and who would have been asked there asks the coordinator.
+//! Must never make the program of a node wait because another one comes or goes.
+//!
+//! One lock more in the order of [`super`]: the membership comes before a shard.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::time::Duration;
+
+use trellis_protocol::coherence::{Coherence, Input, Message, Purpose};
+use trellis_protocol::membership::{self, NoPlace};
+use trellis_protocol::{Access, NodeId, PageIndex, PageRange, sync};
+
+use super::faults::Why;
+use super::pages::{Shard, Waiting, lock, runs};
+use super::progress::Waited;
+use super::{LEAVE_LOOK_NS, LEAVE_WORD_NS, Node};
+use crate::cluster::WaitError;
+
+/// What a node knows about those that come and go.
+pub(super) struct Elastic {
+    /// The node, for the thread that takes pages over.
+    this: OnceLock<Weak<Node>>,
+    /// Who has gone, or is not there yet as far as this node knows: nothing is sent there.
+    departed: Box<[AtomicBool]>,
+    /// This node has met everybody.
+    joined: AtomicBool,
+    /// It is this node's turn to go.
+    may_hand_over: AtomicBool,
+    /// No thread may use the region any more.
+    is_leaving: AtomicBool,
+    /// Addresses of those that were given a number, from the first that is no founder on.
+    addresses: Mutex<Vec<String>>,
+    /// To the thread that takes pages over; `None` ends it.
+    taker: Mutex<Option<Sender<PageRange>>>,
+}
+
+impl Elastic {
+    pub(super) fn new(nodes: u16) -> Elastic {
+        Elastic {
+            this: OnceLock::new(),
+            departed: (0..nodes).map(|_| AtomicBool::new(false)).collect(),
+            joined: AtomicBool::new(false),
+            may_hand_over: AtomicBool::new(false),
+            is_leaving: AtomicBool::new(false),
+            addresses: Mutex::new(Vec::new()),
+            taker: Mutex::new(None),
+        }
+    }
+
+    fn has_departed(&self, node: NodeId) -> bool {
+        self.departed[usize::from(node.0)].load(Ordering::Relaxed)
+    }
+
+    fn set_departed(&self, node: NodeId, departed: bool) {
+        self.departed[usize::from(node.0)].store(departed, Ordering::Relaxed);
+    }
+
+    pub(super) fn note_joined(&self) {
+        self.joined.store(true, Ordering::Release);
+    }
+
+    pub(super) fn note_turn(&self) {
+        self.may_hand_over.store(true, Ordering::Release);
+    }
+}
+
+// Coming.
+impl Node {
+    pub(crate) fn know_thyself(self: &Arc<Node>) {
+        // Set once, by the one who made the node.
+        let _ = self.elastic.this.set(Arc::downgrade(self));
+    }
+
+    /// Whether this node came after the start.
+    pub(crate) fn is_joined_node(&self) -> bool {
+        self.me.0 >= self.founders
+    }
+
+    /// Whether this node, which came after the start, has met everybody.
+    pub(crate) fn has_joined(&self) -> bool {
+        self.elastic.joined.load(Ordering::Acquire)
+    }
+
+    /// At the coordinator: a number for a process at `address`, or the sentence that refuses it.
+    pub(crate) fn reserve_place(&self, address: &str) -> Result<NodeId, String> {
+        let mut addresses = lock(&self.elastic.addresses);
+        let reserved = lock(&self.membership).0.reserve();
+        let node = reserved.map_err(|why| match why {
+            NoPlace::Full if self.config.joiners_max == 0 => {
+                "it was started without places for others; start it with `trellis run --joiners-max N`".to_owned()
+            }
+            NoPlace::Full => format!(
+                "all {} places were given away, and none is given twice; start it with a larger joiners_max",
+                self.config.joiners_max
+            ),
+            NoPlace::Ending => "its program is done".to_owned(),
+            NoPlace::AskCoordinator => format!("only node {} lets others in; ask there", self.config.manager),
+        })?;
+        addresses.push(address.to_owned());
+        Ok(node)
+    }
+
+    /// Numbers below `node` that were given away and whose node may be there, with their addresses.
+    pub(crate) fn joined_before(&self, node: NodeId) -> Vec<(NodeId, String)> {
+        let addresses = lock(&self.elastic.addresses);
+        let members = lock(&self.membership);
+        let numbers = (self.founders..node.0).map(NodeId);
+        let there = numbers.zip(addresses.iter()).filter(|(number, _)| !members.0.is_gone(*number));
+        there.map(|(number, address)| (number, address.clone())).collect()
+    }
+
+    /// How many nodes are there now.
+    pub(crate) fn members_present(&self) -> usize {
+        let members = lock(&self.membership);
+        let others = (0..self.nodes).map(NodeId).filter(|&node| node != self.me);
+        1 + others.filter(|&node| members.0.is_present(node)).count()
+    }
+
+    /// This node was let in: those joined nodes are there whose bits are set.
+    pub(super) fn note_admitted(&self, there: u64) {
+        for node in (self.founders..self.nodes).map(NodeId) {
+            self.elastic.set_departed(node, there >> node.0 & 1 == 0);
+        }
+    }
+
+    pub(super) fn note_came(&self, node: NodeId) {
+        self.elastic.set_departed(node, false);
+    }
+}
+
+// Going.
+impl Node {
+    /// Refuses to let a node go that came later and still has what others may wait for.
+    pub(crate) fn may_leave(&self) -> Result<(), WaitError> {
+        if !self.is_joined_node() || self.failure.is_set() {
+            return Ok(());
+        }
+        if let Some(id) = lock(&self.synchronisation).0.lock_in_use() {
+            return Err(WaitError::Misuse(format!("lock {id} is held or waited for; give it back before leaving")));
+        }
+        let locked = self.shards.iter().find_map(|shard| lock(shard).locks.first().map(|held| held.range));
+        match locked {
+            Some(range) => {
+                Err(WaitError::Misuse(format!("{range} are locked or waited for; give them back before leaving")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// A thread touched a page: after this node left that would be a request that nobody answers.
+    pub(super) fn refuse_after_leaving(&self) {
+        if self.elastic.is_leaving.load(Ordering::Relaxed) {
+            super::failure::end_process("the region was touched after this node began to leave the cluster");
+        }
+    }
+
+    /// Leaves a cluster that goes on: everything that others may come for is handed on. Returns when everybody said
+    /// farewell or the cluster failed, and this node owes nobody an answer.
+    pub(crate) fn hand_over_and_go(&self) {
+        self.elastic.is_leaving.store(true, Ordering::Relaxed);
+        self.sync_step(sync::Input::Depart);
+        self.member_leave();
+        self.wait_until(|| self.elastic.may_hand_over.load(Ordering::Acquire));
+        self.wait_until(|| lock(&self.synchronisation).0.is_clear());
+        self.let_everybody_in();
+        self.wait_for_own_requests();
+        self.name_what_is_left_behind();
+        self.member_handed_over();
+        self.wait_until(|| false);
+        self.answer_everybody();
+    }
+
+    /// Waits until `done`, or the cluster failed, or everybody has said farewell.
+    fn wait_until(&self, done: impl Fn() -> bool) {
+        let ticket = self.waiters.take();
+        self.leaver.store(ticket.name(), Ordering::SeqCst);
+        let mut next_word = self.now() + LEAVE_WORD_NS;
+        while !done() && !self.is_over() {
+            self.wait(&ticket, self.now() + LEAVE_LOOK_NS);
+            ticket.rearm();
+            if self.now() >= next_word {
+                next_word = self.now() * 2;
+                let coordinator = self.name_of(NodeId(self.config.manager as u16));
+                eprintln!("trellis: node {}: leaving, and waiting for {coordinator} to take over", self.me.0);
+            }
+        }
+    }
+
+    /// Makes the thread that leaves look again.
+    pub(super) fn rouse_leaver(&self) {
+        self.waiters.signal(self.leaver.load(Ordering::SeqCst), 0);
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        self.elastic.is_leaving.load(Ordering::Relaxed)
+    }
+
+    /// Pages that were asked for ahead may still be under way.
+    fn wait_for_own_requests(&self) {
+        for run in runs(0..self.region.pages() as u32) {
+            while !self.is_over() {
+                let ticket = self.waiters.take();
+                let mut shard = lock(self.shard_of(run.first()));
+                let Some(page) = run.pages().find(|&page| shard.protocol.is_pending(page)) else { break };
+                shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
+                drop(shard);
+                self.wait(&ticket, self.now() + LEAVE_LOOK_NS);
+            }
+        }
+    }
+
+    /// At a node that may leave: remembers whom it told to ask again later.
+    pub(super) fn note_told_to_wait(&self, shard: &mut Shard, to: NodeId, message: Message) {
+        if let Message::Retry { page } = message
+            && self.is_joined_node()
+            && !shard.told_to_wait.contains(&(page, to))
+        {
+            shard.told_to_wait.push((page, to));
+        }
+    }
+
+    /// Nothing is locked here any more. Whoever was told to ask again later is taken to have asked now: it may do so
+    /// only when this node has gone.
+    fn let_everybody_in(&self) {
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            for (page, from) in std::mem::take(&mut shard.told_to_wait) {
+                self.step(&mut shard, Input::Message { from, message: Message::Again { page } });
+            }
+        }
+    }
+
+    fn name_what_is_left_behind(&self) {
+        for run in runs(0..self.region.pages() as u32) {
+            let mut next = run.first().0;
+            while next < run.end() {
+                let rest = PageRange::around(PageIndex(next), next, run.end());
+                let behind = {
+                    let shard = lock(self.shard_of(rest.first()));
+                    let is_left = |page: &PageIndex| shard.protocol.leaves_behind(*page);
+                    let first = rest.pages().find(is_left);
+                    first.map(|first| {
+                        let rest = PageRange::around(first, first.0, rest.end());
+                        let count = rest.pages().take_while(is_left).count() as u32;
+                        PageRange::around(first, first.0, first.0 + count)
+                    })
+                };
+                let Some(behind) = behind else { break };
+                next = behind.end();
+                self.member_behind(behind);
+            }
+        }
+    }
+
+    /// What was held back here goes on: after the last farewell nothing more comes, and nobody may wait for an answer.
+    fn answer_everybody(&self) {
+        while !self.failure.is_set() {
+            let mut next: Option<u64> = None;
+            self.release_held();
+            for shard in &self.shards {
+                let mut shard = lock(shard);
+                while let Some((page, _)) = shard.held.pop() {
+                    self.step(&mut shard, Input::Resumed { page });
+                }
+                let thresholds = shard.alarms.iter().filter(|alarm| alarm.purpose == Purpose::Threshold);
+                next = next.into_iter().chain(thresholds.map(|alarm| alarm.due)).min();
+            }
+            let Some(due) = next else { return };
+            std::thread::sleep(Duration::from_nanos(due.saturating_sub(self.now())));
+        }
+    }
+}
+
+// Those that have gone.
+impl Node {
+    /// The node is about to go. When this returns nothing is on its way into its queue any more: messages about pages
+    /// are sent under the locks of their shards.
+    pub(super) fn note_departs(&self, node: NodeId) {
+        self.elastic.set_departed(node, true);
+        for shard in &self.shards {
+            drop(lock(shard));
+        }
+    }
+
+    /// Nothing of the node is under way any more.
+    pub(super) fn note_vanished(&self, node: NodeId) {
+        let successor = NodeId(self.config.manager as u16);
+        for shard in &self.shards {
+            self.step(&mut lock(shard), Input::Gone { node, successor });
+        }
+    }
+
+    /// Whether `to` has gone; then its part is played here. It holds nothing, so it would give up a copy at once, and
+    /// pass on what it is asked for.
+    pub(super) fn answers_for(&self, shard: &mut Shard, to: NodeId, message: Message) -> bool {
+        if !self.elastic.has_departed(to) {
+            return false;
+        }
+        match message {
+            Message::Invalidate { page, .. } => shard.answered.push((to, Message::Invalidated { page })),
+            Message::Request { demand, .. } => {
+                let coordinator = NodeId(self.config.manager as u16);
+                let instead = if coordinator == self.me { self.home_of(demand) } else { coordinator };
+                if instead == self.me {
+                    self.fail(format!("{} is asked for, and its owner has gone", demand));
+                } else {
+                    self.send(instead, &trellis_protocol::wire::Message::Coherence(message));
+                }
+            }
+            // An answer to somebody who waits for none.
+            _ => {}
+        }
+        true
+    }
+}
+
+// Taking over.
+impl Node {
+    /// Somebody leaves these pages behind; a thread of their own takes them, because that may have to wait.
+    pub(super) fn take_over(&self, range: PageRange) {
+        let mut taker = lock(&self.elastic.taker);
+        if taker.is_none() {
+            let (sender, ranges) = channel();
+            let Some(node) = self.elastic.this.get().and_then(Weak::upgrade) else { return };
+            let thread = std::thread::Builder::new().name("trellis-takeover".to_owned());
+            if let Err(error) = thread.spawn(move || node.take_all(&ranges)) {
+                return self.fail(format!("no thread can be had to take over pages: {error}; see `ulimit -u`"));
+            }
+            *taker = Some(sender);
+        }
+        if let Some(taker) = &*taker {
+            // A taker that is gone has said why.
+            let _ = taker.send(range);
+        }
+    }
+
+    /// No more follow.
+    pub(super) fn end_take_over(&self) -> bool {
+        lock(&self.elastic.taker).take().is_none()
+    }
+
+    fn take_all(&self, ranges: &Receiver<PageRange>) {
+        super::progress::block_all_signals();
+        for range in ranges {
+            let pages = range.first().0..range.end();
+            let taken = self.fetch(pages, true, Why::Announced);
+            // A wish may be granted in part, and others may have taken pages again since.
+            let taken = taken.and_then(|()| range.pages().try_for_each(|page| self.take_page(page)));
+            match taken {
+                Ok(()) => {}
+                Err(Waited::Failed) => return,
+                Err(_) => return self.fail(format!("{range} cannot be taken over from a node that leaves")),
+            }
+        }
+        self.member_took_over();
+    }
+
+    /// Has the page here for stores, once.
+    fn take_page(&self, page: PageIndex) -> Result<(), Waited> {
+        let limit = self.config.wait_seconds_max.saturating_mul(1_000_000_000);
+        let deadline = self.now().saturating_add(limit);
+        let ticket = self.waiters.take();
+        let mut shard = lock(self.shard_of(page));
+        while shard.protocol.access(page) < Access::Write {
+            shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
+            self.step(&mut shard, Input::Fault { page, write: true, wish: PageRange::one(page) });
+            drop(shard);
+            match self.wait(&ticket, deadline) {
+                Waited::Done => {}
+                waited => return Err(waited),
+            }
+            ticket.rearm();
+            shard = lock(self.shard_of(page));
+        }
+        self.resumes(&mut shard, page);
+        Ok(())
+    }
+}
+
+impl Node {
+    pub(super) fn member_behind(&self, range: PageRange) {
+        self.member_step(membership::Input::Behind(range), "");
+    }
+
+    fn member_handed_over(&self) {
+        self.member_step(membership::Input::HandedOver, "");
+    }
+
+    pub(super) fn member_took_over(&self) {
+        self.member_step(membership::Input::TookOver, "");
+    }
+}
