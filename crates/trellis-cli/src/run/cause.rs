@@ -18,6 +18,10 @@ pub(crate) enum Ended {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Seen {
     pub(super) pid: i32,
+    /// Its number, if it has one: the place in the list for those that started the cluster.
+    pub(super) number: Option<usize>,
+    /// It joins a cluster that others started.
+    pub(super) joins: bool,
     pub(super) ended: Option<Ended>,
     /// Place in the order of endings.
     pub(super) order: usize,
@@ -49,6 +53,7 @@ impl Ended {
 impl Seen {
     /// Whether this node's end tells of another node's failure rather than its own.
     pub(super) fn is_consequence(&self, node: usize) -> bool {
+        let node = self.number.unwrap_or(node);
         let blames_another = |words: &String| without_signature(words, node).starts_with("node ");
         self.ended == Some(Ended::Exited(exit::CLUSTER.into())) || self.last_words.as_ref().is_some_and(blames_another)
     }
@@ -80,13 +85,14 @@ pub(super) fn sentence(nodes: &[Seen], cause: usize) -> String {
     let mut text = format!("{} {}{}", named(nodes, cause), how(ended), doing(&nodes[cause]));
     if let Some(words) = nodes[cause].last_words.as_ref().filter(|_| is_consequence) {
         text.push_str(": ");
-        text.push_str(&without_signature(words, cause));
+        text.push_str(&without_signature(words, number(nodes, cause)));
     }
     text + &the_others(nodes, cause)
 }
 
 fn stopped_sentence(nodes: &[Seen], cause: usize, stopped: usize) -> String {
-    let words = nodes[cause].last_words.as_ref().map(|words| format!(": {}", without_signature(words, cause)));
+    let words =
+        nodes[cause].last_words.as_ref().map(|words| format!(": {}", without_signature(words, number(nodes, cause))));
     format!(
         "{} is stopped (SIGSTOP or a debugger){}, and node {cause} gave up waiting{}{}",
         named(nodes, stopped),
@@ -106,7 +112,15 @@ fn early_sentence(nodes: &[Seen], cause: usize, early: usize) -> String {
 }
 
 fn named(nodes: &[Seen], node: usize) -> String {
-    format!("node {node} (pid {})", nodes[node].pid)
+    let seen = &nodes[node];
+    if seen.joins && seen.number.is_none() {
+        return format!("the process that should join (pid {})", seen.pid);
+    }
+    format!("node {} (pid {})", number(nodes, node), seen.pid)
+}
+
+fn number(nodes: &[Seen], node: usize) -> usize {
+    nodes[node].number.unwrap_or(node)
 }
 
 fn how(ended: Ended) -> String {
@@ -142,7 +156,7 @@ pub(super) fn the_others(nodes: &[Seen], cause: usize) -> String {
         .iter()
         .enumerate()
         .filter(|(node, seen)| *node != cause && (seen.was_told_to_end || seen.ended.is_none()))
-        .map(|(node, _)| node.to_string())
+        .map(|(node, _)| number(nodes, node).to_string())
         .collect();
     match ended.as_slice() {
         [] => String::new(),

@@ -7,7 +7,9 @@ mod cause;
 mod child;
 mod descendants;
 mod guard;
+mod joining;
 mod output;
+mod requests;
 pub(crate) mod signals;
 mod status;
 mod stdin;
@@ -15,13 +17,13 @@ mod supervise;
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::net::TcpListener;
-use std::os::fd::{AsRawFd, RawFd};
+use std::net::{TcpListener, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use clap::{Args, ValueEnum};
-use trellis::config::{self, Sources};
+use trellis::config::{self, Config, LinkKind, Sources};
 use trellis::launch;
 
 use crate::exit::{self, Ending, Failure};
@@ -29,6 +31,8 @@ use crate::terminal;
 use cause::Seen;
 use child::{NodeCommand, NodeOutput, Running};
 use guard::Guard;
+use joining::{Joining, SecretFile};
+use requests::{Request, Requests};
 use signals::Signals;
 use status::NodeStatus;
 use supervise::{Finished, Supervisor, Treatment};
@@ -52,6 +56,10 @@ Examples:
   trellis run -n 2 --record record ./program && trellis report record
 
 `{node}` and `{nodes}` in the program's arguments become the node's number and the number of nodes.
+A cluster that others may join, and a process that joins it; its output has the prefix `[+0]`:
+  trellis run -n 3 --joiners-max 2 ./program
+  trellis run --join 127.0.0.1:4711 --secret-file /run/user/1000/trellis-4242.secret ./program
+
 Standard input goes to node 0; the other nodes read from /dev/null.
 
 Exit codes: 0 every node ended well; the failed node's own status, or 128 + its signal; 70 cluster failure;
@@ -61,7 +69,7 @@ Exit codes: 0 every node ended well; the failed node's own status, or 128 + its 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RunArguments {
-    /// Number of nodes
+    /// Number of nodes; with --join, of processes that join
     #[arg(short = 'n', long = "nodes", default_value_t = 1, value_name = "N")]
     nodes: usize,
     /// Configuration file: trellis.toml or libivy's JSON
@@ -82,6 +90,15 @@ pub(crate) struct RunArguments {
     /// Print each node's counters on standard error at the end
     #[arg(long)]
     stats: bool,
+    /// How many processes may join while the cluster runs; says how they do
+    #[arg(long, value_name = "N", conflicts_with = "join")]
+    joiners_max: Option<usize>,
+    /// Join the running cluster of which a node is at this address, instead of starting one
+    #[arg(long, value_name = "HOST:PORT")]
+    join: Option<String>,
+    /// The file with the cluster's secret (mode 0600); without it a cluster gets a new secret
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     program: Vec<OsString>,
@@ -124,8 +141,8 @@ pub(crate) struct Made {
 /// The `run` subcommand.
 pub(crate) fn run(arguments: RunArguments) -> Ending {
     let show_counters = arguments.stats;
-    let plan = arguments.into_plan()?;
-    let made = launch(&plan)?;
+    let (plan, joining) = arguments.into_plan()?;
+    let made = launch_and_join(&plan, &joining)?;
     if show_counters {
         eprint!("{}", status::counter_table(&made.counters));
     }
@@ -133,7 +150,7 @@ pub(crate) fn run(arguments: RunArguments) -> Ending {
 }
 
 impl RunArguments {
-    fn into_plan(self) -> Result<Plan, Failure> {
+    fn into_plan(self) -> Result<(Plan, Joining), Failure> {
         let mut settings = Vec::new();
         for setting in &self.set {
             let Some((key, value)) = setting.split_once('=') else {
@@ -148,13 +165,16 @@ impl RunArguments {
             let directory = existing_directory(directory)?;
             settings.push(("record".to_owned(), directory.to_string_lossy().into_owned()));
         }
+        settings.extend(self.joiners_max.map(|joiners| ("joiners_max".to_owned(), joiners.to_string())));
+        settings.extend(self.join.iter().map(|address| ("join".to_owned(), address.clone())));
         let output = match self.output {
             OutputMode::Prefix => Output::Prefix,
             OutputMode::Raw => Output::Raw,
             OutputMode::Files => Output::Files(existing_directory(&self.output_directory)?),
         };
+        let joining = Joining { join: self.join, secret_file: self.secret_file };
         let mut program = self.program.into_iter();
-        Ok(Plan {
+        let plan = Plan {
             nodes: self.nodes,
             program: program.next().unwrap_or_default(),
             arguments: program.collect(),
@@ -163,7 +183,8 @@ impl RunArguments {
             output,
             inherited: Vec::new(),
             with_stdin: true,
-        })
+        };
+        Ok((plan, joining))
     }
 }
 
@@ -182,15 +203,25 @@ fn readable_file(file: &Path) -> Result<PathBuf, Failure> {
 
 /// Starts the nodes, waits for them, and leaves nothing behind.
 pub(crate) fn launch(plan: &Plan) -> Result<Made, Failure> {
+    launch_and_join(plan, &Joining::default())
+}
+
+fn launch_and_join(plan: &Plan, joining: &Joining) -> Result<Made, Failure> {
     if plan.nodes == 0 || plan.nodes > config::NODES_MAX {
         let sentence = format!("-n {}: the number of nodes must be 1 to {}", plan.nodes, config::NODES_MAX);
         return Err(Failure::new(exit::USAGE, sentence));
     }
-    let wiring = Wiring::new(plan)?;
+    let mut wiring = Wiring::new(plan, joining)?;
+    // Goes with this call, however it ends.
+    let _secret_file = wiring.secret_file.take();
+    let requests = joining.join.is_some().then(Requests::listen).transpose()?;
     descendants::adopt_orphans();
     let signals = Signals::block()?;
     let guard = Guard::start()?;
     let mut supervisor = Supervisor::new(&signals, &guard);
+    if let (Some(address), Some(requests)) = (&joining.join, requests) {
+        supervisor.serve(requests, address);
+    }
     for node in 0..plan.nodes {
         match start(plan, &wiring, node) {
             Ok((running, status)) => supervisor.adopt(running, status, plan.output.treatment()),
@@ -209,24 +240,30 @@ pub(crate) fn launch(plan: &Plan) -> Result<Made, Failure> {
 
 /// What all nodes of a run have in common.
 struct Wiring {
-    /// Listening already, on a port the kernel chose: a peer that dials early waits in the backlog.
-    listeners: Vec<TcpListener>,
-    secret: [u8; 32],
+    /// Bound to ports the kernel chose, and listening already: a peer that dials early waits in the backlog.
+    sockets: Vec<OwnedFd>,
+    /// None where every process finds it by itself.
+    secret: Option<[u8; 32]>,
+    secret_file: Option<SecretFile>,
     environment: Vec<(String, OsString)>,
 }
 
 impl Wiring {
-    fn new(plan: &Plan) -> Result<Wiring, Failure> {
-        let mut listeners = Vec::new();
-        let mut addresses = Vec::new();
-        for _ in 0..plan.nodes {
-            let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| no_port(&error))?;
-            addresses.push(listener.local_addr().map_err(|error| no_port(&error))?.to_string());
-            listeners.push(listener);
+    fn new(plan: &Plan, joining: &Joining) -> Result<Wiring, Failure> {
+        let secret = joining.secret()?;
+        // A process that joins listens where it reaches the cluster, which it finds out itself.
+        let listening = if joining.join.is_some() { 0 } else { plan.nodes };
+        let (mut sockets, mut addresses) = bind_all(listening, LinkKind::Tcp)?;
+        let mut listed = addresses.join(",");
+        let read = check_configuration(plan, joining, &listed)?;
+        if read.link != LinkKind::Tcp {
+            (sockets, addresses) = bind_all(listening, read.link)?;
+            listed = addresses.join(",");
         }
-        let addresses = addresses.join(",");
-        check_configuration(plan, &addresses)?;
-        let mut environment = vec![(launch::NODES_VARIABLE.to_owned(), OsString::from(addresses))];
+        let mut environment = Vec::new();
+        if joining.join.is_none() {
+            environment.push((launch::NODES_VARIABLE.to_owned(), OsString::from(listed)));
+        }
         if let Some(file) = &plan.config {
             environment.push((config::FILE_VARIABLE.to_owned(), file.clone().into_os_string()));
         }
@@ -234,8 +271,28 @@ impl Wiring {
             let name = format!("{}{}", config::VARIABLE_PREFIX, key.to_ascii_uppercase());
             environment.push((name, OsString::from(value)));
         }
-        Ok(Wiring { listeners, secret: child::fresh_secret()?, environment })
+        let is_given = secret.is_some();
+        let secret = match secret {
+            None if joining.join.is_none() => Some(child::fresh_secret()?),
+            given => given,
+        };
+        let mut wiring = Wiring { sockets, secret, secret_file: None, environment };
+        if let (true, Some(secret)) = (read.joiners_max > 0 && joining.join.is_none(), secret) {
+            if !is_given {
+                wiring.secret_file = Some(SecretFile::write(&secret)?);
+            }
+            let path = wiring.secret_file.as_ref().map(SecretFile::path).or(joining.secret_file.as_deref());
+            say_how_to_join(&addresses[read.manager], path.unwrap_or(Path::new("FILE")));
+        }
+        Ok(wiring)
     }
+}
+
+fn say_how_to_join(address: &str, secret_file: &Path) {
+    eprintln!(
+        "trellis: others join with: trellis run --join {address} --secret-file {} PROGRAM",
+        secret_file.display()
+    );
 }
 
 fn no_port(error: &std::io::Error) -> Failure {
@@ -245,8 +302,28 @@ fn no_port(error: &std::io::Error) -> Failure {
     )
 }
 
+/// Sockets for so many nodes, and their addresses.
+fn bind_all(nodes: usize, link: LinkKind) -> Result<(Vec<OwnedFd>, Vec<String>), Failure> {
+    let bind = || -> std::io::Result<(OwnedFd, String)> {
+        Ok(match link {
+            LinkKind::Tcp => {
+                let listener = TcpListener::bind("127.0.0.1:0")?;
+                let address = listener.local_addr()?;
+                (listener.into(), address.to_string())
+            }
+            LinkKind::Udp => {
+                let socket = UdpSocket::bind("127.0.0.1:0")?;
+                let address = socket.local_addr()?;
+                (socket.into(), address.to_string())
+            }
+        })
+    };
+    let bound: std::io::Result<Vec<_>> = (0..nodes).map(|_| bind()).collect();
+    Ok(bound.map_err(|error| no_port(&error))?.into_iter().unzip())
+}
+
 /// Reads the configuration as the nodes will, so that a mistake is told once and before anything starts.
-fn check_configuration(plan: &Plan, addresses: &str) -> Result<(), Failure> {
+fn check_configuration(plan: &Plan, joining: &Joining, addresses: &str) -> Result<Config, Failure> {
     let mut sources = Sources::new().process_environment().variable(launch::NODES_VARIABLE, addresses);
     if let Some(file) = &plan.config {
         sources = sources.file(file);
@@ -260,27 +337,33 @@ fn check_configuration(plan: &Plan, addresses: &str) -> Result<(), Failure> {
         sources = sources.set(format!("{key}={value}"));
     }
     let read = sources.load_for_all().map_err(|error| Failure::new(exit::CONFIGURATION, error.to_string()))?;
-    if read.node_count() != plan.nodes {
+    if joining.join.is_none() && read.node_count() != plan.nodes {
         let sentence = format!("-n {}: the configuration is for {} nodes", plan.nodes, read.node_count());
         return Err(Failure::new(exit::CONFIGURATION, sentence));
     }
-    Ok(())
+    Ok(read)
 }
 
 /// Starts one node.
 fn start(plan: &Plan, wiring: &Wiring, node: usize) -> Result<(Running, NodeStatus), Failure> {
     let status = NodeStatus::create()?;
-    let secret = child::pipe_holding(&wiring.secret)?;
-    let listener = &wiring.listeners[node];
-    let mut inherited = vec![listener.as_raw_fd(), secret.as_raw_fd(), status.descriptor()];
+    let secret = wiring.secret.as_ref().map(|secret| child::pipe_holding(secret)).transpose()?;
+    let socket = wiring.sockets.get(node);
+    let handed_over = [
+        (launch::LISTEN_FD_VARIABLE, socket.map(AsRawFd::as_raw_fd)),
+        (launch::SECRET_FD_VARIABLE, secret.as_ref().map(AsRawFd::as_raw_fd)),
+        (launch::STATUS_FD_VARIABLE, Some(status.descriptor())),
+    ];
+    let mut inherited: Vec<RawFd> = handed_over.iter().filter_map(|(_, descriptor)| *descriptor).collect();
     let mut environment = wiring.environment.clone();
-    for (name, value) in [
-        (launch::NODE_VARIABLE, node as i64),
-        (launch::LISTEN_FD_VARIABLE, listener.as_raw_fd().into()),
-        (launch::SECRET_FD_VARIABLE, secret.as_raw_fd().into()),
-        (launch::STATUS_FD_VARIABLE, status.descriptor().into()),
-    ] {
-        environment.push((name.to_owned(), value.to_string().into()));
+    let mut tell = |name: &str, value: i64| environment.push((name.to_owned(), value.to_string().into()));
+    if socket.is_some() {
+        tell(launch::NODE_VARIABLE, node as i64);
+    }
+    for (name, descriptor) in handed_over {
+        if let Some(descriptor) = descriptor {
+            tell(name, descriptor.into());
+        }
     }
     inherited.extend(plan.inherited.get(node).into_iter().flatten());
     let command = NodeCommand {
@@ -319,6 +402,49 @@ impl Output {
             colour: [terminal::colour_wanted(&std::io::stdout()), terminal::colour_wanted(&std::io::stderr())],
         }
     }
+}
+
+/// A process that joined a cluster, as its launcher describes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct JoinedNode {
+    /// Its number; nothing before it was let in.
+    pub(crate) number: Option<u16>,
+    pub(crate) pid: i32,
+    pub(crate) launcher: i32,
+    /// The address at which it joined.
+    pub(crate) cluster: String,
+    pub(crate) doing: String,
+}
+
+impl JoinedNode {
+    /// One line, as a launcher answers.
+    fn to_line(&self) -> String {
+        let number = self.number.map_or("-".to_owned(), |number| number.to_string());
+        format!("{number} {} {} {}\n", self.pid, self.cluster, self.doing)
+    }
+
+    fn of_line(line: &str, launcher: i32) -> Option<JoinedNode> {
+        let mut words = line.splitn(4, ' ');
+        let (number, pid, cluster) =
+            (words.next()?.parse().ok(), words.next()?.parse().ok()?, words.next()?.to_owned());
+        Some(JoinedNode { number, pid, launcher, cluster, doing: words.next()?.to_owned() })
+    }
+}
+
+/// Every process of this user that joined a cluster from this machine.
+pub(crate) fn joined_nodes() -> Result<Vec<JoinedNode>, Failure> {
+    let mut nodes = Vec::new();
+    for launcher in requests::launchers()? {
+        // One that has just ended has none.
+        let answer = requests::ask(launcher, &Request::List).unwrap_or_default();
+        nodes.extend(answer.lines().filter_map(|line| JoinedNode::of_line(line, launcher)));
+    }
+    Ok(nodes)
+}
+
+/// Asks a node to leave; false if it has ended.
+pub(crate) fn ask_to_leave(node: &JoinedNode) -> bool {
+    requests::ask(node.launcher, &Request::Leave(node.pid)).is_some_and(|answer| answer == "asked")
 }
 
 /// The exit code of the run, or the sentence about its first cause of failure.

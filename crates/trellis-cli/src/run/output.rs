@@ -22,12 +22,18 @@ pub(super) struct LineCutter {
 
 impl LineCutter {
     /// `node` is named in the prefix, in colour when `colour`.
-    pub(super) fn new(node: usize, colour: bool) -> LineCutter {
+    #[cfg(test)]
+    fn new(node: usize, colour: bool) -> LineCutter {
+        LineCutter::labelled(&node.to_string(), node, colour)
+    }
+
+    /// `label` is the prefix, in the colour of `node` when `colour`.
+    pub(super) fn labelled(label: &str, node: usize, colour: bool) -> LineCutter {
         const COLOURS: [u8; 6] = [36, 33, 35, 32, 34, 31];
         let prefix = if colour {
-            format!("\x1b[{}m[{node}]\x1b[0m ", COLOURS[node % COLOURS.len()])
+            format!("\x1b[{}m[{label}]\x1b[0m ", COLOURS[node % COLOURS.len()])
         } else {
-            format!("[{node}] ")
+            format!("[{label}] ")
         };
         LineCutter { prefix: prefix.into_bytes(), partial: Vec::new() }
     }

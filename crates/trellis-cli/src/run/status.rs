@@ -27,10 +27,16 @@ impl NodeStatus {
         self.page.descriptor()
     }
 
+    /// Asks the node to leave.
+    pub(super) fn request_leave(&self) {
+        self.page.request_leave();
+    }
+
     /// Writes down what the node does at this moment, or did last.
     pub(super) fn describe(&self, seen: &mut Seen) {
         let activity = self.page.activity().map(|(activity, _)| activity);
         seen.doing = activity.map(|activity| activity.to_string());
+        seen.number = self.page.node().map(usize::from);
         seen.last_words = self.page.failure();
         seen.still_member = activity.is_some_and(|activity| activity != Activity::Left);
     }

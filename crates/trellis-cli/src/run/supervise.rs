@@ -6,11 +6,13 @@
 use std::time::{Duration, Instant};
 
 use crate::exit::Failure;
+use crate::run::JoinedNode;
 use crate::run::cause::{self, Ended, Seen};
 use crate::run::child::Running;
 use crate::run::descendants;
 use crate::run::guard::Guard;
 use crate::run::output::{Destination, LineCutter, Outlet, Stream};
+use crate::run::requests::{Request, Requests};
 use crate::run::signals::{self, Signals};
 use crate::run::status::NodeStatus;
 use crate::run::stdin::Relay;
@@ -59,6 +61,8 @@ pub(super) struct Supervisor<'a> {
     asked_by: Option<i32>,
     asked_count: usize,
     reader_gone: bool,
+    /// Where `trellis leave` asks, and the address of the cluster, if the processes join one.
+    requests: Option<(Requests, String)>,
 }
 
 /// How the run ended.
@@ -80,6 +84,21 @@ pub(super) struct Treatment {
     pub(super) colour: [bool; 2],
 }
 
+impl Node {
+    /// As `trellis leave` lists it.
+    fn described(&self, cluster: &str) -> JoinedNode {
+        let mut seen = self.seen.clone();
+        self.status.describe(&mut seen);
+        JoinedNode {
+            number: seen.number.map(|number| number as u16),
+            pid: seen.pid,
+            launcher: std::process::id() as i32,
+            cluster: cluster.to_owned(),
+            doing: seen.doing.unwrap_or_else(|| "starting".to_owned()),
+        }
+    }
+}
+
 impl<'a> Supervisor<'a> {
     pub(super) fn new(signals: &'a Signals, guard: &'a Guard) -> Supervisor<'a> {
         Supervisor {
@@ -93,18 +112,26 @@ impl<'a> Supervisor<'a> {
             asked_by: None,
             asked_count: 0,
             reader_gone: false,
+            requests: None,
         }
+    }
+
+    /// The nodes join the cluster at this address: their prefix says so, and they may be asked to leave.
+    pub(super) fn serve(&mut self, requests: Requests, cluster: &str) {
+        self.requests = Some((requests, cluster.to_owned()));
     }
 
     /// Takes charge of a node that was just started.
     pub(super) fn adopt(&mut self, running: Running, status: NodeStatus, treatment: Treatment) {
         let node = self.nodes.len();
         self.guard.watch_group(running.pid);
+        let joins = self.requests.is_some();
+        let label = if joins { format!("+{node}") } else { node.to_string() };
         let stream = |descriptor: Option<_>, outlet: usize| {
             let destination = if outlet == 0 && treatment.keep_stdout {
                 Destination::Kept(Vec::new())
             } else {
-                Destination::Lines { cutter: LineCutter::new(node, treatment.colour[outlet]), outlet }
+                Destination::Lines { cutter: LineCutter::labelled(&label, node, treatment.colour[outlet]), outlet }
             };
             descriptor.map(|descriptor| Stream::new(descriptor, destination))
         };
@@ -112,7 +139,7 @@ impl<'a> Supervisor<'a> {
         if running.stdin.is_some() {
             self.relay = Relay::new(running.stdin);
         }
-        let seen = Seen { pid: running.pid, ..Seen::default() };
+        let seen = Seen { pid: running.pid, joins, ..Seen::default() };
         self.nodes.push(Node { seen, status, streams, kept: [Vec::new(), Vec::new()] });
     }
 
@@ -150,6 +177,9 @@ impl<'a> Supervisor<'a> {
                 descriptors.push(interest(stream.descriptor(), libc::POLLIN));
             }
         }
+        if let Some((requests, _)) = &self.requests {
+            descriptors.push(interest(requests.descriptor(), libc::POLLIN));
+        }
         if let Some((descriptor, event)) = self.relay.interest() {
             descriptors.push(interest(descriptor, event));
         }
@@ -176,6 +206,9 @@ impl<'a> Supervisor<'a> {
             }
         }
         self.pump_streams(|descriptor| is_ready(descriptor, libc::POLLIN));
+        if self.requests.as_ref().is_some_and(|(requests, _)| is_ready(requests.descriptor(), libc::POLLIN)) {
+            self.answer_requests();
+        }
         self.take_signals();
         Ok(())
     }
@@ -192,6 +225,22 @@ impl<'a> Supervisor<'a> {
                 }
             }
         }
+    }
+
+    /// Somebody asks which nodes joined, or that one leaves.
+    fn answer_requests(&self) {
+        let Some((requests, cluster)) = &self.requests else { return };
+        let running = || self.nodes.iter().filter(|node| node.seen.ended.is_none());
+        requests.serve(|request| match request {
+            Request::List => running().map(|node| node.described(cluster).to_line()).collect(),
+            Request::Leave(pid) => match running().find(|node| node.seen.pid == *pid) {
+                Some(node) => {
+                    node.status.request_leave();
+                    "asked".to_owned()
+                }
+                None => "unknown".to_owned(),
+            },
+        });
     }
 
     fn take_signals(&mut self) {

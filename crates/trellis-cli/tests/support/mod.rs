@@ -54,7 +54,14 @@ pub(crate) fn start(arguments: &[&str]) -> Builder {
 
 /// Starts this executable as the nodes of a cluster, each in the given role.
 pub(crate) fn start_nodes(nodes: usize, role: &str, options: &[&str]) -> Run {
-    let mut command = command(&["run", "-n", &nodes.to_string()]);
+    let nodes = nodes.to_string();
+    let options: Vec<&str> = ["-n", &nodes].iter().chain(options).copied().collect();
+    start_role(role, &options)
+}
+
+/// The same with these options alone.
+pub(crate) fn start_role(role: &str, options: &[&str]) -> Run {
+    let mut command = command(&["run"]);
     command.args(options).arg("--").arg(std::env::current_exe().expect("this executable"));
     command.args(["--exact", "acts_as_a_node_when_started_as_one", "--nocapture", "--test-threads", "1"]);
     command.env("CLI_TEST_ROLE", role).env("RUST_BACKTRACE", "0").stdin(Stdio::null());
@@ -121,6 +128,14 @@ impl Run {
         wait_until(&format!("{times} x `{text}` in the output"), || shown(&stdout).matches(text).count() >= times);
     }
 
+    pub(crate) fn standard_output(&self) -> String {
+        shown(&self.stdout)
+    }
+
+    pub(crate) fn standard_error(&self) -> String {
+        shown(&self.stderr)
+    }
+
     /// The process of a node that printed `up NODE PID`.
     pub(crate) fn node_pid(&self, node: usize) -> i32 {
         let text = shown(&self.stdout);
@@ -142,10 +157,20 @@ impl Run {
             }
             std::thread::sleep(Duration::from_millis(5));
         };
-        for reader in self.readers {
+        for reader in std::mem::take(&mut self.readers) {
             reader.join().expect("reader");
         }
         Ended { code: status.code(), stdout: shown(&self.stdout), stderr: shown(&self.stderr) }
+    }
+}
+
+impl Drop for Run {
+    /// A test that fails leaves nothing behind: the nodes end with their launcher.
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! A program that joins a cluster, in several roles: one that works, and some that fail.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use trellis::Cluster;
 
 /// Runs a role to its end. Failing roles do not return.
@@ -8,6 +10,14 @@ pub(crate) fn act(role: &str) {
     println!("up {} {}", cluster.node(), std::process::id());
     match role {
         "sum" => sum(&cluster),
+        "count" => count_until_stopped(&cluster),
+        "visit" => (0..25).for_each(|round| count(&cluster, round)),
+        "stop" => cluster.atomic(STOP).store(1).unwrap_or_else(|error| refuse(&error)),
+        "wait" => wait_until_asked(&cluster),
+        "address" => {
+            println!("address {}", cluster.config().nodes[0]);
+            std::thread::sleep(std::time::Duration::from_secs(600));
+        }
         // Node 0 never comes, so that all others wait in the barrier until something happens to somebody.
         "barrier" if cluster.node() == 0 => std::thread::sleep(std::time::Duration::from_secs(600)),
         "barrier" => wait_for_ever(&cluster),
@@ -28,6 +38,55 @@ fn sum(cluster: &Cluster) {
     cluster.barrier(1).unwrap_or_else(|error| refuse(&error));
     println!("sum {}", numbers.iter().sum::<u64>());
     cluster.barrier(2).unwrap_or_else(|error| refuse(&error));
+}
+
+/// A word that is set when the founders shall end.
+const STOP: u64 = 1000;
+/// A word that counts the rounds of everybody.
+const ROUNDS: u64 = 1001;
+
+/// One round of work: a counter by hardware atomics, one under a lock, and a word.
+fn count(cluster: &Cluster, round: u64) {
+    let word = |index: usize| {
+        // SAFETY: inside the region, aligned, and only ever used as an atomic by these programs.
+        unsafe { &*cluster.region().base().cast::<AtomicU64>().add(index) }
+    };
+    let page = (round as usize * 11 + cluster.node() * 5) % 200;
+    word(page * 512).fetch_add(1, Ordering::SeqCst);
+    let id = round % 3;
+    let guard = cluster.lock(id).unwrap_or_else(|error| refuse(&error));
+    let counter = word((300 + id as usize) * 512);
+    counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    drop(guard);
+    cluster.atomic(ROUNDS).fetch_add(1).unwrap_or_else(|error| refuse(&error));
+}
+
+fn count_until_stopped(cluster: &Cluster) {
+    let mut round = 0;
+    while cluster.atomic(STOP).load().unwrap_or_else(|error| refuse(&error)) == 0 {
+        count(cluster, round);
+        round += 1;
+    }
+    cluster.barrier(1).unwrap_or_else(|error| refuse(&error));
+    let rounds = cluster.atomic(ROUNDS).load().unwrap_or_else(|error| refuse(&error));
+    // SAFETY: every founder has passed the barrier, and whoever joined has left or does not write.
+    let words = unsafe { cluster.region().slice::<u64>(0, 303 * 512) };
+    let sum = |pages: std::ops::Range<usize>| pages.map(|page| words[page * 512]).sum::<u64>();
+    if (sum(0..200), sum(300..303)) == (rounds, rounds) {
+        println!("counts agree");
+    } else {
+        println!("counts differ: {} and {} of {rounds}", sum(0..200), sum(300..303));
+    }
+    cluster.barrier(2).unwrap_or_else(|error| refuse(&error));
+}
+
+fn wait_until_asked(cluster: &Cluster) {
+    let mut round = 0;
+    while !cluster.is_leave_requested() {
+        count(cluster, round);
+        round += 1;
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 }
 
 fn wait_for_ever(cluster: &Cluster) {

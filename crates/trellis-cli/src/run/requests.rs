@@ -1,0 +1,174 @@
+//! How `trellis leave` finds the launchers of processes that joined a cluster, and talks to them.
+//!
+//! A launcher with `--join` listens on a socket in the abstract namespace, whose name holds the user and the launcher:
+//! no file is left behind, and `/proc/net/unix` lists them all. Promises: only processes of the same user are answered;
+//! whoever connects and says nothing holds the launcher up for a bounded, short time, once.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::Duration;
+
+use crate::exit::{self, Failure};
+
+/// How long one request and its answer may take; both sides write at once.
+const ANSWER_TIME: Duration = Duration::from_millis(200);
+/// The same for whoever asks: the launcher may be busy with output.
+const PATIENCE: Duration = Duration::from_secs(5);
+const NAME: &str = "trellis-join";
+
+/// The launcher's end.
+pub(super) struct Requests {
+    listener: UnixListener,
+}
+
+/// What somebody wants of a launcher.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    /// To know its nodes.
+    List,
+    /// That the node with this process leaves.
+    Leave(i32),
+}
+
+impl Requests {
+    pub(super) fn listen() -> Result<Requests, Failure> {
+        let name = format!("{NAME}-{}-{}", own_user(), std::process::id());
+        let listener = SocketAddr::from_abstract_name(name).and_then(|address| UnixListener::bind_addr(&address));
+        let listening = listener.and_then(|listener| listener.set_nonblocking(true).map(|()| listener));
+        let listener = listening.map_err(|error| {
+            Failure::new(exit::SYSTEM, format!("cannot make a socket for `trellis leave`: {error}"))
+        })?;
+        Ok(Requests { listener })
+    }
+
+    pub(super) fn descriptor(&self) -> RawFd {
+        self.listener.as_raw_fd()
+    }
+
+    /// Answers everybody who has connected.
+    pub(super) fn serve(&self, mut answer: impl FnMut(&Request) -> String) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            if peer_user(&stream) == Some(own_user()) {
+                // Whoever hangs up does not want the answer.
+                let _ = serve_one(stream, &mut answer);
+            }
+        }
+    }
+}
+
+fn serve_one(mut stream: UnixStream, answer: &mut impl FnMut(&Request) -> String) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(ANSWER_TIME))?;
+    stream.set_write_timeout(Some(ANSWER_TIME))?;
+    let mut buffer = [0u8; 64];
+    let count = stream.read(&mut buffer)?;
+    match Request::parse(&String::from_utf8_lossy(&buffer[..count])) {
+        Some(request) => stream.write_all(answer(&request).as_bytes()),
+        None => Ok(()),
+    }
+}
+
+impl Request {
+    fn parse(text: &str) -> Option<Request> {
+        match text.trim().split_once(' ') {
+            None if text.trim() == "list" => Some(Request::List),
+            Some(("leave", pid)) => pid.parse().ok().map(Request::Leave),
+            _ => None,
+        }
+    }
+}
+
+impl std::fmt::Display for Request {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Request::List => formatter.write_str("list"),
+            Request::Leave(pid) => write!(formatter, "leave {pid}"),
+        }
+    }
+}
+
+/// Asks the launcher with this process number; `None` if it is gone.
+pub(super) fn ask(launcher: i32, request: &Request) -> Option<String> {
+    let address = SocketAddr::from_abstract_name(format!("{NAME}-{}-{launcher}", own_user())).ok()?;
+    let mut stream = UnixStream::connect_addr(&address).ok()?;
+    stream.set_read_timeout(Some(PATIENCE)).ok()?;
+    stream.write_all(request.to_string().as_bytes()).ok()?;
+    stream.shutdown(Shutdown::Write).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+/// The launchers of this user that listen, by their process numbers.
+pub(super) fn launchers() -> Result<Vec<i32>, Failure> {
+    let table = fs::read_to_string("/proc/net/unix")
+        .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot read /proc/net/unix: {error}")))?;
+    Ok(launchers_in(&table, own_user()))
+}
+
+fn launchers_in(table: &str, user: u32) -> Vec<i32> {
+    let prefix = format!("@{NAME}-{user}-");
+    let names = table.lines().filter_map(|line| line.split_whitespace().last());
+    let mut found: Vec<i32> = names.filter_map(|name| name.strip_prefix(&prefix)?.parse().ok()).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+fn own_user() -> u32 {
+    // SAFETY: geteuid has no conditions.
+    unsafe { libc::geteuid() }
+}
+
+fn peer_user(stream: &UnixStream) -> Option<u32> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `peer` and `size` describe one writable structure of the kind that SO_PEERCRED gives.
+    let got = unsafe {
+        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut peer).cast(), &raw mut size)
+    };
+    (got == 0).then_some(peer.uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_reads_as_it_was_written() {
+        for request in [Request::List, Request::Leave(471)] {
+            assert_eq!(Request::parse(&request.to_string()), Some(request));
+        }
+        for nonsense in ["", "leave", "leave me", "go 3"] {
+            assert_eq!(Request::parse(nonsense), None, "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn launchers_are_found_in_the_kernels_table() {
+        let table = "Num       RefCount Protocol Flags    Type St Inode Path\n\
+             0000000000000000: 00000002 00000000 00010000 0001 01 1 @trellis-join-1000-4711\n\
+             0000000000000000: 00000003 00000000 00000000 0001 03 2 @trellis-join-1000-4711\n\
+             0000000000000000: 00000002 00000000 00010000 0001 01 3 @trellis-join-1001-12\n\
+             0000000000000000: 00000002 00000000 00010000 0001 01 4\n";
+        assert_eq!(launchers_in(table, 1000), [4711]);
+        assert!(launchers_in(table, 100).is_empty());
+    }
+
+    #[test]
+    fn a_launcher_is_asked_and_answers() {
+        let requests = Requests::listen().expect("a socket");
+        let me = std::process::id() as i32;
+        assert!(launchers().expect("the table").contains(&me));
+        let asked = std::thread::spawn(move || ask(me, &Request::Leave(5)));
+        let mut ready = libc::pollfd { fd: requests.descriptor(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd.
+        assert_eq!(unsafe { libc::poll(&mut ready, 1, 60_000) }, 1);
+        requests.serve(|request| format!("heard {request}"));
+        assert_eq!(asked.join().unwrap().as_deref(), Some("heard leave 5"));
+    }
+}
