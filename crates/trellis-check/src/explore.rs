@@ -78,7 +78,10 @@ pub enum Verdict {
     /// The bound on states was reached first.
     TooLarge,
     /// The states form a circle in which threads could wait for ever.
-    Endless,
+    Endless {
+        /// A story that leads to the circle, and once round it.
+        trace: Vec<String>,
+    },
 }
 
 /// What an exploration found.
@@ -113,7 +116,7 @@ impl Report {
 pub struct Options {
     /// Give up beyond so many states.
     pub states_max: u64,
-    /// Also prove that every run ends: no circle of states. Costs 12 bytes per action.
+    /// Also prove that every run ends: no circle of states. Costs 8 bytes per action.
     pub must_end: bool,
 }
 
@@ -201,9 +204,9 @@ impl Search {
             }
             self.depth += u32::from(!self.next.ends.is_empty());
         }
-        match &self.circles {
-            Some(circles) if !circles.absent(self.parents.len()) => Verdict::Endless,
-            _ => Verdict::Passed,
+        match self.circles.as_ref().and_then(|circles| circles.find(self.parents.len())) {
+            Some(circle) => self.endless(model, &circle),
+            None => Verdict::Passed,
         }
     }
 
@@ -225,9 +228,9 @@ impl Search {
 
     fn discover(&mut self, state: &[u8], parent: u32, action: u16) {
         let print = fingerprint(state);
-        let is_new = self.seen.insert(print);
-        if let Some(circles) = &mut self.circles {
-            circles.note(print, is_new, parent, self.parents.is_empty());
+        let (number, is_new) = self.seen.insert(print);
+        if let Some(circles) = self.circles.as_mut().filter(|_| !self.parents.is_empty()) {
+            circles.edges.push((parent, number));
         }
         if is_new {
             self.parents.push((parent, action));
@@ -238,25 +241,48 @@ impl Search {
 
     /// Tells how state `index` is reached, and the action that breaks a rule there if any.
     fn broken(&self, model: &mut impl Model, index: u32, last: Option<usize>, what: String) -> Verdict {
-        let mut path: Vec<usize> = last.into_iter().collect();
+        let (state, mut trace) = self.story(model, index);
+        trace.extend(last.into_iter().flat_map(|action| model.tell(&state, action)));
+        Verdict::Broken { what, trace }
+    }
+
+    /// Tells how the circle is reached and what happens on it.
+    fn endless(&self, model: &mut impl Model, circle: &[u32]) -> Verdict {
+        let (mut state, mut trace) = self.story(model, circle[0]);
+        trace.push("from here on it goes round:".to_string());
+        let mut successors = Successors::default();
+        for next in circle.iter().skip(1).chain(&circle[..1]) {
+            successors.clear();
+            // A state that must not be has ended the search before.
+            let _ = model.expand(&state, &mut successors);
+            let leads = |action: &usize| self.seen.number(fingerprint(successors.state(*action))) == Some(*next);
+            let action = (0..successors.len()).find(leads).expect("an action that was taken");
+            trace.extend(model.tell(&state, action));
+            state = successors.state(action).to_vec();
+        }
+        Verdict::Endless { trace }
+    }
+
+    /// State `index` and how it is reached.
+    fn story(&self, model: &mut impl Model, index: u32) -> (Vec<u8>, Vec<String>) {
+        let mut path = Vec::new();
         let mut at = index;
         while at != 0 {
             let (parent, action) = self.parents[at as usize];
             path.push(usize::from(action));
             at = parent;
         }
-        path.reverse();
         let mut trace = Vec::new();
         let mut state = model.initial();
         let mut successors = Successors::default();
-        for action in path {
+        for action in path.into_iter().rev() {
             trace.extend(model.tell(&state, action));
             successors.clear();
             // A state that must not be is only ever the last one of a path.
             let _ = model.expand(&state, &mut successors);
             state = successors.state(action).to_vec();
         }
-        Verdict::Broken { what, trace }
+        (state, trace)
     }
 }
 
@@ -276,43 +302,53 @@ impl Level {
 /// The edges of the graph of states, to see whether it has a circle.
 #[derive(Default)]
 struct Circles {
-    numbers: crate::fingerprint::Table<u128, u32>,
+    /// In the order of the states that they lead from, because states are expanded in their order.
     edges: Vec<(u32, u32)>,
 }
 
 impl Circles {
-    fn note(&mut self, print: u128, is_new: bool, parent: u32, is_root: bool) {
-        if is_new {
-            let number = self.numbers.len() as u32;
-            self.numbers.insert(print, number);
-        }
-        if !is_root {
-            self.edges.push((parent, self.numbers[&print]));
-        }
-    }
-
-    /// Takes away, again and again, the states that nothing leads to any more (Kahn 1962): without
-    /// a circle none is left.
-    fn absent(&self, states: usize) -> bool {
+    /// Takes away, again and again, the states that nothing leads to any more (Kahn 1962): what is left, if anything, is
+    /// on a circle or behind one. Each of those has one of them before it, so going back leads round.
+    fn find(&self, states: usize) -> Option<Vec<u32>> {
+        let edges = &self.edges;
         let mut incoming = vec![0u32; states];
-        let mut edges = self.edges.clone();
-        edges.sort_unstable();
-        for &(_, to) in &edges {
+        let mut starts = vec![0; states + 1];
+        for &(from, to) in edges {
             incoming[to as usize] += 1;
+            starts[from as usize + 1] += 1;
         }
-        let mut free: Vec<u32> = (0..states as u32).filter(|&s| incoming[s as usize] == 0).collect();
-        let mut removed = 0;
+        for state in 0..states {
+            starts[state + 1] += starts[state];
+        }
+        let mut free: Vec<u32> = (0..states as u32).filter(|&state| incoming[state as usize] == 0).collect();
         while let Some(state) = free.pop() {
-            removed += 1;
-            let start = edges.partition_point(|&(from, _)| from < state);
-            for &(_, to) in edges[start..].iter().take_while(|&&(from, _)| from == state) {
+            for &(_, to) in &edges[starts[state as usize]..starts[state as usize + 1]] {
                 incoming[to as usize] -= 1;
                 if incoming[to as usize] == 0 {
                     free.push(to);
                 }
             }
         }
-        removed == states
+        let mut before = vec![u32::MAX; states];
+        let left = |state: u32| incoming[state as usize] > 0;
+        for &(from, to) in edges.iter().filter(|&&(from, to)| left(from) && left(to)) {
+            // The one that was found first, for a short circle.
+            before[to as usize] = before[to as usize].min(from);
+        }
+        let mut at = (0..states as u32).find(|&state| left(state))?;
+        let mut visited = Vec::new();
+        let mut place = vec![u32::MAX; states];
+        while place[at as usize] == u32::MAX {
+            place[at as usize] = visited.len() as u32;
+            visited.push(at);
+            at = before[at as usize];
+        }
+        let mut circle = visited.split_off(place[at as usize] as usize);
+        circle.reverse();
+        // The state that was found first has the shortest story.
+        let first = (0..circle.len()).min_by_key(|&index| circle[index])?;
+        circle.rotate_left(first);
+        Some(circle)
     }
 }
 
@@ -375,7 +411,8 @@ mod tests {
     fn a_circle_is_noticed_when_asked_for() {
         assert!(count(None, Some(5), Options::default()).passed());
         let report = count(None, Some(5), Options { must_end: true, ..Options::default() });
-        assert_eq!(report.verdict, Verdict::Endless);
+        let Verdict::Endless { trace } = report.verdict else { panic!("0 leads back to itself") };
+        assert_eq!(trace, ["from here on it goes round:", "0 + 1", "1 + 2", "3 + 2", "5 + 3"]);
     }
 
     #[test]

@@ -35,32 +35,48 @@ fn mix(lanes: &mut [u64; 2], word: u64) {
     lanes[1] = fold(lanes[1] ^ word.rotate_left(32) ^ SECOND, FIRST ^ lanes[1].rotate_left(41));
 }
 
-/// Open addressing, 16 bytes a place, doubled at three quarters full.
+/// Numbers what was seen, in the order of discovery. Open addressing, 20 bytes a place, doubled at three quarters full.
 pub(crate) struct Seen {
     places: Vec<Fingerprint>,
-    count: usize,
+    numbers: Vec<u32>,
+    count: u32,
 }
 
 impl Seen {
     pub(crate) fn new() -> Seen {
-        Seen { places: vec![0; 1 << 12], count: 0 }
+        Seen { places: vec![0; 1 << 12], numbers: vec![0; 1 << 12], count: 0 }
     }
 
-    /// Whether `print` is new.
-    pub(crate) fn insert(&mut self, print: Fingerprint) -> bool {
-        if self.count * 4 >= self.places.len() * 3 {
-            let larger = vec![0; self.places.len() * 2];
-            let smaller = std::mem::replace(&mut self.places, larger);
-            for print in smaller.into_iter().filter(|&print| print != 0) {
-                let place = self.place(print);
-                self.places[place] = print;
-            }
+    /// The number of `print`, and whether it is new.
+    pub(crate) fn insert(&mut self, print: Fingerprint) -> (u32, bool) {
+        if self.count as usize * 4 >= self.places.len() * 3 {
+            self.grow();
         }
         let place = self.place(print);
         let is_new = self.places[place] == 0;
-        self.places[place] = print;
-        self.count += usize::from(is_new);
-        is_new
+        if is_new {
+            self.places[place] = print;
+            self.numbers[place] = self.count;
+            self.count += 1;
+        }
+        (self.numbers[place], is_new)
+    }
+
+    /// The number of `print`, if it was seen.
+    pub(crate) fn number(&self, print: Fingerprint) -> Option<u32> {
+        let place = self.place(print);
+        (self.places[place] != 0).then(|| self.numbers[place])
+    }
+
+    fn grow(&mut self) {
+        let larger = self.places.len() * 2;
+        let places = std::mem::replace(&mut self.places, vec![0; larger]);
+        let numbers = std::mem::replace(&mut self.numbers, vec![0; larger]);
+        for (print, number) in places.into_iter().zip(numbers).filter(|(print, _)| *print != 0) {
+            let place = self.place(print);
+            self.places[place] = print;
+            self.numbers[place] = number;
+        }
     }
 
     /// Where `print` is or belongs.
@@ -120,11 +136,11 @@ mod tests {
         let mut seen = Seen::new();
         for length in 0..40 {
             let mut bytes = vec![0u8; length];
-            assert!(seen.insert(fingerprint(&bytes)));
+            assert!(seen.insert(fingerprint(&bytes)).1);
             for index in 0..length {
                 for bit in 0..8 {
                     bytes[index] ^= 1 << bit;
-                    assert!(seen.insert(fingerprint(&bytes)), "byte {index} of {length}");
+                    assert!(seen.insert(fingerprint(&bytes)).1, "byte {index} of {length}");
                     bytes[index] ^= 1 << bit;
                 }
             }
@@ -135,7 +151,9 @@ mod tests {
     fn the_set_keeps_what_it_saw_while_it_grows() {
         let mut seen = Seen::new();
         let prints = || (0..20_000u32).map(|number| fingerprint(&number.to_le_bytes()));
-        assert!(prints().all(|print| seen.insert(print)));
-        assert!(prints().all(|print| !seen.insert(print)));
+        assert!(prints().zip(0..).all(|(print, number)| seen.insert(print) == (number, true)));
+        assert!(prints().zip(0..).all(|(print, number)| seen.insert(print) == (number, false)));
+        assert!(prints().zip(0..).all(|(print, number)| seen.number(print) == Some(number)));
+        assert_eq!(seen.number(fingerprint(b"never seen")), None);
     }
 }

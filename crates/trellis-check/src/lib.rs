@@ -11,9 +11,14 @@
 //! than its bound ends with [`explore::Verdict::TooLarge`].
 #![forbid(unsafe_code)]
 
+pub mod commands;
 pub mod explore;
 mod fingerprint;
+pub mod history;
 mod intern;
+pub mod litmus;
 pub mod mutants;
 pub mod pages;
+pub mod scale;
+pub mod simulate;
 pub mod synchronisation;

@@ -1,23 +1,53 @@
 //! Every mutant is noticed; the wrapper without a mutation is not complained about.
+//!
+//! Here each mutant runs on one protocol that has its rule; `trellis-check mutants` runs each on all of them.
 
 use trellis_check::explore::{Options, Verdict, explore};
 use trellis_check::mutants::{
-    Fault, Mutant, SyncFault, SyncMutant, TABLE, noticed, page_instances, sync_instance, try_mutant,
+    Fault, Fits, Mutant, Mutation, Row, SyncFault, SyncMutant, TABLE, markdown, mutants_of, noticed, page_instances,
+    protocols, sync_instance, try_pages, try_sync,
 };
 use trellis_check::synchronisation::Program;
 use trellis_protocol::coherence::Protocol;
 
+const PER_PROTOCOL_MIN: usize = 25;
+
+/// The protocols that have the rule of `row`; each row has one.
+fn having(row: &Row) -> Vec<Protocol> {
+    protocols().into_iter().filter(|&protocol| row.fits.includes(protocol)).collect()
+}
+
 #[test]
 fn every_mutant_is_noticed() {
     let mut missed = Vec::new();
-    for row in TABLE {
-        let report = try_mutant(&row, Options::default());
-        println!("{:20} {:>8} states: {:?}", row.name, report.states, noticed(&report));
+    for (index, row) in TABLE.iter().enumerate() {
+        let report = match row.mutation {
+            Mutation::Sync(fault, program) => try_sync(fault, program, Options::default()),
+            Mutation::Pages(fault) => {
+                // One after the other, so that each protocol has its share.
+                let having = having(row);
+                let protocol = having[index % having.len()];
+                print!("{protocol}: ");
+                try_pages(protocol, fault, Options::default())
+            }
+        };
+        println!("{:24} {:>8} states: {:?}", row.name, report.states, noticed(&report));
         if noticed(&report).is_none() {
             missed.push(row.name);
         }
     }
     assert!(missed.is_empty(), "nobody noticed {missed:?}");
+}
+
+#[test]
+fn every_protocol_has_its_mutants() {
+    for protocol in protocols() {
+        let count = mutants_of(protocol).len();
+        assert!(count >= PER_PROTOCOL_MIN, "{protocol} has only {count} mutants");
+    }
+    for row in TABLE.iter().filter(|row| row.fits != Fits::Synchronisation) {
+        assert!(!having(row).is_empty(), "no protocol has the rule of {}", row.name);
+    }
 }
 
 #[test]
@@ -28,13 +58,32 @@ fn names_of_mutants_are_different() {
 }
 
 #[test]
+fn the_published_list_is_the_table() {
+    let published = include_str!("../../../docs/reference/mutants.md");
+    assert_eq!(published, markdown(), "print it anew: cargo run -p trellis-check -- mutants --markdown");
+}
+
+#[test]
 fn the_canary_passes_where_the_mutants_fail() {
-    for protocol in Protocol::ALL {
+    for protocol in protocols() {
         for instance in page_instances(protocol) {
+            let options = Options { must_end: true, ..Options::default() };
+            let real = explore(&mut instance.model(), options, &mut |_| {});
+            assert!(real.passed(), "{}: {:?}", instance.describe(), real.verdict);
+        }
+    }
+}
+
+#[test]
+fn a_wrapper_without_a_fault_changes_nothing() {
+    for protocol in protocols() {
+        for instance in
+            page_instances(protocol).into_iter().filter(|instance| instance.nodes == 2 && instance.threads == 1)
+        {
             let start = |geometry| Mutant::new(protocol.start(geometry), geometry, Fault::None);
             let wrapped = explore(&mut instance.model_of(start), Options::default(), &mut |_| {});
             let real = explore(&mut instance.model(), Options::default(), &mut |_| {});
-            assert!(wrapped.passed() && real.passed(), "{}: {:?}", instance.describe(), wrapped.verdict);
+            assert!(wrapped.passed(), "{}: {:?}", instance.describe(), wrapped.verdict);
             assert_eq!(wrapped.states, real.states, "{}", instance.describe());
         }
     }
@@ -47,12 +96,21 @@ fn the_canary_passes_where_the_mutants_fail() {
 
 #[test]
 fn a_violation_is_told_as_a_story() {
-    let row = TABLE.iter().find(|row| row.name == "keeps-copy").expect("it is in the table");
-    let Verdict::Broken { what, trace } = try_mutant(row, Options::default()).verdict else {
-        panic!("{} was not noticed", row.name);
+    let Verdict::Broken { what, trace } = try_pages(Protocol::IVY, Fault::KeepsCopy, Options::default()).verdict else {
+        panic!("keeps-copy was not noticed");
     };
     println!("{}\n=> {what}", trace.join("\n"));
     assert!(trace[0].contains("begins"), "a story begins with an access: {}", trace[0]);
     assert!(trace.iter().any(|line| line.contains("invalidate page 0")));
     assert_eq!(trace.last().map(|line| line.trim_start().trim_start_matches("! ")), Some(what.as_str()));
+}
+
+#[test]
+fn a_circle_is_told_as_a_story() {
+    let report = try_pages(Protocol::DYNAMIC, Fault::WakesAtOnce, Options::default());
+    let Verdict::Endless { trace } = report.verdict else {
+        panic!("wakes-at-once was not noticed as a circle: {:?}", report.verdict);
+    };
+    let start = trace.iter().position(|line| line.contains("goes round")).expect("a circle has a start");
+    assert!(trace[start..].iter().any(|line| line.contains("looks again")), "{}", trace.join("\n"));
 }

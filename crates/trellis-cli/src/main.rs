@@ -5,8 +5,10 @@
 
 mod bench;
 mod chart;
+mod check;
 mod doctor;
 mod exit;
+mod leave;
 mod report;
 mod reproduce;
 mod run;
@@ -20,10 +22,13 @@ use clap::{Parser, Subcommand};
 const AFTER_HELP: &str = "\
 Examples:
   trellis run -n 4 ./program arguments    start four nodes on this host
+  trellis run --join 127.0.0.1:4711 --secret-file FILE ./program      take part in a cluster that runs already
+  trellis leave                           list the processes that joined one, or ask some to leave
   trellis doctor                          say what this machine offers and what would make it faster
   trellis bench fault --nodes 2           measure remote faults beside the floor of this machine
   trellis reproduce libivy table4         the paper's numbers beside ours
   trellis report record                   one HTML page from the records of a run
+  trellis check litmus --protocol ivy     litmus tests on real processes
 
 Exit codes: 0 fine; 1 the answer is no; 2 wrong command line; 70 cluster failure; 71 refused by the operating system;
 74 a file cannot be read or written; 78 configuration refused; 126 and 127 the program cannot be executed or found;
@@ -40,6 +45,7 @@ struct CommandLine {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::RunArguments),
+    Leave(leave::LeaveArguments),
     Doctor(doctor::DoctorArguments),
     /// Measure this machine
     #[command(subcommand)]
@@ -48,6 +54,7 @@ enum Command {
     #[command(subcommand)]
     Reproduce(reproduce::Paper),
     Report(report::ReportArguments),
+    Check(check::CheckArguments),
     /// A node of `trellis bench`
     #[command(hide = true)]
     BenchNode {
@@ -59,10 +66,12 @@ enum Command {
 fn main() -> ExitCode {
     let ending = match CommandLine::parse().command {
         Command::Run(arguments) => run::run(arguments),
+        Command::Leave(arguments) => leave::leave(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Bench(benchmark) => bench::run(&benchmark),
         Command::Reproduce(paper) => reproduce::run(&paper),
         Command::Report(arguments) => report::report(&arguments),
+        Command::Check(arguments) => return check::check(&arguments),
         Command::BenchNode { task } => bench::node::run(&task),
     };
     match ending {

@@ -1,6 +1,6 @@
 //! Two nodes of the real protocol in a program without `std`, without libc and without a loader: node 1 stores into a
-//! page that node 0 manages, over the real wire format. Ends with 0 if node 1 may store and node 0 may not even load,
-//! 1 if that is not so, 2 if something panicked, 3 if the memory did not suffice.
+//! page whose home is node 0, over the real wire format, with several protocols. Ends with 0 if node 1 may store and
+//! node 0 may not even load, 1 if that is not so, 2 if something panicked, 3 if the memory did not suffice.
 #![no_std]
 #![no_main]
 // The functions below must not be compiled into calls of themselves.
@@ -22,9 +22,15 @@ use trellis_protocol::{Access, NodeId, PageIndex, PageRange};
 const PAGE: PageIndex = PageIndex(3);
 const PAGES: u32 = 16;
 
-fn prove() -> bool {
+/// With a manager, without one, and with a layer.
+fn prove_all() -> bool {
+    let locked = "lock(dynamic(forward))".parse();
+    prove(Protocol::IVY) && prove(Protocol::DYNAMIC) && locked.is_ok_and(prove)
+}
+
+fn prove(protocol: Protocol) -> bool {
     let limits = Limits { pages: PAGES, page_bytes: 4096, nodes: 2, epoch: 1 };
-    let mut nodes = [start(NodeId(0)), start(NodeId(1))];
+    let mut nodes = [start(protocol, NodeId(0)), start(protocol, NodeId(1))];
     let mut network: Vec<(NodeId, NodeId, wire::Encoded)> = Vec::new();
     let fault = Input::Fault { page: PAGE, write: true, wish: PageRange::one(PAGE) };
     step(&mut nodes[1], NodeId(1), fault, &mut network);
@@ -38,9 +44,9 @@ fn prove() -> bool {
     nodes[1].access(PAGE) == Access::Write && nodes[0].access(PAGE) == Access::None
 }
 
-fn start(me: NodeId) -> Running {
+fn start(protocol: Protocol, me: NodeId) -> Running {
     let home = Home::Manager(Manager(NodeId(0)));
-    Protocol::Ivy.start(Geometry { me, nodes: 2, pages: PAGES, shard: 0, shards: 1, home })
+    protocol.start(Geometry { me, nodes: 2, founders: 2, pages: PAGES, shard: 0, shards: 1, home })
 }
 
 fn step(node: &mut Running, me: NodeId, input: Input, network: &mut Vec<(NodeId, NodeId, wire::Encoded)>) {
@@ -55,7 +61,7 @@ fn step(node: &mut Running, me: NodeId, input: Input, network: &mut Vec<(NodeId,
 
 #[unsafe(no_mangle)]
 extern "C" fn pure_main() -> ! {
-    exit(if prove() { 0 } else { 1 })
+    exit(if prove_all() { 0 } else { 1 })
 }
 
 #[panic_handler]

@@ -18,7 +18,7 @@ use crate::workspace::Workspace;
 use crate::{demo, setup, step};
 
 use machine::Machine;
-use targets::{Benchmark, Figure, TARGETS};
+use targets::{Benchmark, CHECK, Figure, TARGETS};
 
 /// What one figure came to.
 struct Outcome {
@@ -74,9 +74,18 @@ fn measure(workspace: &Workspace, benchmark: &Benchmark, psort: &std::path::Path
         return measure_psort(workspace, psort);
     }
     let mut command = workspace.command(workspace.trellis());
-    command.arg("bench").arg(benchmark.name).args(benchmark.arguments).arg("--json");
+    if benchmark.name != CHECK {
+        command.arg("bench");
+    }
+    command.arg(benchmark.name).args(benchmark.arguments).arg("--json");
     let text = step::output(&mut command)?;
-    serde_json::from_str(&text).with_context(|| format!("`{}` printed no JSON", step::shown(&command)))
+    result_in(&text).with_context(|| format!("`{}` printed no JSON", step::shown(&command)))
+}
+
+/// The object that a benchmark printed over several lines, or the last of those that a check printed on one line each.
+fn result_in(text: &str) -> Result<Value> {
+    let last = || text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+    Ok(serde_json::from_str(text).or_else(|_| serde_json::from_str(last()))?)
 }
 
 /// The same integers on one node and on two, one after the other.
@@ -188,6 +197,13 @@ mod tests {
         assert!(outcome(&[9.0, 1.0, 1.5]).is_met());
         assert!(!outcome(&[1.0, 1.6, 1.7]).is_met());
         assert_eq!(outcome(&[1.6]).row(), ["x / y", "1.600", "1.600", "1.600", "<= 1.5", "MISSED"]);
+    }
+
+    #[test]
+    fn a_result_is_one_object_or_the_last_of_several() {
+        assert_eq!(result_in("{\n \"a\": 1\n}\n").unwrap(), json!({"a": 1}));
+        assert_eq!(result_in("{\"a\": 1}\n{\"a\": 2}\n").unwrap(), json!({"a": 2}));
+        assert!(result_in("").is_err() && result_in("no\n").is_err());
     }
 
     #[test]

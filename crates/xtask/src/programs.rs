@@ -93,7 +93,7 @@ fn milliseconds(said: &str) -> Option<f64> {
 /// Faults, received pages and received bytes of all nodes.
 fn read_counters(folder: &Path, nodes: usize) -> Result<[u64; 3]> {
     const SUMS: [&[&str]; 3] =
-        [&["read_faults", "write_faults", "upgrade_faults", "local_faults"], &["pages_in"], &["bytes_in"]];
+        [&["read_faults", "write_faults", "upgrade_faults", "upgrade_owner_faults", "local_faults"], &["pages_in"], &["bytes_in"]];
     let mut sums = [0; 3];
     for node in 0..nodes {
         let path = folder.join(format!("node-{node}.json"));
@@ -156,7 +156,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("trellis-xtask-counters-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         for node in 0..2 {
-            let text = r#"{"counters":{"read_faults":1,"write_faults":2,"upgrade_faults":3,"local_faults":4,"pages_in":5,"bytes_in":10}}"#;
+            let text = r#"{"counters":{"read_faults":1,"write_faults":2,"upgrade_faults":2,"upgrade_owner_faults":1,"local_faults":4,"pages_in":5,"bytes_in":10}}"#;
             std::fs::write(folder.join(format!("node-{node}.json")), text).unwrap();
         }
         assert_eq!(read_counters(&folder, 2).unwrap(), [20, 10, 20]);

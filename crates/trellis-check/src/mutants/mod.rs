@@ -7,15 +7,20 @@
 //! canary runs the same instances with [`Fault::None`].
 
 mod pages;
+mod rules;
 mod synchronisation;
+mod table;
 
 pub use pages::{Fault, Mutant};
 pub use synchronisation::{SyncFault, SyncMutant};
+pub use table::TABLE;
 
 use crate::explore::{Options, Report, Verdict, explore};
-use crate::pages::{Instance, Wishes};
+use crate::pages::{Instance, Locks, Wishes};
 use crate::synchronisation::{Program, SyncInstance};
+use std::fmt::Write;
 use trellis_protocol::coherence::Protocol;
+use trellis_protocol::coherence::choices::{Base, Layer, Waiting};
 
 /// A mutant and what it breaks.
 #[derive(Clone, Copy, Debug)]
@@ -24,7 +29,9 @@ pub struct Row {
     pub name: &'static str,
     /// The rule that it breaks.
     pub broken: &'static str,
-    /// How.
+    /// Which protocols have that rule.
+    pub fits: Fits,
+    /// How it breaks it.
     pub mutation: Mutation,
 }
 
@@ -37,64 +44,119 @@ pub enum Mutation {
     Sync(SyncFault, Program),
 }
 
-const fn pages(name: &'static str, broken: &'static str, fault: Fault) -> Row {
-    Row { name, broken, mutation: Mutation::Pages(fault) }
+/// Which protocols have a rule. What is no layer's own is tried within layers too, except where a layer takes away what
+/// the rule is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fits {
+    /// All.
+    Any,
+    /// Those with read copies.
+    Copies,
+    /// Those that give runs of pages.
+    Runs,
+    /// Those whose pages have a manager that orders transfers.
+    Managed,
+    /// `ivy`.
+    Ivy,
+    /// `dynamic(…)`.
+    Dynamic,
+    /// `dynamic(forward)`.
+    Forward,
+    /// `dynamic(redirect)`.
+    Redirect,
+    /// `lock(…)`.
+    Lock,
+    /// `lock(…, spin …)`.
+    Spin,
+    /// `delay(…)`.
+    Delay,
+    /// No coherence protocol: locks, barriers and words.
+    Synchronisation,
 }
 
-const fn sync(name: &'static str, broken: &'static str, fault: SyncFault, program: Program) -> Row {
-    Row { name, broken, mutation: Mutation::Sync(fault, program) }
+impl Fits {
+    /// Whether `protocol` has the rule.
+    pub fn includes(self, protocol: Protocol) -> bool {
+        let base = protocol.base();
+        let is_dynamic = matches!(base, Base::DynamicForward | Base::DynamicRedirect);
+        let is_bare = protocol.layers().next().is_none();
+        let has = |which: fn(&Layer) -> bool| protocol.layers().any(|layer| which(&layer));
+        match self {
+            Fits::Any => true,
+            Fits::Copies => base != Base::Migrate,
+            Fits::Runs => is_bare && base != Base::Migrate,
+            Fits::Managed => is_bare && !is_dynamic,
+            Fits::Ivy => is_bare && base == Base::Ivy,
+            Fits::Dynamic => is_bare && is_dynamic,
+            Fits::Forward => is_bare && base == Base::DynamicForward,
+            Fits::Redirect => is_bare && base == Base::DynamicRedirect,
+            Fits::Lock => protocol.can_lock(),
+            Fits::Spin => has(|layer| matches!(layer, Layer::Lock(Waiting::Spin(_)))),
+            Fits::Delay => has(|layer| matches!(layer, Layer::Delay(_))),
+            Fits::Synchronisation => false,
+        }
+    }
+
+    /// In words, for the published list.
+    pub fn words(self) -> &'static str {
+        match self {
+            Fits::Any => "all",
+            Fits::Copies => "all but `migrate`",
+            Fits::Runs => "`ivy`, `dynamic`",
+            Fits::Managed => "`ivy`, `migrate`",
+            Fits::Ivy => "`ivy`",
+            Fits::Dynamic => "`dynamic`",
+            Fits::Forward => "`dynamic(forward)`",
+            Fits::Redirect => "`dynamic(redirect)`",
+            Fits::Lock => "`lock(…)`",
+            Fits::Spin => "`lock(…, spin …)`",
+            Fits::Delay => "`delay(…)`",
+            Fits::Synchronisation => "locks, barriers, words",
+        }
+    }
 }
 
-/// Every mutant.
-pub const TABLE: [Row; 29] = [
-    pages("keeps-copy", "an invalidation is acknowledged without giving up the copy", Fault::KeepsCopy),
-    pages("no-downgrade", "a writer keeps its right when a reader gets a copy", Fault::NoDowngrade),
-    pages("no-revoke", "a supplier keeps its view when it gives the right to write", Fault::NoRevoke),
-    pages("grants-too-early", "the manager grants before readers acknowledged", Fault::GrantsTooEarly),
-    pages("forgets-reader", "the manager forgets to invalidate a reader", Fault::ForgetsReader),
-    pages("kept-not-bytes", "a grant says `kept` though the receiver has no copy", Fault::KeptNotBytes),
-    pages("zero-not-bytes", "a grant says `zero` though the page was written", Fault::ZeroNotBytes),
-    pages("ignores-after", "a forward is not made to wait for the grant it speaks of", Fault::IgnoresAfter),
-    pages("no-wait-for-confirm", "the manager goes on before the transfer is confirmed", Fault::NoWaitForConfirm),
-    pages("loses-queued", "a request that must queue is lost", Fault::LosesQueued),
-    pages("no-wake", "a granted thread is not woken", Fault::NoWake),
-    pages("narrow-wake", "threads that wait for the other pages of a run are not woken", Fault::NarrowWake),
-    pages("no-confirm", "the receiver does not confirm", Fault::NoConfirm),
-    pages("write-for-read", "a read grant is installed for stores", Fault::WriteForRead),
-    pages("sends-write-for-read", "a read request is granted for stores", Fault::SendsWriteForRead),
-    pages("send-before-revoke", "bytes are read out before the view loses its right", Fault::SendBeforeRevoke),
-    pages("no-hold", "nobody is told that a held page is wanted", Fault::NoHold),
-    pages("ignores-resumed", "a held page is never let go", Fault::IgnoresResumed),
-    pages(
-        "acknowledges-unheard",
-        "an invalidation that overtook its grant is acknowledged at once",
-        Fault::AcknowledgesUnheard,
-    ),
-    pages("grant-too-wide", "a grant names a page that was not given", Fault::GrantTooWide),
-    pages("acknowledges-twice", "an invalidation is acknowledged twice", Fault::AcknowledgesTwice),
-    pages("no-upgrade", "the right to write is recorded but not put into force", Fault::NoUpgrade),
-    sync("token-twice", "a node keeps the token that it hands over", SyncFault::TokenTwice, Program::Locks),
-    sync("no-lock-forward", "the home forgets to name the next holder", SyncFault::NoForward, Program::Locks),
-    sync(
-        "misroutes-token",
-        "the home names somebody who did not ask as the next holder",
-        SyncFault::Misroutes,
-        Program::Locks,
-    ),
-    sync("releases-early", "a barrier opens before its last child arrived", SyncFault::ReleasesEarly, Program::Barrier),
-    sync("forgets-child", "a child is not released from a barrier", SyncFault::ForgetsChild, Program::Barrier),
-    sync("adds-twice", "an operation on a word is carried out twice", SyncFault::AddsTwice, Program::Words),
-    sync("no-reply", "the value of a word is not sent back", SyncFault::NoReply, Program::Words),
-];
+/// The protocols that mutants are tried on: those that all tests know, and a page that always stays for a while.
+pub fn protocols() -> Vec<Protocol> {
+    let fixed = ["delay(ivy, 500us)", "delay(dynamic(forward), 500us)", "lock(migrate)"];
+    let mut all = Protocol::all();
+    all.extend(fixed.iter().map(|name| name.parse::<Protocol>().expect("a protocol")));
+    all
+}
+
+/// The mutants of `protocol`.
+pub fn mutants_of(protocol: Protocol) -> Vec<(Row, Fault)> {
+    let fault = |row: &Row| match row.mutation {
+        Mutation::Pages(fault) => row.fits.includes(protocol).then_some((*row, fault)),
+        Mutation::Sync(..) => None,
+    };
+    TABLE.iter().filter_map(fault).collect()
+}
 
 /// The instances on which mutants of the coherence protocol are tried, smallest first.
 pub fn page_instances(protocol: Protocol) -> Vec<Instance> {
-    let two = Instance { paired: false, ..Instance::new(protocol, 2, 1, 2) };
-    let three = Instance { paired: false, ..Instance::new(protocol, 3, 1, 2) };
-    let runs =
-        Instance { wishes: Wishes::Both, threads: 2, operations: 1, paired: false, ..Instance::new(protocol, 2, 2, 1) };
-    let three_runs = Instance { wishes: Wishes::Wide, paired: false, ..Instance::new(protocol, 3, 2, 1) };
-    vec![two, three, three_runs, runs]
+    // Where grants are numbered, threads that wait for ever make ever new states; but they are overtaken.
+    let of = |nodes, pages, operations| Instance {
+        paired: false,
+        overtaken_max: Some(8),
+        ..Instance::new(protocol, nodes, pages, operations)
+    };
+    let three = of(3, 1, 2);
+    let three_runs = Instance { wishes: Wishes::Wide, ..of(3, 2, 1) };
+    if !protocol.can_lock() {
+        let mut instances = vec![of(2, 1, 2), three_runs, of(2, 2, 2), three];
+        if Fits::Runs.includes(protocol) {
+            instances.push(Instance { wishes: Wishes::Wide, threads: 2, ..of(2, 2, 1) });
+        }
+        return instances;
+    }
+    let two = Instance { locks: Locks::Kept, ..of(2, 1, 2) };
+    let timed = Instance { locks: Locks::Timed, ..of(2, 1, 1) };
+    let withdrawn = Instance { locks: Locks::GivenUp, ..of(2, 1, 1) };
+    let threads = Instance { locks: Locks::Kept, threads: 2, ..of(2, 1, 1) };
+    let pages = Instance { locks: Locks::Kept, wishes: Wishes::Both, ..of(2, 2, 1) };
+    let locks = Instance { locks: Locks::Kept, ..of(3, 1, 1) };
+    vec![two, timed, withdrawn, pages, locks, threads, of(2, 2, 2), three]
 }
 
 /// The instance on which mutants of synchronisation are tried.
@@ -102,23 +164,12 @@ pub fn sync_instance(program: Program) -> SyncInstance {
     SyncInstance { program, nodes: 3, threads: 1, rounds: 2, objects: 1 }
 }
 
-/// Explores a mutant on one instance after the other until one notices it; the sum of the states
+/// Explores a mutant of `protocol` on one instance after the other until one notices it; the sum of the states
 /// is in the report.
-pub fn try_mutant(row: &Row, options: Options) -> Report {
-    match row.mutation {
-        Mutation::Pages(fault) => try_pages(fault, options),
-        Mutation::Sync(fault, program) => {
-            let mut model = sync_instance(program).model_of(|me, nodes| SyncMutant::new(me, nodes, fault));
-            explore(&mut model, options, &mut |_| {})
-        }
-    }
-}
-
-fn try_pages(fault: Fault, options: Options) -> Report {
+pub fn try_pages(protocol: Protocol, fault: Fault, options: Options) -> Report {
     let options = Options { must_end: true, ..options };
     let mut sum: Option<Report> = None;
-    for instance in Protocol::ALL.into_iter().flat_map(page_instances) {
-        let protocol = instance.protocol;
+    for instance in page_instances(protocol) {
         let mut model = instance.model_of(|geometry| Mutant::new(protocol.start(geometry), geometry, fault));
         let mut report = explore(&mut model, options, &mut |_| {});
         if let Some(before) = sum {
@@ -134,11 +185,37 @@ fn try_pages(fault: Fault, options: Options) -> Report {
     sum.expect("there are instances")
 }
 
+/// Explores a mutant of synchronisation.
+pub fn try_sync(fault: SyncFault, program: Program, options: Options) -> Report {
+    let mut model = sync_instance(program).model_of(|me, nodes| SyncMutant::new(me, nodes, fault));
+    explore(&mut model, options, &mut |_| {})
+}
+
 /// What the explorer noticed about a mutant, if it did.
 pub fn noticed(report: &Report) -> Option<&str> {
     match &report.verdict {
         Verdict::Broken { what, .. } => Some(what),
-        Verdict::Endless => Some("threads can wait for ever: the states form a circle"),
+        Verdict::Endless { .. } => Some("threads can wait for ever: the states form a circle"),
         Verdict::Passed | Verdict::TooLarge => None,
     }
+}
+
+/// `docs/reference/mutants.md`.
+pub fn markdown() -> String {
+    let mut text = String::from(
+        "# Mutants\n\nProtocols with one rule broken. The explorer of `trellis check` must notice each of them: \
+         `trellis check mutants`\ntries all, on every protocol that has the rule, and its exit status is 0 when none \
+         was missed. This list is printed by\n`trellis check mutants --markdown`.\n\n| protocol | mutants |\n|---|---|\n",
+    );
+    for protocol in protocols() {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "| `{protocol}` | {} |", mutants_of(protocol).len());
+    }
+    let synchronisation = TABLE.iter().filter(|row| row.fits == Fits::Synchronisation).count();
+    let _ = writeln!(text, "| locks, barriers, words | {synchronisation} |\n");
+    text += "| mutant | what is broken | where |\n|---|---|---|\n";
+    for row in TABLE {
+        let _ = writeln!(text, "| `{}` | {} | {} |", row.name, row.broken, row.fits.words());
+    }
+    text
 }

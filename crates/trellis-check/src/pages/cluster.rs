@@ -3,8 +3,10 @@
 //! Promises: two clusters that differ in nothing that matters are written as the same bytes. It
 //! must never change a view without looking at the views of all other nodes.
 
-use super::{Instance, Operation, PageSet};
+use super::actions::Operation;
+use super::{Instance, PageSet};
 use trellis_protocol::Access;
+use trellis_protocol::coherence::Purpose;
 
 /// Most nodes of an instance.
 pub const NODES_MAX: usize = 6;
@@ -36,7 +38,15 @@ pub(super) struct Place {
     pub(super) owes_resume: bool,
     /// The protocol asked to be told.
     pub(super) is_wanted: bool,
+    /// Alarms that were set and did not go off, one bit for each of [`PURPOSES`].
+    pub(super) alarms: u8,
 }
+
+/// What alarms are for, by the number of their bit.
+pub(super) const PURPOSES: [Purpose; 3] = [Purpose::Retry, Purpose::Expiry, Purpose::Threshold];
+
+/// The place of [`Purpose::Retry`] there.
+pub(super) const RETRY: usize = 0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) enum Activity {
@@ -46,7 +56,23 @@ pub(super) enum Activity {
     Faulted,
     Waiting,
     Woken,
+    /// It asked for a lock.
+    Locking,
+    /// It has its lock.
+    Holding,
+    /// The time of its lock is over, and it did not notice yet.
+    Expired,
 }
+
+const ACTIVITIES: [Activity; 7] = [
+    Activity::Idle,
+    Activity::Faulted,
+    Activity::Waiting,
+    Activity::Woken,
+    Activity::Locking,
+    Activity::Holding,
+    Activity::Expired,
+];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Thread {
@@ -54,9 +80,44 @@ pub(super) struct Thread {
     /// Meaningless, and equal to the default, while idle.
     pub(super) operation: Operation,
     pub(super) left: u8,
+    /// How often somebody else was given the right to store to what it waits for. Counted where the instance bounds it.
+    pub(super) overtaken: u8,
+}
+
+/// How far a change of the protocol is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) struct Change {
+    /// The threads have met at the first barrier.
+    pub(super) is_begun: bool,
+    /// The nodes that have changed, one bit each. The threads go on when all have.
+    pub(super) done: u8,
+}
+
+impl Place {
+    fn unpacked(packed: u8) -> Place {
+        let memory = usize::from(packed >> 2 & 3);
+        Place {
+            access: [Access::None, Access::Read, Access::Write][usize::from(packed & 3)],
+            memory: [Memory::Absent, Memory::Old, Memory::Last][memory],
+            owes_resume: packed >> 4 & 1 != 0,
+            is_wanted: packed >> 5 & 1 != 0,
+            alarms: 0,
+        }
+    }
 }
 
 impl Thread {
+    fn unpacked(first: u8, second: u8) -> Thread {
+        let operation = Operation {
+            page: second & 15,
+            lock: second >> 4 & 1 != 0,
+            write: second >> 5 & 1 != 0,
+            wide: second >> 6 & 1 != 0,
+            asks_write: second >> 7 & 1 != 0,
+        };
+        Thread { activity: ACTIVITIES[usize::from(first >> 4)], operation, left: first & 15, overtaken: 0 }
+    }
+
     /// The operation is done.
     pub(super) fn retire(&mut self) {
         debug_assert!(self.left > 0);
@@ -71,6 +132,18 @@ pub(super) struct Cluster {
     pub(super) threads: [[Thread; THREADS_MAX]; NODES_MAX],
     pub(super) prefetches: [u8; NODES_MAX],
     pub(super) impatience: [u8; NODES_MAX],
+    /// How often each node may still ask again for a locked page while other things go on.
+    pub(super) spins: [u8; NODES_MAX],
+    /// Whether the last node has begun to leave: no thread of it uses its views any more.
+    pub(super) is_leaving: bool,
+    /// That node, if one may leave.
+    leaver: Option<usize>,
+    /// Pages of the leaver that its successor has not taken over yet.
+    pub(super) left_behind: PageSet,
+    /// The nodes that know that it left, one bit each.
+    pub(super) told: u8,
+    /// Whether the threads do the second half of their operations, and the nodes that have changed the protocol.
+    pub(super) change: Change,
     /// Pages to which somebody stored.
     stored: PageSet,
     messages: [u32; MESSAGES_MAX],
@@ -85,6 +158,12 @@ impl Cluster {
             threads: Default::default(),
             prefetches: [0; NODES_MAX],
             impatience: [0; NODES_MAX],
+            spins: [0; NODES_MAX],
+            is_leaving: false,
+            leaver: instance.leaver.then_some(usize::from(instance.founders())),
+            left_behind: 0,
+            told: 0,
+            change: Change::default(),
             stored: 0,
             messages: [0; MESSAGES_MAX],
             message_count: 0,
@@ -93,6 +172,7 @@ impl Cluster {
             cluster.nodes[node] = number;
             cluster.prefetches[node] = instance.prefetches;
             cluster.impatience[node] = instance.impatience;
+            cluster.spins[node] = instance.spins;
             for thread in &mut cluster.threads[node][..usize::from(instance.threads)] {
                 thread.left = instance.operations;
             }
@@ -110,19 +190,34 @@ impl Cluster {
                         | u8::from(place.owes_resume) << 4
                         | u8::from(place.is_wanted) << 5,
                 );
+                if instance.has_layers() {
+                    bytes.push(place.alarms);
+                }
             }
             for thread in &self.threads[node][..usize::from(instance.threads)] {
                 let operation = thread.operation;
-                bytes.push(thread.left);
+                bytes.push(thread.left | (thread.activity as u8) << 4);
                 bytes.push(
-                    thread.activity as u8
-                        | operation.page << 2
+                    operation.page
+                        | u8::from(operation.lock) << 4
                         | u8::from(operation.write) << 5
                         | u8::from(operation.wide) << 6
                         | u8::from(operation.asks_write) << 7,
                 );
+                if instance.overtaken_max.is_some() {
+                    bytes.push(thread.overtaken);
+                }
             }
             bytes.push(self.prefetches[node] | self.impatience[node] << 4);
+            if instance.has_layers() {
+                bytes.push(self.spins[node]);
+            }
+        }
+        if instance.leaver {
+            bytes.extend_from_slice(&[u8::from(self.is_leaving), self.left_behind, self.told]);
+        }
+        if instance.change.is_some() {
+            bytes.extend_from_slice(&[u8::from(self.change.is_begun), self.change.done]);
         }
         bytes.push(self.stored);
         for message in self.messages() {
@@ -137,28 +232,31 @@ impl Cluster {
         for node in 0..usize::from(instance.nodes) {
             cluster.nodes[node] = u32::from_le_bytes([byte(), byte(), byte(), byte()]);
             for place in &mut cluster.places[node][..instance.pages.len()] {
-                let packed = byte();
-                place.access = [Access::None, Access::Read, Access::Write][usize::from(packed & 3)];
-                let memory = usize::from(packed >> 2 & 3);
-                place.memory = [Memory::Absent, Memory::Old, Memory::Last][memory];
-                place.owes_resume = packed >> 4 & 1 != 0;
-                place.is_wanted = packed >> 5 & 1 != 0;
+                *place = Place::unpacked(byte());
+                if instance.has_layers() {
+                    place.alarms = byte();
+                }
             }
             for thread in &mut cluster.threads[node][..usize::from(instance.threads)] {
-                thread.left = byte();
-                let packed = byte();
-                use Activity::{Faulted, Idle, Waiting, Woken};
-                thread.activity = [Idle, Faulted, Waiting, Woken][usize::from(packed & 3)];
-                thread.operation = Operation {
-                    page: packed >> 2 & 7,
-                    write: packed >> 5 & 1 != 0,
-                    wide: packed >> 6 & 1 != 0,
-                    asks_write: packed >> 7 & 1 != 0,
-                };
+                *thread = Thread::unpacked(byte(), byte());
+                if instance.overtaken_max.is_some() {
+                    thread.overtaken = byte();
+                }
             }
             let left = byte();
             cluster.prefetches[node] = left & 15;
             cluster.impatience[node] = left >> 4;
+            if instance.has_layers() {
+                cluster.spins[node] = byte();
+            }
+        }
+        if instance.leaver {
+            cluster.is_leaving = byte() != 0;
+            cluster.left_behind = byte();
+            cluster.told = byte();
+        }
+        if instance.change.is_some() {
+            cluster.change = Change { is_begun: byte() != 0, done: byte() };
         }
         cluster.stored = byte();
         while let Some(low) = bytes.next() {
@@ -189,6 +287,11 @@ impl Cluster {
         let at = at.expect("a message under way");
         self.messages.copy_within(at + 1..usize::from(self.message_count), at);
         self.message_count -= 1;
+    }
+
+    /// Whether every thread has done what it was to do.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.threads.iter().flatten().all(|thread| thread.activity == Activity::Idle && thread.left == 0)
     }
 
     /// Whether a thread of `node` was woken for `page` and did not run yet.
@@ -271,6 +374,24 @@ impl Cluster {
         Ok(())
     }
 
+    /// Somebody may store to `pages` at `node` now: who waits for one of them elsewhere was overtaken.
+    pub(super) fn overtake(&mut self, node: usize, pages: PageSet, bound: u8) -> Result<(), String> {
+        use Activity::{Locking, Waiting, Woken};
+        for (other, threads) in self.threads.iter_mut().enumerate().filter(|(other, _)| *other != node) {
+            for thread in threads {
+                let waits = matches!(thread.activity, Waiting | Woken | Locking);
+                if !waits || pages >> thread.operation.page & 1 == 0 {
+                    continue;
+                }
+                thread.overtaken += 1;
+                if thread.overtaken > bound {
+                    return Err(format!("a thread of node {other} is overtaken more than {bound} times"));
+                }
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn wake(&mut self, node: usize, pages: PageSet) {
         for thread in &mut self.threads[node] {
             let is_meant = pages >> thread.operation.page & 1 != 0;
@@ -284,7 +405,9 @@ impl Cluster {
     fn check(&self, page: usize) -> Result<(), String> {
         let holders = |least: Access| (0..NODES_MAX).filter(move |&node| self.places[node][page].access >= least);
         let Some(writer) = holders(Access::Write).next() else { return Ok(()) };
-        match holders(Access::Read).find(|&other| other != writer) {
+        let unused = self.leaver.filter(|_| self.is_leaving);
+        let reads = |other: usize| Some(other) != unused || self.places[other][page].access == Access::Write;
+        match holders(Access::Read).find(|&other| other != writer && reads(other)) {
             None => Ok(()),
             Some(other) => Err(format!(
                 "node {writer} may store to page {page} while node {other} may {} it",
@@ -298,6 +421,6 @@ impl Cluster {
 }
 
 /// The places in a set of pages.
-fn members(pages: PageSet) -> impl Iterator<Item = usize> {
+pub(super) fn members(pages: PageSet) -> impl Iterator<Item = usize> {
     (0..PAGES_MAX).filter(move |&page| pages >> page & 1 != 0)
 }

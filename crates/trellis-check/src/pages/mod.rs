@@ -13,132 +13,59 @@
 //! 5. *Every operation ends*: when nothing more must happen, no thread waits and no request is
 //!    under way. A thread that waits looks again only after a wake; a page that is held goes only
 //!    after [`Input::Resumed`], and a runtime owes that only after [`Effect::Hold`].
-//! 6. No step reports a violation, and none fails an assertion of the protocol.
+//! 6. *A lock holds*: it is given only while every page of it may be stored to here and no other lock has one of them;
+//!    until it is given back or its time is over, no view of its pages is taken away, and the change made under it is of
+//!    the last value.
+//! 7. *Nobody is overtaken for ever*: where the instance bounds it, a waiting thread sees others get the right to store
+//!    to its page a bounded number of times.
+//! 8. *Who left is left alone*: a node that knows that another left sends it nothing, and nobody waits for it.
+//! 9. No step reports a violation, and none fails an assertion of the protocol.
 //!
 //! What a page holds is one of three things: nothing, the last value stored by anybody, or an
 //! older one. That is enough to see a lost store, and keeps the number of states small.
 //!
 //! It must never look into a protocol: it knows [`Coherence`] and nothing else.
 
+mod actions;
 mod cluster;
+mod instance;
 mod words;
 
 use crate::explore::{Model, Successors};
 use crate::intern::{Numbered, Stepped, Steps, guarded};
-use cluster::{Activity, Cluster, Thread};
+use actions::Action;
+use cluster::{Activity, Cluster, PURPOSES, members};
 use std::hash::Hash;
-use trellis_protocol::coherence::{Coherence, Content, Effect, Geometry, Input, Message, Protocol, Running};
-use trellis_protocol::homes::{Home, Manager};
+use trellis_protocol::coherence::{Coherence, Content, Effect, Geometry, Input, Message, Protocol, Ranges, Running};
 use trellis_protocol::{Access, NodeId, PageIndex, PageRange};
 
 pub use cluster::{NODES_MAX, PAGES_MAX, THREADS_MAX};
-
-/// Which neighbours a request wishes for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Wishes {
-    /// The page alone.
-    Narrow,
-    /// Every page of the instance that is in the same chunk.
-    Wide,
-    /// Either, as the thread chooses.
-    Both,
-}
-
-/// The size of a cluster and what may happen in it.
-#[derive(Clone, Debug)]
-pub struct Instance {
-    /// The protocol.
-    pub protocol: Protocol,
-    /// Who manages which page.
-    pub home: Home,
-    /// Number of nodes.
-    pub nodes: u16,
-    /// The pages that are used, ascending; the region ends with the last.
-    pub pages: Vec<u32>,
-    /// Threads of each node.
-    pub threads: u8,
-    /// Loads and stores of each thread.
-    pub operations: u8,
-    /// What requests wish for.
-    pub wishes: Wishes,
-    /// Announcements ([`Input::Prefetch`]) that each node may make, at any time.
-    pub prefetches: u8,
-    /// A fault reaches the protocol some time after the access that caused it.
-    pub late_faults: bool,
-    /// How often each node may say [`Input::Resumed`] before the thread ran on. Bounded, because two
-    /// nodes that never let each other run could do so for ever.
-    pub impatience: u8,
-    /// A load may ask for the right to store.
-    pub eager: bool,
-    /// Compare what the protocol thinks that a view allows with what the effects made of it.
-    pub paired: bool,
-}
-
-impl Instance {
-    /// One thread per node and nothing special, managed by node 0.
-    pub fn new(protocol: Protocol, nodes: u16, pages: u32, operations: u8) -> Instance {
-        Instance {
-            protocol,
-            home: Home::Manager(Manager(NodeId(0))),
-            nodes,
-            pages: (0..pages).collect(),
-            threads: 1,
-            operations,
-            wishes: Wishes::Narrow,
-            prefetches: 0,
-            late_faults: false,
-            impatience: 0,
-            eager: false,
-            paired: true,
-        }
-    }
-
-    /// The model of this instance with the real protocol at every node.
-    pub fn model(&self) -> Pages<Running> {
-        let protocol = self.protocol;
-        self.model_of(|geometry| protocol.start(geometry))
-    }
-
-    /// The model of this instance with `start` in place of the real protocol.
-    pub fn model_of<N: Node>(&self, start: impl Fn(Geometry) -> N) -> Pages<N> {
-        Pages::new(self.clone(), start)
-    }
-
-    /// What makes this instance different from others, in a few words.
-    pub fn describe(&self) -> String {
-        let mut text = format!(
-            "{} {} nodes={} pages={} operations={} threads={} wishes={}",
-            self.protocol.name(),
-            self.home.name(),
-            self.nodes,
-            self.pages.len(),
-            self.operations,
-            self.threads,
-            match self.wishes {
-                Wishes::Narrow => "narrow",
-                Wishes::Wide => "wide",
-                Wishes::Both => "both",
-            },
-        );
-        if let Home::Manager(Manager(manager)) = self.home {
-            text += &format!(" manager={}", manager.0);
-        }
-        if self.prefetches > 0 {
-            text += &format!(" prefetches={}", self.prefetches);
-        }
-        if self.impatience > 0 {
-            text += &format!(" impatience={}", self.impatience);
-        }
-        let extras = [(self.late_faults, " late-faults"), (self.eager, " eager")];
-        text.extend(extras.into_iter().filter(|(on, _)| *on).map(|(_, word)| word));
-        text
-    }
-}
+pub use instance::{Instance, Locks, Wishes};
 
 /// What can stand at a node: a protocol that can be copied and compared.
-pub trait Node: Coherence + Clone + Eq + Hash {}
+pub trait Node: Coherence + Clone + Eq + Hash {
+    /// At the home of `page`: whether another protocol may look after it from now on.
+    fn may_change(&self, page: PageIndex) -> bool {
+        self.is_untouched(page) || self.access(page) == Access::Write && !self.is_pending(page)
+    }
 
-impl<N: Coherence + Clone + Eq + Hash> Node for N {}
+    /// Another protocol looks after `range` from now on; an instance with [`Instance::change`] needs a node that can.
+    fn change(&mut self, range: PageRange, protocol: Protocol) {
+        panic!("this node keeps its protocol, so {range} cannot have {protocol}");
+    }
+}
+
+impl Node for Running {}
+
+impl Node for Ranges {
+    fn may_change(&self, page: PageIndex) -> bool {
+        Ranges::may_change(self, page)
+    }
+
+    fn change(&mut self, range: PageRange, protocol: Protocol) {
+        Ranges::change(self, range, protocol).expect("two protocols are not too many");
+    }
+}
 
 /// A set of the instance's pages, one bit each.
 type PageSet = u8;
@@ -153,6 +80,8 @@ enum Order {
     Send(u32),
     Wake(PageSet),
     Hold(u8),
+    Alarm { page: u8, purpose: u8 },
+    Locked { pages: PageSet, call: u32 },
     Broken(&'static str),
 }
 
@@ -163,31 +92,11 @@ struct Envelope {
     message: Message,
 }
 
-/// What can happen next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Action {
-    Deliver(u32),
-    Begin { node: usize, thread: usize, operation: Operation },
-    Submit { node: usize, thread: usize },
-    Look { node: usize, thread: usize },
-    Resume { node: usize, page: usize },
-    Prefetch { node: usize, wish: PageRange, write: bool, announced: bool },
-}
-
-/// One access of a thread and how it would ask for the page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-struct Operation {
-    page: u8,
-    write: bool,
-    wide: bool,
-    asks_write: bool,
-}
-
 /// The model; see the module's documentation.
 pub struct Pages<N> {
     instance: Instance,
     nodes: Numbered<N>,
-    /// Of every node state: what its views allow, and whether requests are under way.
+    /// Of every node state: what it says of itself.
     shown: Vec<Shown>,
     envelopes: Numbered<Envelope>,
     inputs: Numbered<(NodeId, Input)>,
@@ -199,7 +108,10 @@ pub struct Pages<N> {
 #[derive(Clone, Copy)]
 struct Shown {
     access: [Access; PAGES_MAX],
-    is_pending: bool,
+    is_pending: [bool; PAGES_MAX],
+    leaves_behind: PageSet,
+    /// Whether the protocol of the page may be changed, where this node is its home.
+    may_change: [bool; PAGES_MAX],
 }
 
 impl<N: Node> Model for Pages<N> {
@@ -238,7 +150,11 @@ impl<N: Node> Pages<N> {
         assert!(usize::from(instance.nodes) <= NODES_MAX && instance.nodes > 0);
         assert!(instance.pages.len() <= PAGES_MAX && instance.pages.is_sorted());
         assert!(usize::from(instance.threads) <= THREADS_MAX);
-        assert!(instance.prefetches < 16 && instance.impatience < 16);
+        assert!(instance.operations < 16 && instance.prefetches < 16 && instance.impatience < 16);
+        assert!(!instance.leaver || instance.nodes > 1, "somebody must stay");
+        let can_lock = |protocol: Protocol| protocol.can_lock();
+        let all_can_lock = can_lock(instance.protocol) && instance.change.is_none_or(can_lock);
+        assert!(instance.locks == Locks::None || all_can_lock, "a protocol that cannot lock");
         let mut model = Pages {
             nodes: Numbered::new(),
             shown: Vec::new(),
@@ -253,6 +169,7 @@ impl<N: Node> Pages<N> {
             let node = start(Geometry {
                 me,
                 nodes: model.instance.nodes,
+                founders: model.instance.founders(),
                 pages: model.instance.pages.last().expect("an instance has pages") + 1,
                 shard: 0,
                 shards: 1,
@@ -269,184 +186,6 @@ impl<N: Node> Pages<N> {
         (self.nodes.len(), self.steps.len())
     }
 
-    /// Lists what can happen; returns whether something of it must happen some time.
-    fn enabled(&mut self, cluster: &Cluster, actions: &mut Vec<Action>) -> bool {
-        actions.clear();
-        let mut last = None;
-        for &envelope in cluster.messages() {
-            if last.replace(envelope) != Some(envelope) {
-                actions.push(Action::Deliver(envelope));
-            }
-        }
-        for node in 0..usize::from(self.instance.nodes) {
-            for thread in 0..usize::from(self.instance.threads) {
-                self.enabled_of_thread(cluster.threads[node][thread], node, thread, actions);
-            }
-        }
-        let mut must_go_on = !actions.is_empty();
-        for node in 0..usize::from(self.instance.nodes) {
-            for page in 0..self.instance.pages.len() {
-                must_go_on |= self.enabled_resume(cluster, node, page, actions);
-            }
-            if cluster.prefetches[node] > 0 {
-                self.enabled_prefetches(node, actions);
-            }
-        }
-        must_go_on
-    }
-
-    fn enabled_of_thread(&self, state: Thread, node: usize, thread: usize, actions: &mut Vec<Action>) {
-        match state.activity {
-            Activity::Idle if state.left == 0 => {}
-            Activity::Idle => {
-                for page in 0..self.instance.pages.len() as u8 {
-                    for (write, asks_write) in [(false, false), (false, true), (true, true)] {
-                        if write != asks_write && !self.instance.eager {
-                            continue;
-                        }
-                        for wide in self.widths() {
-                            let operation = Operation { page, write, wide: *wide, asks_write };
-                            actions.push(Action::Begin { node, thread, operation });
-                        }
-                    }
-                }
-            }
-            Activity::Faulted => actions.push(Action::Submit { node, thread }),
-            Activity::Waiting => {}
-            Activity::Woken => actions.push(Action::Look { node, thread }),
-        }
-    }
-
-    fn widths(&self) -> &'static [bool] {
-        match self.instance.wishes {
-            Wishes::Narrow => &[false],
-            Wishes::Wide => &[true],
-            Wishes::Both => &[false, true],
-        }
-    }
-
-    /// A thread that was granted the page has run on, or may be declared late; returns whether
-    /// somebody waits for that.
-    fn enabled_resume(&mut self, cluster: &Cluster, node: usize, page: usize, actions: &mut Vec<Action>) -> bool {
-        let place = cluster.places[node][page];
-        let about_to_look = cluster.is_about_to_look(node, page);
-        let may = if about_to_look { cluster.impatience[node] > 0 } else { place.owes_resume || place.is_wanted };
-        if !may || !(place.is_wanted || self.resume_matters(cluster, node, page)) {
-            return false;
-        }
-        actions.push(Action::Resume { node, page });
-        place.is_wanted && !about_to_look
-    }
-
-    fn enabled_prefetches(&self, node: usize, actions: &mut Vec<Action>) {
-        for (write, announced) in [(false, false), (true, false), (true, true)] {
-            let mut last = None;
-            for page in 0..self.instance.pages.len() as u8 {
-                let wish = self.wish(page, true);
-                if last.replace(wish) != Some(wish) {
-                    actions.push(Action::Prefetch { node, wish, write, announced });
-                }
-            }
-        }
-    }
-
-    fn act(&mut self, cluster: &mut Cluster, action: Action) -> Result<(), String> {
-        match action {
-            Action::Deliver(envelope) => self.deliver(cluster, envelope),
-            Action::Begin { node, thread, operation } => {
-                cluster.threads[node][thread].operation = operation;
-                self.access(cluster, node, thread)
-            }
-            Action::Submit { node, thread } => self.submit(cluster, node, thread),
-            Action::Look { node, thread } => {
-                let page = usize::from(cluster.threads[node][thread].operation.page);
-                cluster.places[node][page].owes_resume = self.resume_matters(cluster, node, page);
-                self.access(cluster, node, thread)
-            }
-            Action::Resume { node, page } => {
-                if cluster.is_about_to_look(node, page) {
-                    cluster.impatience[node] -= 1;
-                }
-                let place = &mut cluster.places[node][page];
-                place.owes_resume = false;
-                place.is_wanted = false;
-                self.step(cluster, node, Input::Resumed { page: self.page_index(page) })
-            }
-            Action::Prefetch { node, wish, write, announced } => {
-                cluster.prefetches[node] -= 1;
-                self.step(cluster, node, Input::Prefetch { wish, write, announced })
-            }
-        }
-    }
-
-    /// A thread tries its instruction: it retires, or faults.
-    fn access(&mut self, cluster: &mut Cluster, node: usize, thread: usize) -> Result<(), String> {
-        let operation = cluster.threads[node][thread].operation;
-        let needed = if operation.write { Access::Write } else { Access::Read };
-        if cluster.places[node][usize::from(operation.page)].access < needed {
-            if !self.instance.late_faults {
-                return self.submit(cluster, node, thread);
-            }
-            cluster.threads[node][thread].activity = Activity::Faulted;
-            return Ok(());
-        }
-        if operation.write {
-            self.store(cluster, node, usize::from(operation.page))?;
-        } else {
-            cluster.load(node, usize::from(operation.page))?;
-        }
-        cluster.threads[node][thread].retire();
-        Ok(())
-    }
-
-    fn store(&self, cluster: &mut Cluster, node: usize, page: usize) -> Result<(), String> {
-        for &number in cluster.messages() {
-            let envelope = self.envelopes.value(number);
-            let bytes = envelope.message.bytes();
-            if bytes.is_some_and(|range| range.contains(self.page_index(page))) {
-                return Err(format!(
-                    "node {node} stores to {} while its bytes are on their way from {} to {}",
-                    self.page_index(page),
-                    envelope.from,
-                    envelope.to
-                ));
-            }
-        }
-        cluster.store(node, page);
-        Ok(())
-    }
-
-    fn submit(&mut self, cluster: &mut Cluster, node: usize, thread: usize) -> Result<(), String> {
-        let operation = cluster.threads[node][thread].operation;
-        cluster.threads[node][thread].activity = Activity::Waiting;
-        let page = self.page_index(usize::from(operation.page));
-        let wish = self.wish(operation.page, operation.wide);
-        self.step(cluster, node, Input::Fault { page, write: operation.asks_write, wish })
-    }
-
-    /// The bytes of a grant are put in place, read from the supplier only now; then the protocol
-    /// hears of it.
-    fn deliver(&mut self, cluster: &mut Cluster, number: u32) -> Result<(), String> {
-        cluster.remove_message(number);
-        let Envelope { from, to, message } = *self.envelopes.value(number);
-        let receiver = usize::from(to.0);
-        if let Some(range) = message.bytes() {
-            for page in self.places_of(range)? {
-                if !cluster.holds_last_value(usize::from(from.0), page) {
-                    return Err(format!(
-                        "the bytes of {} changed at {from} before {to} had them",
-                        self.page_index(page)
-                    ));
-                }
-                if cluster.places[receiver][page].access != Access::None {
-                    return Err(format!("bytes arrive for {}, which {to} has mapped", self.page_index(page)));
-                }
-                cluster.copy(receiver, page);
-            }
-        }
-        self.step(cluster, receiver, Input::Message { from, message })
-    }
-
     fn step(&mut self, cluster: &mut Cluster, node: usize, input: Input) -> Result<(), String> {
         let stepped = self.stepped(cluster.nodes[node], node, input)?;
         cluster.nodes[node] = stepped.after;
@@ -454,10 +193,34 @@ impl<N: Node> Pages<N> {
             let order = self.steps.effects(stepped.effects)[index];
             self.carry_out(cluster, node, order)?;
         }
+        self.note_taken_over(cluster);
         if self.instance.paired {
             self.compare(cluster, node)?;
         }
         Ok(())
+    }
+
+    /// What was left behind is taken over once node 0 may store to it.
+    fn note_taken_over(&self, cluster: &mut Cluster) {
+        for page in members(cluster.left_behind) {
+            if cluster.places[0][page].access == Access::Write {
+                cluster.left_behind &= !(1 << page);
+            }
+        }
+    }
+
+    /// The node state behind a change of the protocol of all pages.
+    fn changed(&mut self, before: u32) -> Result<u32, String> {
+        let protocol = self.instance.change.expect("an instance with a change");
+        let mut after = self.nodes.value(before).clone();
+        let mut next = 0;
+        while next < self.instance.pages.len() {
+            let range = self.wish(next as u8, true);
+            guarded(|| after.change(range, protocol))
+                .map_err(|what| format!("the change of {range} failed: {what}"))?;
+            next += range.count() as usize;
+        }
+        Ok(self.node_number(after))
     }
 
     /// Runs the protocol, or remembers what it did.
@@ -488,6 +251,11 @@ impl<N: Node> Pages<N> {
             Effect::Upgrade(range) => set(range).map(Order::Upgrade),
             Effect::Wake(range) => set(range).map(Order::Wake),
             Effect::Hold(page) => set(PageRange::one(page)).map(|set| Order::Hold(set.trailing_zeros() as u8)),
+            Effect::Alarm { page, purpose, .. } => set(PageRange::one(page)).map(|set| {
+                let purpose = PURPOSES.iter().position(|&other| other == purpose).expect("a purpose of the list");
+                Order::Alarm { page: set.trailing_zeros() as u8, purpose: purpose as u8 }
+            }),
+            Effect::Locked { range, call } => set(range).map(|pages| Order::Locked { pages, call }),
             Effect::Send { to, .. } if to == me || to.0 >= self.instance.nodes => {
                 Err("a message to this node itself or to nobody")
             }
@@ -499,21 +267,86 @@ impl<N: Node> Pages<N> {
 
     fn carry_out(&mut self, cluster: &mut Cluster, node: usize, order: Order) -> Result<(), String> {
         match order {
-            Order::Revoke(pages) => cluster.revoke(node, pages),
-            Order::Downgrade(pages) => cluster.downgrade(node, pages)?,
+            Order::Revoke(pages) => {
+                self.check_unlocked(cluster, node, pages, "revokes")?;
+                cluster.revoke(node, pages);
+            }
+            Order::Downgrade(pages) => {
+                self.check_unlocked(cluster, node, pages, "downgrades")?;
+                cluster.downgrade(node, pages)?;
+            }
             Order::Install { pages, access, zero } => {
                 cluster.install(node, pages, access, zero)?;
+                if access == Access::Write {
+                    self.overtake(cluster, node, pages)?;
+                }
             }
-            Order::Upgrade(pages) => cluster.upgrade(node, pages)?,
+            Order::Upgrade(pages) => {
+                cluster.upgrade(node, pages)?;
+                self.overtake(cluster, node, pages)?;
+            }
             Order::Send(number) => {
+                self.check_receiver(cluster, node, number)?;
                 self.read_out(cluster, node, number)?;
                 cluster.add_message(number);
             }
             Order::Wake(pages) => cluster.wake(node, pages),
             Order::Hold(page) => cluster.places[node][usize::from(page)].is_wanted = true,
+            Order::Alarm { page, purpose } => cluster.places[node][usize::from(page)].alarms |= 1 << purpose,
+            Order::Locked { pages, call } => self.locked(cluster, node, pages, call)?,
             Order::Broken(what) => return Err(format!("node {node} reports: {what}")),
         }
         Ok(())
+    }
+
+    fn overtake(&self, cluster: &mut Cluster, node: usize, pages: PageSet) -> Result<(), String> {
+        self.instance.overtaken_max.map_or(Ok(()), |bound| cluster.overtake(node, pages, bound))
+    }
+
+    /// Nobody sends anything to a node of which it knows that it left.
+    fn check_receiver(&self, cluster: &Cluster, node: usize, number: u32) -> Result<(), String> {
+        let to = usize::from(self.envelopes.value(number).to.0);
+        let is_gone = self.instance.leaver && to == usize::from(self.instance.founders());
+        match is_gone && cluster.told >> node & 1 != 0 {
+            true => Err(format!("node {node} sends a message to node {to}, which left")),
+            false => Ok(()),
+        }
+    }
+
+    /// A lock is given: every page is here for stores, and in no other lock.
+    fn locked(&self, cluster: &mut Cluster, node: usize, pages: PageSet, call: u32) -> Result<(), String> {
+        let thread = call as usize;
+        let asked = cluster.threads[node].get(thread).copied().unwrap_or_default();
+        if asked.activity != Activity::Locking || self.pages_of(asked.operation) != pages {
+            return Err(format!("node {node} gives a lock to thread {thread}, which does not wait for it"));
+        }
+        for page in members(pages) {
+            if cluster.places[node][page].access != Access::Write {
+                return Err(format!("node {node} locks page {page}, which it may not store to"));
+            }
+            if (0..usize::from(self.instance.nodes)).any(|other| self.is_locked(cluster, other, page)) {
+                return Err(format!("page {page} is locked twice"));
+            }
+        }
+        cluster.threads[node][thread].activity = Activity::Holding;
+        cluster.threads[node][thread].overtaken = 0;
+        Ok(())
+    }
+
+    fn is_locked(&self, cluster: &Cluster, node: usize, page: usize) -> bool {
+        let threads = &cluster.threads[node][..usize::from(self.instance.threads)];
+        let holding = threads.iter().filter(|thread| thread.activity == Activity::Holding);
+        holding.into_iter().any(|thread| self.pages_of(thread.operation) >> page & 1 != 0)
+    }
+
+    fn check_unlocked(&self, cluster: &Cluster, node: usize, pages: PageSet, does: &str) -> Result<(), String> {
+        if self.instance.locks == Locks::None {
+            return Ok(());
+        }
+        match members(pages).find(|&page| self.is_locked(cluster, node, page)) {
+            Some(page) => Err(format!("node {node} {does} page {page}, which a thread has locked")),
+            None => Ok(()),
+        }
     }
 
     /// The moment at which the bytes of a grant count as read.
@@ -542,7 +375,7 @@ impl<N: Node> Pages<N> {
     }
 
     fn compare(&self, cluster: &Cluster, node: usize) -> Result<(), String> {
-        let shown = &self.shown[cluster.nodes[node] as usize];
+        let shown = self.shown(cluster, node);
         for page in 0..self.instance.pages.len() {
             if shown.access[page] != cluster.places[node][page].access {
                 return Err(format!(
@@ -561,21 +394,26 @@ impl<N: Node> Pages<N> {
         for node in 0..usize::from(self.instance.nodes) {
             for thread in 0..usize::from(self.instance.threads) {
                 let thread = cluster.threads[node][thread];
-                if thread.activity != Activity::Idle {
+                if !matches!(thread.activity, Activity::Idle | Activity::Expired) {
                     let page = self.page_index(usize::from(thread.operation.page));
                     return Err(format!("a thread of node {node} waits for {page} for ever"));
                 }
             }
-            if self.shown[cluster.nodes[node] as usize].is_pending {
+            if self.shown(cluster, node).is_pending.contains(&true) {
                 return Err(format!("a request of node {node} is under way for ever"));
             }
+        }
+        if cluster.is_leaving && cluster.told.count_ones() != u32::from(self.instance.founders()) {
+            return Err("a node that leaves waits for ever for what it leaves behind to be taken over".into());
+        }
+        if cluster.change.is_begun && cluster.change.done.count_ones() != u32::from(self.instance.nodes) {
+            return Err("a change of the protocol waits for ever".into());
         }
         Ok(())
     }
 
-    /// Whether [`Input::Resumed`] would change anything now.
-    fn resume_matters(&mut self, cluster: &Cluster, node: usize, page: usize) -> bool {
-        let input = Input::Resumed { page: self.page_index(page) };
+    /// Whether `input` would change anything now.
+    fn matters(&mut self, cluster: &Cluster, node: usize, input: Input) -> bool {
         let before = cluster.nodes[node];
         // A step that fails matters: it is told when it is taken.
         self.stepped(before, node, input)
@@ -586,30 +424,25 @@ impl<N: Node> Pages<N> {
         let number = self.nodes.number(node);
         if number as usize == self.shown.len() {
             let node = self.nodes.value(number);
-            let mut shown = Shown { access: [Access::None; PAGES_MAX], is_pending: false };
+            let mut shown = Shown {
+                access: [Access::None; PAGES_MAX],
+                is_pending: [false; PAGES_MAX],
+                leaves_behind: 0,
+                may_change: [false; PAGES_MAX],
+            };
             for (place, &page) in self.instance.pages.iter().enumerate() {
                 shown.access[place] = node.access(PageIndex(page));
-                shown.is_pending |= node.is_pending(PageIndex(page));
+                shown.is_pending[place] = node.is_pending(PageIndex(page));
+                shown.leaves_behind |= u8::from(node.leaves_behind(PageIndex(page))) << place;
+                shown.may_change[place] = node.may_change(PageIndex(page));
             }
             self.shown.push(shown);
         }
         number
     }
 
-    fn wish(&self, page: u8, wide: bool) -> PageRange {
-        let page = self.page_index(usize::from(page));
-        if !wide {
-            return PageRange::one(page);
-        }
-        let mut first = page.0;
-        let mut end = page.0 + 1;
-        while self.instance.pages.contains(&end) {
-            end += 1;
-        }
-        while first > 0 && self.instance.pages.contains(&(first - 1)) {
-            first -= 1;
-        }
-        PageRange::around(page, first, end)
+    fn shown(&self, cluster: &Cluster, node: usize) -> &Shown {
+        &self.shown[cluster.nodes[node] as usize]
     }
 
     fn page_index(&self, place: usize) -> PageIndex {

@@ -1,14 +1,20 @@
 //! Tells in words what happens in a cluster.
 
-use super::{Action, Cluster, Envelope, Node, Operation, Order, PageSet, Pages};
+use super::actions::{Action, Operation};
+use super::cluster::{Cluster, PURPOSES};
+use super::{Envelope, Node, Order, PageSet, Pages};
+use trellis_protocol::PageRange;
 use trellis_protocol::coherence::{Content, Message};
-use trellis_protocol::{Access, PageRange};
 
 impl<N: Node> Pages<N> {
     /// Carries out `action` and tells it, with everything that the protocol ordered.
     pub(super) fn tell_action(&mut self, cluster: &mut Cluster, action: Action) -> Vec<String> {
+        if action == Action::RetryAll {
+            let alarms = self.retries(cluster);
+            return alarms.into_iter().flat_map(|alarm| self.tell_action(cluster, alarm)).collect();
+        }
         let mut lines = vec![self.headline(cluster, action)];
-        let stepped = self.last_input(cluster, action).map(|(node, input)| {
+        let stepped = self.input_of(cluster, action).map(|(node, input)| {
             let before = cluster.nodes[node];
             self.stepped(before, node, input)
         });
@@ -22,42 +28,13 @@ impl<N: Node> Pages<N> {
         lines
     }
 
-    fn last_input(&self, cluster: &Cluster, action: Action) -> Option<(usize, trellis_protocol::coherence::Input)> {
-        use trellis_protocol::coherence::Input;
-        let fault = |node: usize, operation: Operation| {
-            let page = self.page_index(usize::from(operation.page));
-            let wish = self.wish(operation.page, operation.wide);
-            (node, Input::Fault { page, write: operation.asks_write, wish })
-        };
-        let retires = |node: usize, operation: Operation| {
-            let needed = if operation.write { Access::Write } else { Access::Read };
-            cluster.places[node][usize::from(operation.page)].access >= needed
-        };
-        match action {
-            Action::Deliver(number) => {
-                let Envelope { from, to, message } = *self.envelopes.value(number);
-                Some((usize::from(to.0), Input::Message { from, message }))
-            }
-            Action::Begin { node, operation, .. } => {
-                let silent = retires(node, operation) || self.instance.late_faults;
-                (!silent).then(|| fault(node, operation))
-            }
-            Action::Look { node, thread } => {
-                let operation = cluster.threads[node][thread].operation;
-                let silent = retires(node, operation) || self.instance.late_faults;
-                (!silent).then(|| fault(node, operation))
-            }
-            Action::Submit { node, thread } => Some(fault(node, cluster.threads[node][thread].operation)),
-            Action::Resume { node, page } => Some((node, Input::Resumed { page: self.page_index(page) })),
-            Action::Prefetch { node, wish, write, announced } => {
-                Some((node, Input::Prefetch { wish, write, announced }))
-            }
-        }
-    }
-
     fn headline(&self, cluster: &Cluster, action: Action) -> String {
         let of_thread = |node: usize, thread: usize, verb: &str, operation: Operation| {
-            let what = if operation.write { "store to" } else { "load from" };
+            let what = match (operation.lock, operation.write) {
+                (true, _) => "lock",
+                (_, true) => "store to",
+                (_, false) => "load from",
+            };
             let page = self.page_index(usize::from(operation.page));
             let mut text = format!("node {node} thread {thread} {verb}: {what} {page}");
             if operation.asks_write && !operation.write {
@@ -77,6 +54,21 @@ impl<N: Node> Pages<N> {
             Action::Look { node, thread } => {
                 of_thread(node, thread, "looks again", cluster.threads[node][thread].operation)
             }
+            Action::Change { node, thread } => {
+                of_thread(node, thread, "changes and unlocks", cluster.threads[node][thread].operation)
+            }
+            Action::Abandon { node, thread } => {
+                of_thread(node, thread, "gives up or comes too late", cluster.threads[node][thread].operation)
+            }
+            Action::Alarm { node, page, purpose } => {
+                format!("node {node}: alarm {:?} of {}", PURPOSES[purpose], self.page_index(page))
+            }
+            Action::RetryAll => "every node that was told to retry does so".to_string(),
+            Action::Leave => format!("node {} begins to leave", self.instance.founders()),
+            Action::TakeOver { node, page } => format!("node {node} takes over {}", self.page_index(page)),
+            Action::Tell { node } => format!("node {node} is told that node {} left", self.instance.founders()),
+            Action::Meet => "all threads meet to change the protocol".to_string(),
+            Action::Switch { node } => format!("node {node} changes the protocol"),
             Action::Resume { node, page } => {
                 format!("node {node}: resumed {}", self.page_index(page))
             }
@@ -100,6 +92,11 @@ impl<N: Node> Pages<N> {
             Order::Send(number) => format!("send {}", self.envelope_text(number)),
             Order::Wake(pages) => format!("wake {}", self.set_text(pages)),
             Order::Hold(page) => format!("hold {}", self.page_index(usize::from(page))),
+            Order::Alarm { page, purpose } => {
+                let page = self.page_index(usize::from(page));
+                format!("alarm {:?} of {page}", PURPOSES[usize::from(purpose)])
+            }
+            Order::Locked { pages, call } => format!("locked {} for thread {call}", self.set_text(pages)),
             Order::Broken(what) => format!("violation: {what}"),
         }
     }
@@ -121,10 +118,12 @@ fn message_text(message: &Message) -> String {
         format!("{name} {range} for {}", if write { "stores" } else { "loads" })
     };
     match *message {
-        Message::Request { demand, range, write, announced } => {
+        Message::Request { demand, range, write, announced, requester, hops } => {
             let announced = if announced { ", announced" } else { "" };
-            format!("{} ({demand} waited for{announced})", run("request", range, write))
+            let text = run("request", range, write);
+            format!("{text} of {requester} ({demand} waited for{announced}, {hops} hops)")
         }
+        Message::Redirect { page, owner } => format!("redirect {page} to {owner}"),
         Message::Forward { range, write, requester, after, sequence, .. } => {
             let text = run("forward", range, write);
             format!("{text} to {requester}, after {after}, number {sequence}")
@@ -138,7 +137,9 @@ fn message_text(message: &Message) -> String {
             format!("{}, {content}, number {sequence}", run("grant", range, write))
         }
         Message::Confirm { range, .. } => format!("confirm {range}"),
-        Message::Invalidate { page } => format!("invalidate {page}"),
+        Message::Invalidate { page, owner } => format!("invalidate {page}, {owner} will own it"),
         Message::Invalidated { page } => format!("invalidated {page}"),
+        Message::Retry { page } => format!("retry {page}"),
+        Message::Again { page } => format!("again {page}"),
     }
 }

@@ -22,9 +22,27 @@ pub(crate) struct Common {
     /// What protects a frame: auto, sealed, signed or insecure-plain
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = ["auto", "sealed", "signed", "insecure-plain"])]
     pub(crate) security: String,
+    /// Override one configuration key for every node; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
+    pub(crate) set: Vec<(String, String)>,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `key=value`, taken apart; what it means is for the configuration to say.
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("has no equals sign; accepted: key=value, such as link=udp")?;
+    Ok((key.trim().to_owned(), value.trim().to_owned()))
+}
+
+impl Common {
+    /// The same with one more key.
+    pub(crate) fn with(&self, key: &str, value: &str) -> Common {
+        let mut more = self.clone();
+        more.set.push((key.to_owned(), value.to_owned()));
+        more
+    }
 }
 
 /// A cluster to be started.
@@ -58,6 +76,10 @@ impl<T: Serialize> ClusterPlan<'_, T> {
             self.settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         settings.push(("catch".to_owned(), self.common.catcher.clone()));
         settings.push(("security".to_owned(), self.common.security.clone()));
+        for (key, value) in &self.common.set {
+            settings.retain(|(other, _)| other != key);
+            settings.push((key.clone(), value.clone()));
+        }
         let plan = Plan {
             nodes: self.nodes,
             program: program.into_os_string(),
@@ -86,6 +108,12 @@ fn answer_of<R: DeserializeOwned>(node: usize, bytes: &[u8]) -> Result<R, Failur
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_setting_has_a_key_and_a_value() {
+        assert_eq!(setting("coherence=lock(ivy)"), Ok(("coherence".to_owned(), "lock(ivy)".to_owned())));
+        assert!(setting("link").is_err());
+    }
 
     #[test]
     fn an_answer_is_one_line_of_json() {

@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &LocalFaultArguments) -> Ending {
 /// Everything this benchmark finds.
 pub(crate) fn figures(samples: usize) -> Result<Figures, Failure> {
     let task = Task::LocalFault(LocalFaultTask { samples });
-    let common = Common { catcher: "auto".to_owned(), security: "auto".to_owned(), json: false };
+    let common = Common { catcher: "auto".to_owned(), security: "auto".to_owned(), set: Vec::new(), json: false };
     let plan = ClusterPlan { nodes: 1, common: &common, settings: Vec::new(), task: &task, with_connection: false };
     let found = plan.run::<Value>()?.pop().unwrap_or_default();
     let mut figures = Figures::new("local-fault");

@@ -3,11 +3,18 @@
 //! A ratio is never made of two runs. Every figure is named `what_unit_statistic`, the same on paper and as JSON.
 
 pub(crate) mod cluster;
+mod delay;
+pub(crate) mod events;
 pub(crate) mod fault;
 pub(crate) mod figures;
+mod forward;
 mod idle;
+mod least_squares;
+mod links;
 pub(crate) mod local_fault;
+pub(crate) mod matmul;
 pub(crate) mod node;
+pub(crate) mod producer_consumer;
 mod raw_link;
 mod stream;
 mod synchronisation;
@@ -30,6 +37,12 @@ pub(crate) enum Benchmark {
     Stream(stream::StreamArguments),
     Idle(idle::IdleArguments),
     Memory(idle::MemoryArguments),
+    Matmul(matmul::MatmulArguments),
+    ProducerConsumer(producer_consumer::ProducerConsumerArguments),
+    Events(events::EventsArguments),
+    Forward(forward::ForwardArguments),
+    Delay(delay::DelayArguments),
+    Links(links::LinksArguments),
 }
 
 /// The `bench` subcommand.
@@ -45,5 +58,11 @@ pub(crate) fn run(benchmark: &Benchmark) -> Ending {
         Benchmark::Stream(arguments) => stream::run(arguments),
         Benchmark::Idle(arguments) => idle::run(arguments),
         Benchmark::Memory(arguments) => idle::memory(arguments),
+        Benchmark::Matmul(arguments) => matmul::run(arguments),
+        Benchmark::ProducerConsumer(arguments) => producer_consumer::run(arguments),
+        Benchmark::Events(arguments) => events::run(arguments),
+        Benchmark::Forward(arguments) => forward::run(arguments),
+        Benchmark::Delay(arguments) => delay::run(arguments),
+        Benchmark::Links(arguments) => links::run(arguments),
     }
 }

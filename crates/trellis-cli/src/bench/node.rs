@@ -13,7 +13,11 @@ use trellis::config::Config;
 use trellis::{Cluster, JoinError};
 
 use crate::bench::cluster::Assignment;
-use crate::bench::{fault, idle, local_fault, raw_link, stream, synchronisation, thrash, workloads};
+use crate::bench::{
+    delay, events, fault, forward, idle, local_fault, matmul, producer_consumer, raw_link, stream, synchronisation,
+    thrash, workloads,
+};
+use crate::check::nodes::{HistoryTask, LitmusTask, history_node, litmus_node};
 use crate::exit::{self, Ending, Failure};
 
 /// Everything a node of ours can be asked to do.
@@ -29,6 +33,13 @@ pub(crate) enum Task {
     Memory(idle::MemoryTask),
     Sort(workloads::SortTask),
     Dot(workloads::DotTask),
+    Matmul(matmul::MatmulTask),
+    ProducerConsumer(producer_consumer::ProducerConsumerTask),
+    Events(events::EventsTask),
+    Forward(forward::ForwardTask),
+    Delay(delay::DelayTask),
+    Litmus(LitmusTask),
+    History(HistoryTask),
 }
 
 /// A node that joined, with its end of the plain connection if there is one.
@@ -89,6 +100,13 @@ fn work(assignment: Assignment<Task>) -> Found {
         Task::Memory(task) => idle::memory_node(&task, &member),
         Task::Sort(task) => workloads::sort_node(&task, &member),
         Task::Dot(task) => workloads::dot_node(&task, &member),
+        Task::Matmul(task) => matmul::node(&task, &member),
+        Task::ProducerConsumer(task) => producer_consumer::node(&task, &member),
+        Task::Events(task) => events::node(&task, &member),
+        Task::Forward(task) => forward::node(&task, &member),
+        Task::Delay(task) => delay::node(&task, &member),
+        Task::Litmus(task) => litmus_node(&task, &member),
+        Task::History(task) => history_node(&task, &member),
     }?;
     member.cluster.leave()?;
     Ok(found)

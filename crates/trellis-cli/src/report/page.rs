@@ -78,7 +78,7 @@ fn warnings(page: &mut String, records: &[Record]) {
 fn tiles(page: &mut String, records: &[Record]) {
     let sum = |of: &dyn Fn(&Counters) -> u64| records.iter().map(|record| of(&record.counters)).sum::<u64>();
     let seconds = records.iter().map(|record| record.seconds).fold(0.0, f64::max);
-    let faults = sum(&|c| c.read_faults + c.write_faults + c.upgrade_faults);
+    let faults = sum(&|c| c.read_faults + c.write_faults + c.upgrade_faults + c.upgrade_owner_faults);
     let mut waits: Vec<f64> = records.iter().flat_map(pictures::sorted_waits_us).collect();
     waits.sort_by(f64::total_cmp);
     let wait = |part: f64| {
@@ -119,7 +119,7 @@ fn section_of_pictures(page: &mut String, records: &[Record]) {
     let faults: [Part; 4] = [
         ("read", &|record| record.counters.read_faults as f64),
         ("write", &|record| record.counters.write_faults as f64),
-        ("upgrade", &|record| record.counters.upgrade_faults as f64),
+        ("upgrade", &|record| (record.counters.upgrade_faults + record.counters.upgrade_owner_faults) as f64),
         ("local", &|record| record.counters.local_faults as f64),
     ];
     page.push_str(&pictures::bars(records, "Faults", "faults", &faults).into_inline());

@@ -93,8 +93,13 @@ pub(crate) fn heat_map(records: &[Record]) -> Picture {
 /// How long faults waited, in steps of a factor of two.
 pub(crate) fn wait_histogram(records: &[Record]) -> Picture {
     const BINS: usize = 24;
-    let kinds = [(FaultKind::Read, "read"), (FaultKind::Write, "write"), (FaultKind::Upgrade, "upgrade")];
-    let mut bins = [[0u64; 3]; BINS];
+    let kinds = [
+        (FaultKind::Read, "read"),
+        (FaultKind::Write, "write"),
+        (FaultKind::Upgrade, "upgrade"),
+        (FaultKind::UpgradeOwner, "upgrade by the owner"),
+    ];
+    let mut bins = [[0u64; 4]; BINS];
     for fault in records.iter().flat_map(|record| &record.faults) {
         if let Some(kind) = kinds.iter().position(|(kind, _)| *kind == fault.kind) {
             let us = fault.wait_us_x10 / 10;

@@ -3,10 +3,11 @@
 //! A number of the paper's is printed only where the paper prints one; what it shows as a plot without numbers is
 //! called a plot.
 
+mod choices;
 mod figures;
 mod tables;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value};
@@ -22,6 +23,7 @@ use crate::terminal::Progress;
 #[derive(Debug, Subcommand)]
 pub(crate) enum Paper {
     Libivy(LibivyArguments),
+    Choices(choices::ChoicesArguments),
 }
 
 const EXAMPLES: &str = "\
@@ -85,37 +87,64 @@ pub(super) struct Settings<'a> {
 
 /// The `reproduce` subcommand.
 pub(crate) fn run(paper: &Paper) -> Ending {
-    let Paper::Libivy(arguments) = paper;
-    let experiments = match arguments.experiment {
+    match paper {
+        Paper::Libivy(arguments) => libivy(arguments),
+        Paper::Choices(arguments) => choices::run(arguments),
+    }
+}
+
+fn libivy(arguments: &LibivyArguments) -> Ending {
+    let experiments = chosen(arguments.experiment);
+    let progress = &mut Progress::new();
+    let mut settings = Settings { runs: arguments.runs as usize, common: &arguments.common, progress };
+    let all = make(&experiments, &arguments.directory, &mut settings, |experiment, settings| experiment.run(settings))?;
+    print_json(&arguments.common, &all)
+}
+
+/// The experiment that was named, or all of them.
+fn chosen<E: ValueEnum>(named: Option<E>) -> Vec<E> {
+    match named {
         Some(experiment) => vec![experiment],
-        None => Experiment::value_variants().to_vec(),
-    };
-    let mut progress = Progress::new();
+        None => E::value_variants().to_vec(),
+    }
+}
+
+/// Runs experiments one after the other, and shows each as soon as it is done unless JSON is wanted. Returns what that
+/// is, by the names of the experiments.
+fn make<E: ValueEnum>(
+    experiments: &[E],
+    directory: &Path,
+    settings: &mut Settings,
+    mut run: impl FnMut(&E, &mut Settings) -> Result<Reproduced, Failure>,
+) -> Result<Map<String, Value>, Failure> {
     let mut all = Map::new();
     for experiment in experiments {
-        let mut settings =
-            Settings { runs: arguments.runs as usize, common: &arguments.common, progress: &mut progress };
-        let result = experiment.run(&mut settings)?;
-        progress.clear();
-        let written = write_pictures(arguments, result.pictures)?;
+        let result = run(experiment, settings)?;
+        settings.progress.clear();
+        let written = write_pictures(directory, result.pictures)?;
         let mut json = result.json;
         json["pictures"] = written.clone().into();
-        all.insert(experiment.name(), json);
-        if !arguments.common.json {
+        all.insert(name_of(experiment), json);
+        if !settings.common.json {
             print_result(result.title, &result.table, &result.remark, &written);
         }
     }
-    if arguments.common.json {
-        println!("{}", serde_json::to_string_pretty(&all).map_err(|error| report::not_json(&error))?);
+    Ok(all)
+}
+
+fn print_json(common: &Common, all: &Map<String, Value>) -> Ending {
+    if common.json {
+        println!("{}", serde_json::to_string_pretty(all).map_err(|error| report::not_json(&error))?);
     }
     Ok(exit::FINE)
 }
 
-impl Experiment {
-    fn name(self) -> String {
-        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-    }
+/// The word on the command line.
+fn name_of<E: ValueEnum>(experiment: &E) -> String {
+    experiment.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
 
+impl Experiment {
     fn run(self, settings: &mut Settings) -> Result<Reproduced, Failure> {
         match self {
             Experiment::Table3 => tables::table3(settings),
@@ -128,11 +157,11 @@ impl Experiment {
     }
 }
 
-fn write_pictures(arguments: &LibivyArguments, pictures: Vec<(String, Picture)>) -> Result<Vec<String>, Failure> {
+fn write_pictures(directory: &Path, pictures: Vec<(String, Picture)>) -> Result<Vec<String>, Failure> {
     let mut written = Vec::new();
     for (name, picture) in pictures {
-        existing_directory(&arguments.directory)?;
-        let file = arguments.directory.join(name);
+        existing_directory(directory)?;
+        let file = directory.join(name);
         report::write(&file, &picture.into_file())?;
         written.push(file.display().to_string());
     }
@@ -150,7 +179,7 @@ fn print_result(title: &str, table: &[Vec<String>], remark: &str, pictures: &[St
 }
 
 /// Columns under their heads: the first to the left, the others to the right.
-fn aligned(table: &[Vec<String>]) -> String {
+pub(crate) fn aligned(table: &[Vec<String>]) -> String {
     let columns = table.iter().map(Vec::len).max().unwrap_or(0);
     let wide: Vec<usize> = (0..columns)
         .map(|column| {
@@ -185,7 +214,7 @@ mod tests {
 
     #[test]
     fn experiments_are_named_as_in_the_paper() {
-        let names: Vec<String> = Experiment::value_variants().iter().map(|experiment| experiment.name()).collect();
+        let names: Vec<String> = chosen::<Experiment>(None).iter().map(name_of).collect();
         assert_eq!(names, ["table3", "table4", "figure4", "figure5", "figure6", "figure7"]);
     }
 }

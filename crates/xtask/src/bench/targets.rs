@@ -49,10 +49,10 @@ pub(crate) struct Figure {
     pub(crate) target: Target,
 }
 
-/// One call of `trellis bench`, or of psort.
+/// One call of `trellis bench`, of `trellis check`, or of psort.
 #[derive(Debug)]
 pub(crate) struct Benchmark {
-    /// The subcommand.
+    /// The subcommand of `trellis bench`, or [`CHECK`], or `psort`.
     pub(crate) name: &'static str,
     /// What follows it.
     pub(crate) arguments: &'static [&'static str],
@@ -66,6 +66,9 @@ impl Benchmark {
         std::iter::once(self.name).chain(self.arguments.iter().copied()).collect::<Vec<_>>().join(" ")
     }
 }
+
+/// The name of a benchmark that is a call of `trellis check`; its arguments say which.
+pub(crate) const CHECK: &str = "check";
 
 const fn figure(field: &'static str, words: &'static str, target: Target) -> Figure {
     Figure { field, words, target }
@@ -162,6 +165,89 @@ pub(crate) const TARGETS: &[Benchmark] = &[
             figure("memory_per_touched_byte", "memory per byte of the region written (B)", Target::AtMost(1.1)),
         ],
     },
+    Benchmark {
+        name: "matmul",
+        arguments: &["--size", "1024", "--rounds", "1", "--set", "coherence=dynamic(forward)"],
+        figures: &[
+            figure("seconds_1_node_p50", "matmul 1024x1024 ijk, 1 node (s)", Target::None),
+            figure("speedup", "matmul 1024x1024 ijk, 1 node / 2 nodes", Target::AtLeast(1.9)),
+        ],
+    },
+    Benchmark {
+        name: "matmul",
+        arguments: &["--size", "512", "--set", "coherence=dynamic(forward)"],
+        figures: &[
+            figure("seconds_1_node_p50", "matmul 512x512 ijk, 1 node (s)", Target::None),
+            figure("speedup", "matmul 512x512 ijk, 1 node / 2 nodes", Target::AtLeast(1.5)),
+        ],
+    },
+    Benchmark {
+        name: "matmul",
+        arguments: &["--size", "256", "--set", "coherence=dynamic(forward)"],
+        figures: &[
+            figure("seconds_1_node_p50", "matmul 256x256 ijk, 1 node (s)", Target::None),
+            figure("speedup", "matmul 256x256 ijk, 1 node / 2 nodes", Target::None),
+        ],
+    },
+    Benchmark {
+        name: "producer-consumer",
+        arguments: &["--pages", "1", "--rounds", "3"],
+        figures: &[
+            figure("lock_us_p50", "producer-consumer, 1 page, lock (us for an item)", Target::None),
+            figure("test_and_set_us_p50", "the same with test-and-set (us)", Target::None),
+            figure("lock_over_test_and_set", "lock / test-and-set, time", Target::AtMost(0.38)),
+            figure("lock_packets", "packets of an item, lock", Target::None),
+            figure("lock_over_test_and_set_packets", "lock / test-and-set, packets", Target::AtMost(0.36)),
+        ],
+    },
+    Benchmark {
+        name: "links",
+        arguments: &["--rounds", "1"],
+        figures: &[
+            figure("udp_read_us_p50", "remote read fault over udp (us)", Target::None),
+            figure("udp_over_tcp", "remote read fault, udp / tcp", Target::AtMost(1.2)),
+        ],
+    },
+    Benchmark {
+        name: "delay",
+        arguments: &["--nodes", "2"],
+        figures: &[
+            figure("plain_writes_per_page", "two nodes write one page: stores per transfer", Target::None),
+            figure("delay_over_plain", "the same, with delay / without", Target::AtLeast(100.0)),
+        ],
+    },
+    Benchmark {
+        name: "forward",
+        arguments: &[],
+        figures: &[
+            // The barriers round a series send a few messages that are counted with it or not, by chance.
+            figure("one_hop_messages_more", "owner one hop away: messages more than the least", Target::AtMost(1.05)),
+            figure("after_messages_more", "the same at the next read", Target::AtMost(0.05)),
+        ],
+    },
+    Benchmark {
+        name: CHECK,
+        arguments: &["simulate", "--seeds", "2000", "--jobs", "1"],
+        figures: &[figure("steps_per_second", "simulator, one core: steps per second", Target::AtLeast(1e6))],
+    },
+    Benchmark {
+        name: CHECK,
+        arguments: &["scale", "--nodes", "1024", "--operations", "10000"],
+        figures: &[figure("seconds", "simulator, 1,024 nodes x 10,000 operations (s)", Target::Below(60.0))],
+    },
+    Benchmark {
+        name: CHECK,
+        arguments: &["explore", "--protocol", "dynamic(forward)", "--nodes", "3", "--pages", "2", "--operations", "2"],
+        figures: &[figure("states_per_second", "explorer: states per second", Target::AtLeast(300_000.0))],
+    },
+    Benchmark {
+        name: CHECK,
+        arguments: &["litmus", "--simulated", "--runs", "1000000"],
+        figures: &[
+            figure("runs_per_second", "litmus in the simulator: runs per second", Target::AtLeast(100_000.0)),
+            figure("forbidden", "forbidden outcomes", Target::AtMost(0.0)),
+        ],
+    },
 ];
 
 #[cfg(test)]
@@ -176,5 +262,14 @@ mod tests {
         for target in [Target::AtMost(1.0), Target::AtLeast(1.0), Target::Below(1.0), Target::None] {
             assert!(!target.is_met(f64::NAN), "{target}");
         }
+    }
+
+    #[test]
+    fn every_call_is_there_once() {
+        let mut titles: Vec<String> = TARGETS.iter().map(Benchmark::title).collect();
+        titles.sort_unstable();
+        let all = titles.len();
+        titles.dedup();
+        assert_eq!(titles.len(), all, "{titles:?}");
     }
 }

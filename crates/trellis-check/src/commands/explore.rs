@@ -1,0 +1,276 @@
+//! `explore` and `sync`.
+//!
+//! Promises: what an instance was is in its first line. It must never print a rate of an exploration that it cut short
+//! as if it had ended.
+
+use super::json_text;
+use crate::explore::{Model, Options, Progress, Report, Verdict, explore};
+use crate::pages::{Instance, Locks, Wishes};
+use crate::synchronisation::{Program, SyncInstance};
+use clap::{Args, ValueEnum, value_parser};
+use std::io::IsTerminal;
+use trellis_protocol::NodeId;
+use trellis_protocol::coherence::Protocol;
+use trellis_protocol::homes::{Home, Interleaved, Manager};
+
+#[derive(Args, Debug)]
+pub(super) struct Explore {
+    /// Which protocol, for example `dynamic(forward)` or `delay(lock(ivy))`; `all` for each that the tests know.
+    #[arg(long, default_value = "ivy")]
+    protocol: String,
+    /// Number of nodes.
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u16).range(1..=6))]
+    nodes: u16,
+    /// Number of pages.
+    #[arg(long, default_value_t = 2, value_parser = value_parser!(u32).range(1..=4))]
+    pages: u32,
+    /// What each thread does: loads, stores and locked changes, each of any page.
+    #[arg(long, default_value_t = 2, value_parser = value_parser!(u8).range(1..=15))]
+    operations: u8,
+    /// Threads of each node.
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u8).range(1..=2))]
+    threads: u8,
+    /// Who manages the pages.
+    #[arg(long, value_enum, default_value_t = HomeName::Manager)]
+    home: HomeName,
+    /// The managing node, with `--home manager`.
+    #[arg(long, default_value_t = 0)]
+    manager: u16,
+    /// What requests wish for besides the page that a thread waits for.
+    #[arg(long, value_enum, default_value_t = WishName::Narrow)]
+    wishes: WishName,
+    /// Announcements that each node may make.
+    #[arg(long, default_value_t = 0, value_parser = value_parser!(u8).range(0..=15))]
+    prefetches: u8,
+    /// How often each node may be declared resumed before its thread ran on.
+    #[arg(long, default_value_t = 0, value_parser = value_parser!(u8).range(0..=15))]
+    impatience: u8,
+    /// How often each node may ask again for a locked page while other things go on.
+    #[arg(long, default_value_t = 0, value_parser = value_parser!(u8).range(0..=15))]
+    spins: u8,
+    /// Let time pass between an access and the fault that it causes.
+    #[arg(long)]
+    late_faults: bool,
+    /// Let loads ask for the right to store.
+    #[arg(long)]
+    eager: bool,
+    /// Let threads lock pages, change them and unlock them; only with a protocol `lock(…)`.
+    #[arg(long, value_enum, default_value_t = LockName::None)]
+    locks: LockName,
+    /// Let the last node leave when its operations are done.
+    #[arg(long)]
+    leaver: bool,
+    /// Give the pages this protocol when all are done, and let all do as much again.
+    #[arg(long)]
+    change: Option<String>,
+    /// Let nobody be overtaken more often than this while it waits; without a number, twice per thread.
+    #[arg(long, num_args = 0..=1, default_missing_value = "0")]
+    overtaken_max: Option<u8>,
+    /// Also prove that the states form no circle.
+    #[arg(long)]
+    must_end: bool,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Synchronise {
+    /// What every thread does.
+    #[arg(long, value_enum, default_value_t = ProgramName::Locks)]
+    program: ProgramName,
+    /// Number of nodes.
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u16).range(1..=8))]
+    nodes: u16,
+    /// Threads of each node.
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u8).range(1..=4))]
+    threads: u8,
+    /// How often every thread does it.
+    #[arg(long, default_value_t = 2, value_parser = value_parser!(u8).range(1..=3))]
+    rounds: u8,
+    /// Locks or words to choose from.
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u8).range(1..=3))]
+    objects: u8,
+}
+
+#[derive(Clone, Copy, ValueEnum, Debug)]
+enum HomeName {
+    Manager,
+    Interleaved,
+}
+
+#[derive(Clone, Copy, ValueEnum, Debug)]
+enum WishName {
+    Narrow,
+    Wide,
+    Both,
+}
+
+#[derive(Clone, Copy, ValueEnum, Debug)]
+enum LockName {
+    None,
+    Kept,
+    Timed,
+    GivenUp,
+}
+
+#[derive(Clone, Copy, ValueEnum, Debug)]
+enum ProgramName {
+    Locks,
+    ImpatientLocks,
+    Barrier,
+    Words,
+}
+
+pub(super) fn run(chosen: &Explore, options: Options, json: bool) -> Result<bool, String> {
+    let mut passed = true;
+    for protocol in protocols(&chosen.protocol)? {
+        let instance = instance(chosen, protocol)?;
+        let options = Options { must_end: chosen.must_end, ..options };
+        let name = instance.describe();
+        passed &= match instance.change {
+            Some(_) => show(&name, &mut instance.model_of_ranges(), options, json),
+            None => show(&name, &mut instance.model(), options, json),
+        };
+    }
+    Ok(passed)
+}
+
+pub(super) fn run_sync(chosen: &Synchronise, options: Options, json: bool) -> bool {
+    let instance = sync_instance(chosen);
+    show(&instance.describe(), &mut instance.model(), options, json)
+}
+
+/// The protocol of that name, or all of them.
+pub(super) fn protocols(name: &str) -> Result<Vec<Protocol>, String> {
+    match name {
+        "all" => Ok(Protocol::all()),
+        name => name.parse().map(|protocol| vec![protocol]).map_err(|error| format!("--protocol: {error}")),
+    }
+}
+
+fn instance(chosen: &Explore, protocol: Protocol) -> Result<Instance, String> {
+    if chosen.manager >= chosen.nodes {
+        let last = chosen.nodes - 1;
+        return Err(format!("--manager {}: nodes are 0 to {last}", chosen.manager));
+    }
+    if chosen.leaver && chosen.manager + 1 >= chosen.nodes {
+        return Err(format!("--leaver: the last node leaves, so --manager {} must be another one", chosen.manager));
+    }
+    let locks = match chosen.locks {
+        LockName::None => Locks::None,
+        LockName::Kept => Locks::Kept,
+        LockName::Timed => Locks::Timed,
+        LockName::GivenUp => Locks::GivenUp,
+    };
+    if locks != Locks::None && !protocol.can_lock() {
+        return Err(format!("--locks: {protocol} cannot lock pages; choose a protocol like lock({protocol})"));
+    }
+    let change = chosen.change.as_ref().map(|name| name.parse().map_err(|error| format!("--change: {error}")));
+    let change: Option<Protocol> = change.transpose()?;
+    if let Some(changed) = change.filter(|changed| locks != Locks::None && !changed.can_lock()) {
+        return Err(format!(
+            "--locks: {changed} cannot lock pages; choose a protocol like lock({changed}) for --change"
+        ));
+    }
+    let instance = Instance {
+        home: match chosen.home {
+            HomeName::Manager => Home::Manager(Manager(NodeId(chosen.manager))),
+            HomeName::Interleaved => Home::Interleaved(Interleaved),
+        },
+        threads: chosen.threads,
+        wishes: match chosen.wishes {
+            WishName::Narrow => Wishes::Narrow,
+            WishName::Wide => Wishes::Wide,
+            WishName::Both => Wishes::Both,
+        },
+        prefetches: chosen.prefetches,
+        impatience: chosen.impatience,
+        spins: chosen.spins,
+        late_faults: chosen.late_faults,
+        eager: chosen.eager,
+        locks,
+        leaver: chosen.leaver,
+        change,
+        ..Instance::new(protocol, chosen.nodes, chosen.pages, chosen.operations)
+    };
+    let bound = |asked: u8| if asked == 0 { instance.overtaken_bound() } else { asked };
+    Ok(Instance { overtaken_max: chosen.overtaken_max.map(bound), ..instance })
+}
+
+fn sync_instance(chosen: &Synchronise) -> SyncInstance {
+    let program = match chosen.program {
+        ProgramName::Locks => Program::Locks,
+        ProgramName::ImpatientLocks => Program::ImpatientLocks,
+        ProgramName::Barrier => Program::Barrier,
+        ProgramName::Words => Program::Words,
+    };
+    let is_barrier = program == Program::Barrier;
+    SyncInstance {
+        program,
+        nodes: chosen.nodes,
+        threads: if is_barrier { 1 } else { chosen.threads },
+        rounds: chosen.rounds,
+        objects: if is_barrier { 1 } else { chosen.objects },
+    }
+}
+
+/// Explores a model and prints what came of it; returns whether it passed.
+fn show(name: &str, model: &mut impl Model, options: Options, json: bool) -> bool {
+    let report = explore(model, options, &mut show_progress());
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K");
+    }
+    if json {
+        println!("{}", as_json(name, &report))
+    } else {
+        print_text(name, &report)
+    }
+    report.passed()
+}
+
+/// Prints how far an exploration is, if somebody watches.
+fn show_progress() -> impl FnMut(Progress) {
+    let watched = std::io::stderr().is_terminal();
+    move |progress| {
+        if watched {
+            eprint!("\r\x1b[K{} states, {} waiting, depth {} ", progress.states, progress.waiting, progress.depth);
+        }
+    }
+}
+
+fn result(report: &Report) -> String {
+    match &report.verdict {
+        Verdict::Passed => "passed".to_string(),
+        Verdict::Broken { what, .. } => format!("broken: {what}"),
+        Verdict::TooLarge => "too large: raise --states-max or choose a smaller cluster".to_string(),
+        Verdict::Endless { .. } => "endless: the states form a circle".to_string(),
+    }
+}
+
+fn as_json(name: &str, report: &Report) -> String {
+    format!(
+        "{{\"instance\": {}, \"states\": {}, \"transitions\": {}, \"depth\": {}, \"seconds\": {:.3}, \
+         \"states_per_second\": {:.0}, \"result\": {}}}",
+        json_text(name),
+        report.states,
+        report.transitions,
+        report.depth,
+        report.elapsed.as_secs_f64(),
+        report.states_per_second(),
+        json_text(&result(report))
+    )
+}
+
+fn print_text(name: &str, report: &Report) {
+    println!("{name}");
+    println!(
+        "  {} states, {} transitions, depth {}, {:.2} s, {:.0} states/s: {}",
+        report.states,
+        report.transitions,
+        report.depth,
+        report.elapsed.as_secs_f64(),
+        report.states_per_second(),
+        result(report)
+    );
+    if let Verdict::Broken { trace, .. } | Verdict::Endless { trace } = &report.verdict {
+        trace.iter().for_each(|line| println!("  {line}"));
+    }
+}

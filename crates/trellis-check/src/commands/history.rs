@@ -1,0 +1,106 @@
+//! `history`: records what real processes load and exchange, or reads it from logs, and checks that one order of all
+//! operations explains it.
+//!
+//! Promises: a history that no order explains is a failure, told as the shortest circle that was found. It must never
+//! check a history of which a part is missing.
+
+use super::explore::protocols;
+use super::real::{HistoryRequest, RealProcesses};
+use crate::history::check::{Checked, check};
+use crate::history::record::RecordPlan;
+use crate::history::{History, log};
+use crate::litmus::json_text;
+use clap::{Args, value_parser};
+use std::io::BufReader;
+use std::path::PathBuf;
+
+#[derive(Args, Debug)]
+pub(super) struct HistoryArguments {
+    /// Logs of all nodes of one run; without any, a run is made.
+    files: Vec<PathBuf>,
+    /// Which protocol, for example `lock(ivy)`; `all` for each that the tests know.
+    #[arg(long, default_value = "all")]
+    protocol: String,
+    /// How many processes.
+    #[arg(long, default_value_t = 2, value_parser = value_parser!(u16).range(1..=16))]
+    nodes: u16,
+    /// Threads of each.
+    #[arg(long, default_value_t = 2, value_parser = value_parser!(u16).range(1..=16))]
+    threads: u16,
+    /// Operations of all threads together.
+    #[arg(long, default_value_t = 100_000, value_parser = value_parser!(u64).range(1..=100_000_000))]
+    operations: u64,
+    /// Chooses the operations.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Override one configuration key; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = super::litmus::setting)]
+    set: Vec<(String, String)>,
+    /// Keep the log of each protocol's run in this folder.
+    #[arg(long)]
+    keep: Option<PathBuf>,
+}
+
+pub(super) fn run(chosen: &HistoryArguments, real: Option<&mut dyn RealProcesses>, json: bool) -> Result<bool, String> {
+    if !chosen.files.is_empty() {
+        let mut history = History::default();
+        for file in &chosen.files {
+            let name = file.display().to_string();
+            let opened = std::fs::File::open(file).map_err(|error| format!("{name}: {error}"))?;
+            log::read(&name, &mut BufReader::new(opened), &mut history)?;
+        }
+        return Ok(judge("logs", &history, json));
+    }
+    let Some(real) = real else {
+        return Err("this command starts no processes; use `trellis check history`, or name log files".into());
+    };
+    let mut passed = true;
+    for protocol in protocols(&chosen.protocol)? {
+        let mut plan = RecordPlan::new(chosen.nodes, chosen.threads, chosen.operations);
+        plan.seed = chosen.seed;
+        let history = real.history(&HistoryRequest { protocol, plan, settings: chosen.set.clone() })?;
+        if let Some(folder) = &chosen.keep {
+            keep(folder, &protocol.to_string(), &history)?;
+        }
+        passed &= judge(&protocol.to_string(), &history, json);
+    }
+    Ok(passed)
+}
+
+fn keep(folder: &std::path::Path, protocol: &str, history: &History) -> Result<(), String> {
+    let file = folder.join(format!("{}.history", protocol.replace(['(', ')', ',', ' '], "-")));
+    let told = |error: std::io::Error| format!("{}: {error}", file.display());
+    std::fs::create_dir_all(folder).map_err(told)?;
+    let mut opened = std::io::BufWriter::new(std::fs::File::create(&file).map_err(told)?);
+    log::write(&mut opened, &history.threads).map_err(told)
+}
+
+fn judge(name: &str, history: &History, json: bool) -> bool {
+    let checked = check(history);
+    let operations = history.len();
+    let (fault, story) = match &checked {
+        Ok(_) => ("none", &[][..]),
+        Err(wrong) => (wrong.fault.name(), &wrong.story[..]),
+    };
+    if json {
+        let story: Vec<String> = story.iter().map(|line| json_text(line)).collect();
+        println!(
+            "{{\"history\": {}, \"operations\": {operations}, \"fault\": \"{fault}\", \"story\": [{}]}}",
+            json_text(name),
+            story.join(", ")
+        );
+    } else {
+        match &checked {
+            Ok(Checked { reads, writes, cells, .. }) => {
+                println!(
+                    "{name}: {operations} operations ({reads} reads, {writes} exchanges, {cells} cells): one order explains them"
+                );
+            }
+            Err(_) => {
+                println!("{name}: {operations} operations: {fault}");
+                story.iter().for_each(|line| println!("  {line}"));
+            }
+        }
+    }
+    checked.is_ok()
+}

@@ -1,0 +1,189 @@
+//! `litmus`: in the simulator, and on real processes.
+//!
+//! Promises: a forbidden outcome and a run that does not end are failures; the seed that is printed with one repeats it.
+//! It must never call a series complete that was cut short.
+
+use super::explore::protocols;
+use super::real::{LitmusRequest, RealProcesses, Source};
+use crate::litmus::simulate::{simulate, tell};
+use crate::litmus::{LitmusOptions, LitmusReport, generate};
+use clap::{Args, value_parser};
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+/// Runs of each test on real processes, unless told.
+const REAL_RUNS: u64 = 1_000;
+/// Runs of all tests together in the simulator, unless told.
+const SIMULATED_RUNS: u64 = 1_000_000;
+
+#[derive(Args, Debug)]
+pub(super) struct Litmus {
+    /// Tests in herd's format (C, or X86 with loads, stores, fences and exchanges); all generated tests without any.
+    files: Vec<PathBuf>,
+    /// Run in the simulator instead of on real processes.
+    #[arg(long)]
+    simulated: bool,
+    /// Which protocol, for example `dynamic(forward)`; `all` for each that the tests know.
+    #[arg(long, default_value = "all")]
+    protocol: String,
+    /// Only the generated tests with these names.
+    #[arg(long)]
+    shape: Vec<String>,
+    /// Most nodes: of a simulated cluster, or processes to start.
+    #[arg(long, value_parser = value_parser!(u8).range(1..=8))]
+    nodes: Option<u8>,
+    /// How many runs: of all tests together in the simulator, of each test on each protocol on real processes.
+    #[arg(long, value_parser = value_parser!(u64).range(1..))]
+    runs: Option<u64>,
+    /// The seed to begin with.
+    #[arg(long, default_value = "1", value_parser = seed)]
+    seed: u64,
+    /// Threads of this process that simulate.
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u16).range(1..=256))]
+    jobs: u16,
+    /// On real processes: every placement of threads and layout of pages, not only the widest.
+    #[arg(long)]
+    everything: bool,
+    /// On real processes: override one configuration key; may be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
+    set: Vec<(String, String)>,
+    /// With --json: an object for each test as well.
+    #[arg(long)]
+    details: bool,
+    /// Tell the last run step by step: for a seed that failed.
+    #[arg(long, requires = "simulated")]
+    tell: bool,
+    /// Only print the names of the tests.
+    #[arg(long)]
+    list: bool,
+}
+
+/// As it is printed: hexadecimal with `0x`, or decimal.
+fn seed(text: &str) -> Result<u64, String> {
+    let read = text.strip_prefix("0x").map_or_else(|| text.parse(), |digits| u64::from_str_radix(digits, 16));
+    read.map_err(|error| format!("{error}; accepted: a number, such as 7 or 0x1f"))
+}
+
+pub(super) fn setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("has no equals sign; accepted: key=value, such as link=udp")?;
+    Ok((key.trim().to_owned(), value.trim().to_owned()))
+}
+
+pub(super) fn run(chosen: &Litmus, real: Option<&mut dyn RealProcesses>, json: bool) -> Result<bool, String> {
+    let sources = sources(chosen)?;
+    if chosen.list {
+        sources.iter().try_for_each(|source| source.program().map(|program| println!("{}", program.name)))?;
+        return Ok(true);
+    }
+    let report = match (chosen.simulated, real) {
+        (true, _) => simulated(chosen, &sources)?,
+        (false, Some(real)) => on_processes(chosen, &sources, real)?,
+        (false, None) => {
+            return Err("this command starts no processes; use `trellis check litmus`, or --simulated".into());
+        }
+    };
+    if json {
+        println!("{}", report.to_json(chosen.details));
+    } else if !chosen.tell {
+        print(&report, chosen);
+    }
+    Ok(report.passed())
+}
+
+fn sources(chosen: &Litmus) -> Result<Vec<Source>, String> {
+    let shapes = |names: Vec<String>| names.into_iter().map(Source::Shape).collect::<Vec<Source>>();
+    if chosen.files.is_empty() && chosen.shape.is_empty() {
+        return Ok(shapes(generate::shapes().into_iter().map(|program| program.name).collect()));
+    }
+    let mut sources = shapes(chosen.shape.clone());
+    for file in &chosen.files {
+        let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+        sources.push(Source::File(file.display().to_string(), text));
+    }
+    Ok(sources)
+}
+
+fn simulated(chosen: &Litmus, sources: &[Source]) -> Result<LitmusReport, String> {
+    let mut options = LitmusOptions::new(protocols(&chosen.protocol)?, chosen.runs.unwrap_or(SIMULATED_RUNS));
+    options.programs = sources.iter().map(Source::program).collect::<Result<_, _>>()?;
+    options.seed = chosen.seed;
+    options.jobs = usize::from(chosen.jobs);
+    options.nodes_max = chosen.nodes.unwrap_or(options.nodes_max);
+    if chosen.tell {
+        tell(&options)?.iter().for_each(|line| println!("{line}"));
+    }
+    let watched = std::io::stderr().is_terminal();
+    let report = simulate(&options, &mut |progress| {
+        if watched {
+            eprint!("\r\x1b[K{} runs, {} failed ", progress.runs, progress.failures);
+        }
+    });
+    clear(watched);
+    report
+}
+
+fn on_processes(chosen: &Litmus, sources: &[Source], real: &mut dyn RealProcesses) -> Result<LitmusReport, String> {
+    let watched = std::io::stderr().is_terminal();
+    let began = std::time::Instant::now();
+    let mut sum = LitmusReport::default();
+    for protocol in protocols(&chosen.protocol)? {
+        if watched {
+            eprint!(
+                "\r\x1b[K{protocol}: {} runs so far, {} failed ",
+                sum.runs,
+                sum.runs - sum.completed + sum.forbidden
+            );
+        }
+        let report = real.litmus(&LitmusRequest {
+            protocol,
+            sources: sources.to_vec(),
+            nodes: chosen.nodes.unwrap_or(2),
+            runs: chosen.runs.unwrap_or(REAL_RUNS),
+            everything: chosen.everything,
+            seed: chosen.seed,
+            settings: chosen.set.clone(),
+        })?;
+        sum.merge(report);
+    }
+    clear(watched);
+    sum.seconds = began.elapsed().as_secs_f64();
+    Ok(sum)
+}
+
+fn clear(watched: bool) {
+    if watched {
+        eprint!("\r\x1b[K");
+    }
+}
+
+fn print(report: &LitmusReport, chosen: &Litmus) {
+    for shape in &report.shapes {
+        let condition =
+            shape.condition.as_ref().map_or(String::new(), |(text, held)| format!("; {text}: {held} times"));
+        let (seen, allowed) = (shape.outcomes_seen(), shape.seen.len());
+        println!("{:24} {:>10} runs, {seen} of {allowed} allowed outcomes seen{condition}", shape.name, shape.runs);
+    }
+    for failure in &report.failures {
+        println!("{} on {}: {}: {}", failure.shape, failure.protocol, failure.kind.name(), failure.what);
+        if chosen.simulated {
+            println!(
+                "  again: trellis check litmus --simulated --tell --protocol '{}' --shape '{}' --seed {:#x} --runs {}",
+                failure.protocol,
+                failure.shape,
+                failure.seed,
+                failure.number + 1
+            );
+        }
+    }
+    println!(
+        "{} tests on {} protocols: {} runs, {} completed, {} forbidden, {} stuck, {} broken; {:.0} runs/s",
+        report.shapes.len(),
+        report.protocols.len(),
+        report.runs,
+        report.completed,
+        report.forbidden,
+        report.stuck,
+        report.broken,
+        report.runs_per_second()
+    );
+}

@@ -1,0 +1,78 @@
+//! `mutants`.
+//!
+//! Promises: what is not noticed is named, and makes the result a failure. It must never try fewer mutants than it says.
+
+use super::explore::protocols;
+use super::json_text;
+use crate::explore::{Options, Report};
+use crate::mutants::{self, Mutation, TABLE, markdown, mutants_of, noticed, try_pages, try_sync};
+use clap::Args;
+
+#[derive(Args, Debug)]
+pub(super) struct Mutants {
+    /// Only those of this protocol; otherwise those of every protocol, and of locks, barriers and words.
+    #[arg(long)]
+    protocol: Option<String>,
+    /// Only those whose name holds this.
+    #[arg(long, default_value = "")]
+    name: String,
+    /// Try nothing: print the list as it stands in the documentation.
+    #[arg(long)]
+    markdown: bool,
+}
+
+pub(super) fn run(chosen: &Mutants, options: Options, json: bool) -> Result<bool, String> {
+    if chosen.markdown {
+        print!("{}", markdown());
+        return Ok(true);
+    }
+    let mut total = Total { tried: 0, missed: 0, json };
+    let all = match &chosen.protocol {
+        Some(name) => protocols(name)?,
+        None => mutants::protocols(),
+    };
+    for protocol in all {
+        let of = protocol.to_string();
+        for (row, fault) in mutants_of(protocol).into_iter().filter(|(row, _)| row.name.contains(&chosen.name)) {
+            total.add(&of, row.name, row.broken, &try_pages(protocol, fault, options));
+        }
+    }
+    for row in TABLE.iter().filter(|row| chosen.protocol.is_none() && row.name.contains(&chosen.name)) {
+        if let Mutation::Sync(fault, program) = row.mutation {
+            total.add("synchronisation", row.name, row.broken, &try_sync(fault, program, options));
+        }
+    }
+    if total.tried == 0 {
+        return Err(format!("--name {}: no mutant has it; see the list of --markdown", chosen.name));
+    }
+    if !json {
+        println!("{} mutants, {} not noticed", total.tried, total.missed);
+    }
+    Ok(total.missed == 0)
+}
+
+struct Total {
+    tried: usize,
+    missed: usize,
+    json: bool,
+}
+
+impl Total {
+    fn add(&mut self, protocol: &str, name: &str, broken: &str, report: &Report) {
+        self.tried += 1;
+        self.missed += usize::from(noticed(report).is_none());
+        let noticed = noticed(report).unwrap_or("NOT NOTICED");
+        if self.json {
+            println!(
+                "{{\"protocol\": {}, \"mutant\": {}, \"broken\": {}, \"states\": {}, \"noticed\": {}}}",
+                json_text(protocol),
+                json_text(name),
+                json_text(broken),
+                report.states,
+                json_text(noticed)
+            );
+        } else {
+            println!("{protocol:28} {name:24} {:>8} states: {noticed}", report.states);
+        }
+    }
+}

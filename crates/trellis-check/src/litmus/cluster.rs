@@ -1,0 +1,449 @@
+//! One simulated cluster: the real protocol at every node, memories with real values, a bag of
+//! messages, threads that fault and wait.
+//!
+//! Promises: effects are carried out in their order; a thread that waits looks again only after a
+//! wake; the bytes of a grant are read at the supplier only when the message is delivered, as the
+//! contract allows; whatever an effect breaks of the contract is noted as a problem and the run
+//! ends. It must never help a protocol: nothing is retried, nothing is delivered that was not sent.
+
+use super::program::{ALIEN, Code, LOCATIONS_MAX};
+use super::words;
+use trellis_protocol::coherence::{Coherence, Effect, Input, Message, Purpose};
+use trellis_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
+
+/// Most nodes of a simulated cluster.
+pub const NODES_MAX: usize = 9;
+/// Most pages: one for each location.
+pub const PAGES_MAX: usize = LOCATIONS_MAX;
+
+/// What can stand at a node: a protocol, or a mutant of one.
+pub trait Node: Clone {
+    /// Takes one fact, pushes the orders that follow from it.
+    fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>);
+}
+
+impl<N: Coherence + Clone> Node for N {
+    fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
+        Coherence::step(self, now, input, effects);
+    }
+}
+
+/// A set of pages or locations, one bit each.
+pub(super) type Set = u8;
+
+/// A message under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Envelope {
+    pub(super) from: u8,
+    pub(super) to: u8,
+    pub(super) priority: u32,
+    pub(super) message: Message,
+}
+
+/// A time that a node wants to be told of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Alarm {
+    pub(super) node: u8,
+    pub(super) page: PageIndex,
+    pub(super) purpose: Purpose,
+    pub(super) due: Nanoseconds,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(super) enum Activity {
+    /// About to try its next instruction.
+    #[default]
+    Ready,
+    /// The access failed; the protocol does not know yet.
+    Faulted,
+    Waiting,
+    Woken,
+    Done,
+}
+
+/// What a thread waits for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Thread {
+    pub(super) node: u8,
+    pub(super) activity: Activity,
+    /// The next instruction.
+    pub(super) next: u8,
+    pub(super) page: u8,
+    pub(super) asks_write: bool,
+    pub(super) priority: u32,
+}
+
+/// What a node knows besides its protocol.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Place {
+    pub(super) views: [Access; PAGES_MAX],
+    pub(super) words: [Code; LOCATIONS_MAX],
+    /// Which store to each page this copy knows last.
+    versions: [u32; PAGES_MAX],
+    /// Pages that have bytes.
+    present: Set,
+    /// Pages for which a thread has run on and nobody said so yet.
+    owes: Set,
+    /// Pages whose protocol asked to be told.
+    wanted: Set,
+}
+
+pub(super) struct Cluster<N> {
+    pub(super) nodes: Vec<N>,
+    pub(super) places: [Place; NODES_MAX],
+    pub(super) threads: Vec<Thread>,
+    /// Threads that can run, and those that are not done; one bit each.
+    pub(super) runnable: u16,
+    pub(super) unfinished: u16,
+    /// Nodes with pages for which somebody may have to say that their thread ran on.
+    pub(super) open: u16,
+    pub(super) messages: Vec<Envelope>,
+    pub(super) alarms: Vec<Alarm>,
+    pub(super) now: Nanoseconds,
+    pub(super) pages: u8,
+    /// The locations of each page.
+    words_of: [Set; PAGES_MAX],
+    /// Stores to each page so far.
+    stores: [u32; PAGES_MAX],
+    effects: Vec<Effect>,
+    checks_contract: bool,
+    /// What was broken first.
+    pub(super) problem: Option<String>,
+    pub(super) trace: Option<Vec<String>>,
+}
+
+impl<N: Node> Cluster<N> {
+    pub(super) fn new() -> Cluster<N> {
+        Cluster {
+            nodes: Vec::new(),
+            places: [Place::default(); NODES_MAX],
+            threads: Vec::new(),
+            runnable: 0,
+            unfinished: 0,
+            open: 0,
+            messages: Vec::with_capacity(64),
+            alarms: Vec::new(),
+            now: 0,
+            pages: 0,
+            words_of: [0; PAGES_MAX],
+            stores: [0; PAGES_MAX],
+            effects: Vec::with_capacity(64),
+            checks_contract: true,
+            problem: None,
+            trace: None,
+        }
+    }
+
+    /// A fresh cluster with the locations on the pages that `layout` says.
+    pub(super) fn reset(&mut self, start: &[N], layout: &[u8], pages: u8, checks_contract: bool) {
+        self.nodes.clear();
+        self.nodes.extend_from_slice(start);
+        self.places[..start.len()].fill(Place::default());
+        self.clear_threads();
+        self.open = 0;
+        self.stores = [0; PAGES_MAX];
+        self.messages.clear();
+        self.alarms.clear();
+        self.effects.clear();
+        self.now = 0;
+        self.pages = pages;
+        self.words_of = [0; PAGES_MAX];
+        for (location, &page) in layout.iter().enumerate() {
+            self.words_of[usize::from(page)] |= 1 << location;
+        }
+        self.checks_contract = checks_contract;
+        self.problem = None;
+    }
+
+    /// Takes the threads away and leaves the rest as it is.
+    pub(super) fn clear_threads(&mut self) {
+        self.threads.clear();
+        (self.runnable, self.unfinished) = (0, 0);
+    }
+
+    /// Puts the words back to what they were at the start, wherever a copy is current; an outdated copy holds
+    /// from now on what nobody ever wrote. Requests, rights and messages under way stay as they are.
+    pub(super) fn rewrite(&mut self, initial: &[Code]) {
+        for place in &mut self.places[..self.nodes.len()] {
+            for (location, &code) in initial.iter().enumerate() {
+                let page = (0..self.pages).find(|&page| self.words_of[usize::from(page)] >> location & 1 != 0);
+                let page = usize::from(page.expect("every location is on a page"));
+                let is_current = place.versions[page] == self.stores[page];
+                place.words[location] = if is_current { code } else { ALIEN };
+            }
+        }
+    }
+
+    /// Who may do what, and what is under way, in words.
+    pub(super) fn situation(&self) -> String {
+        let views = |node: usize| {
+            let views = &self.places[node].views[..usize::from(self.pages)];
+            let letter = |view: &Access| ["-", "read", "write"][*view as usize];
+            format!("node {node}: {}", views.iter().map(letter).collect::<Vec<_>>().join(" "))
+        };
+        let views: Vec<String> = (0..self.nodes.len()).map(views).collect();
+        let under_way = self.messages.iter();
+        let under_way: Vec<String> =
+            under_way.map(|m| format!("; {} to {}: {}", m.from, m.to, words::message(&m.message))).collect();
+        format!("views of the pages: {}{}", views.join(", "), under_way.concat())
+    }
+
+    /// Notes what happens, if somebody wants to read it.
+    pub(super) fn tell(&mut self, line: impl FnOnce(&Cluster<N>) -> String) {
+        if self.trace.is_some() {
+            let line = line(self);
+            self.trace.get_or_insert_default().push(line);
+        }
+    }
+
+    /// What `node` sees at `location` of `page`, or nothing if the access faults.
+    pub(super) fn load(&self, node: u8, page: u8, location: u8) -> Option<Code> {
+        let place = &self.places[usize::from(node)];
+        (place.views[usize::from(page)] >= Access::Read).then(|| place.words[usize::from(location)])
+    }
+
+    /// Puts a value, unless the access faults; returns what was there.
+    pub(super) fn swap(&mut self, node: u8, page: u8, location: u8, code: Code) -> Option<Code> {
+        let place = &mut self.places[usize::from(node)];
+        if place.views[usize::from(page)] < Access::Write {
+            return None;
+        }
+        let before = std::mem::replace(&mut place.words[usize::from(location)], code);
+        self.stores[usize::from(page)] += 1;
+        place.versions[usize::from(page)] = self.stores[usize::from(page)];
+        if self.checks_contract {
+            self.check_bytes_stay(node, page);
+        }
+        Some(before)
+    }
+
+    /// Changes what a thread does.
+    pub(super) fn turn(&mut self, thread: usize, activity: Activity) {
+        let bit = 1 << thread;
+        self.threads[thread].activity = activity;
+        let can_run = !matches!(activity, Activity::Waiting | Activity::Done);
+        self.runnable = if can_run { self.runnable | bit } else { self.runnable & !bit };
+        self.unfinished = if activity == Activity::Done { self.unfinished & !bit } else { self.unfinished | bit };
+    }
+
+    /// The pages of `node` for which a thread has run on, or whose protocol asked to be told, and those
+    /// of them for which a thread was woken and did not run yet.
+    pub(super) fn open_pages(&self, node: u8) -> (Set, Set) {
+        let place = &self.places[usize::from(node)];
+        let woken = self.threads.iter().filter(|t| t.activity == Activity::Woken && t.node == node);
+        (place.owes | place.wanted, place.wanted & woken.fold(0, |set, thread| set | 1 << thread.page))
+    }
+
+    /// A thread has run on that waited for `page`, and the runtime says so without being asked.
+    pub(super) fn owe(&mut self, node: u8, page: u8) {
+        self.places[usize::from(node)].owes |= 1 << page;
+        self.open |= 1 << node;
+    }
+
+    /// The protocol hears of a fault; the thread waits.
+    pub(super) fn report_fault(&mut self, thread: usize, wish: PageRange, draw: &mut impl FnMut() -> u32) {
+        let Thread { node, page, asks_write, .. } = self.threads[thread];
+        self.turn(thread, Activity::Waiting);
+        self.step(node, Input::Fault { page: PageIndex(page.into()), write: asks_write, wish }, draw);
+    }
+
+    /// A message arrives; its bytes are read at the supplier only now.
+    pub(super) fn deliver(&mut self, index: usize, draw: &mut impl FnMut() -> u32) {
+        let Envelope { from, to, message, .. } = self.messages.swap_remove(index);
+        if let Some(range) = message.bytes() {
+            for page in self.pages_of(range) {
+                self.copy(from, to, page);
+            }
+        }
+        self.step(to, Input::Message { from: NodeId(from.into()), message }, draw);
+    }
+
+    pub(super) fn resume(&mut self, node: u8, page: u8, draw: &mut impl FnMut() -> u32) {
+        let place = &mut self.places[usize::from(node)];
+        place.owes &= !(1 << page);
+        place.wanted &= !(1 << page);
+        if place.owes | place.wanted == 0 {
+            self.open &= !(1 << node);
+        }
+        self.step(node, Input::Resumed { page: PageIndex(page.into()) }, draw);
+    }
+
+    pub(super) fn fire(&mut self, index: usize, draw: &mut impl FnMut() -> u32) {
+        let Alarm { node, page, purpose, due } = self.alarms.swap_remove(index);
+        self.now = self.now.max(due);
+        self.step(node, Input::Alarm { page, purpose }, draw);
+    }
+
+    /// Tells the protocol at `node` a fact and carries out what it orders; `draw` gives the
+    /// priorities of new messages.
+    pub(super) fn step(&mut self, node: u8, input: Input, draw: &mut impl FnMut() -> u32) {
+        self.tell(|_| words::input(node, &input));
+        let mut effects = std::mem::take(&mut self.effects);
+        self.nodes[usize::from(node)].step(self.now, input, &mut effects);
+        for effect in effects.drain(..) {
+            self.carry_out(node, effect, draw);
+        }
+        self.effects = effects;
+    }
+
+    fn carry_out(&mut self, node: u8, effect: Effect, draw: &mut impl FnMut() -> u32) {
+        self.tell(|_| format!("    {}", words::effect(&effect)));
+        match effect {
+            Effect::Revoke(range) => self.change(node, range, Access::None),
+            Effect::Downgrade(range) => self.change(node, range, Access::Read),
+            Effect::Install { range, access, zero } => self.install(node, range, access, zero),
+            Effect::Upgrade(range) => self.change(node, range, Access::Write),
+            Effect::Send { to, message } => self.send(node, to, message, draw()),
+            Effect::Wake(range) => {
+                for index in 0..self.threads.len() {
+                    let thread = &self.threads[index];
+                    let is_meant = thread.node == node && range.contains(PageIndex(thread.page.into()));
+                    if is_meant && thread.activity == Activity::Waiting {
+                        self.turn(index, Activity::Woken);
+                    }
+                }
+            }
+            Effect::Hold(page) => {
+                self.places[usize::from(node)].wanted |= 1 << page.0;
+                self.open |= 1 << node;
+            }
+            Effect::Alarm { page, purpose, after } => {
+                self.alarms.retain(|a| (a.node, a.page, a.purpose) != (node, page, purpose));
+                self.alarms.push(Alarm { node, page, purpose, due: self.now.saturating_add(after) });
+            }
+            Effect::Violation { from, what } => self.note(|| format!("node {node} reports of {from}: {what}")),
+            // Litmus tests take no locks of pages.
+            Effect::Locked { range, call } => {
+                self.note(|| format!("node {node} says that call {call} locked {range}, and nobody called"));
+            }
+        }
+    }
+
+    fn change(&mut self, node: u8, range: PageRange, to: Access) {
+        for page in self.pages_of(range) {
+            let view = &mut self.places[usize::from(node)].views[usize::from(page)];
+            let before = std::mem::replace(view, to);
+            let fits = match to {
+                Access::None => true,
+                Access::Read => before != Access::None,
+                Access::Write => before == Access::Read,
+            };
+            if self.checks_contract && !fits {
+                self.note(|| format!("node {node}: the view of page {page} goes from {before:?} to {to:?}"));
+            }
+            self.check_holders(node, page);
+        }
+    }
+
+    fn install(&mut self, node: u8, range: PageRange, access: Access, zero: bool) {
+        for page in self.pages_of(range) {
+            let place = &mut self.places[usize::from(node)];
+            let before = std::mem::replace(&mut place.views[usize::from(page)], access);
+            let has_bytes = place.present >> page & 1 != 0;
+            if !has_bytes {
+                place.present |= 1 << page;
+                let content = if zero { 0 } else { ALIEN };
+                for location in members(self.words_of[usize::from(page)].into()) {
+                    place.words[usize::from(location)] = content;
+                }
+            }
+            if self.checks_contract && before != Access::None {
+                self.note(|| format!("node {node} installs page {page}, which it has mapped"));
+            }
+            if self.checks_contract && !has_bytes && !zero {
+                self.note(|| format!("node {node} installs page {page}, of which it has no bytes"));
+            }
+            self.check_holders(node, page);
+        }
+    }
+
+    fn send(&mut self, from: u8, to: NodeId, message: Message, priority: u32) {
+        if to.0 == u16::from(from) || usize::from(to.0) >= self.nodes.len() {
+            return self.note(|| format!("node {from} sends to {to}: {}", words::message(&message)));
+        }
+        if self.checks_contract && message.bytes().is_some() {
+            self.check_read_out(from, message);
+        }
+        self.messages.push(Envelope { from, to: to.0 as u8, priority, message });
+    }
+
+    /// The bytes of a page travel.
+    fn copy(&mut self, from: u8, to: u8, page: u8) {
+        let source = self.places[usize::from(from)];
+        let target = &mut self.places[usize::from(to)];
+        let has_bytes = source.present >> page & 1 != 0;
+        for location in members(self.words_of[usize::from(page)].into()) {
+            target.words[usize::from(location)] = if has_bytes { source.words[usize::from(location)] } else { ALIEN };
+        }
+        target.present |= 1 << page;
+        target.versions[usize::from(page)] = source.versions[usize::from(page)];
+        if self.checks_contract && target.views[usize::from(page)] != Access::None {
+            self.note(|| format!("bytes arrive for page {page}, which node {to} has mapped"));
+        }
+    }
+
+    /// Downgrade before read-out before send.
+    fn check_read_out(&mut self, from: u8, message: Message) {
+        let Message::Grant { range, write, .. } = message else { return };
+        let allowed = if write { Access::None } else { Access::Read };
+        for page in self.pages_of(range) {
+            let view = self.places[usize::from(from)].views[usize::from(page)];
+            if view > allowed {
+                self.note(|| format!("node {from} sends the bytes of page {page} while its view allows {view:?}"));
+            }
+        }
+    }
+
+    /// The bytes of a grant under way are not written at their supplier.
+    fn check_bytes_stay(&mut self, node: u8, page: u8) {
+        let is_under_way = |envelope: &Envelope| {
+            envelope.from == node
+                && envelope.message.bytes().is_some_and(|range| range.contains(PageIndex(page.into())))
+        };
+        if self.messages.iter().any(is_under_way) {
+            self.note(|| format!("node {node} stores to page {page} while its bytes are on their way"));
+        }
+    }
+
+    /// Single writer or many readers.
+    fn check_holders(&mut self, node: u8, page: u8) {
+        let mine = self.places[usize::from(node)].views[usize::from(page)];
+        if !self.checks_contract || mine == Access::None {
+            return;
+        }
+        for other in (0..self.nodes.len() as u8).filter(|&other| other != node) {
+            let theirs = self.places[usize::from(other)].views[usize::from(page)];
+            if mine.max(theirs) == Access::Write && mine.min(theirs) != Access::None {
+                self.note(|| {
+                    format!("page {page}: the view of node {node} allows {mine:?}, that of node {other} {theirs:?}")
+                });
+            }
+        }
+    }
+
+    /// The pages of a run; one past the region is a problem.
+    fn pages_of(&mut self, range: PageRange) -> std::ops::Range<u8> {
+        if range.end() > u32::from(self.pages) {
+            let pages = self.pages;
+            self.note(|| format!("{range} is named, and the region has {pages}"));
+            return 0..0;
+        }
+        range.first().0 as u8..range.end() as u8
+    }
+
+    fn note(&mut self, problem: impl FnOnce() -> String) {
+        if self.problem.is_none() {
+            self.problem = Some(problem());
+        }
+    }
+}
+
+/// The members of a set, ascending.
+pub(super) fn members(set: u16) -> impl Iterator<Item = u8> {
+    let mut left = set;
+    std::iter::from_fn(move || {
+        let next = (left != 0).then(|| left.trailing_zeros() as u8)?;
+        left &= left - 1;
+        Some(next)
+    })
+}

@@ -1,0 +1,419 @@
+//! What a litmus test is: a few threads of straight-line code over a few words, and a question.
+//!
+//! Promises: every value that can occur in a program has a small number (its *code*), so that what
+//! a run showed fits one machine word and is compared with one comparison; code [`ALIEN`] stands for
+//! a value that the program never wrote. A program is within its limits once [`Program::check`]
+//! passed. It must never know how a program is run.
+
+use std::fmt;
+
+/// Most threads of a program.
+pub const THREADS_MAX: usize = 8;
+/// Most words that threads share.
+pub const LOCATIONS_MAX: usize = 8;
+/// Most registers and locations together: an outcome has one slot for each, and one to spare.
+pub const OBSERVED_MAX: usize = 31;
+/// Most different values.
+pub const VALUES_MAX: usize = 15;
+/// Most instructions of all threads together.
+pub const INSTRUCTIONS_MAX: usize = 40;
+/// The code of a value that was never written.
+pub const ALIEN: u8 = 15;
+
+/// A value by its place in [`Program::values`].
+pub type Code = u8;
+
+/// Where a stored value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operand {
+    /// A constant.
+    Constant(Code),
+    /// A register of the same thread.
+    Register(u8),
+}
+
+/// One instruction. Registers are counted over the whole program, and each is loaded at most once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Instruction {
+    /// Reads a location into a register.
+    Load {
+        /// Receives the value.
+        register: u8,
+        /// Which word.
+        location: u8,
+    },
+    /// Writes a location.
+    Store {
+        /// Which word.
+        location: u8,
+        /// What.
+        source: Operand,
+    },
+    /// Reads and writes a location in one step; a full fence too, as `xchg` is on x86.
+    Exchange {
+        /// Receives the value before.
+        register: u8,
+        /// Which word.
+        location: u8,
+        /// What is written.
+        source: Operand,
+    },
+    /// Nothing after it happens before what is before it.
+    Fence,
+}
+
+impl Instruction {
+    /// The word that it touches, and whether it needs the right to write.
+    pub fn access(self) -> Option<(u8, bool)> {
+        match self {
+            Instruction::Load { location, .. } => Some((location, false)),
+            Instruction::Store { location, .. } | Instruction::Exchange { location, .. } => Some((location, true)),
+            Instruction::Fence => None,
+        }
+    }
+
+    /// The register that it fills.
+    pub fn target(self) -> Option<u8> {
+        match self {
+            Instruction::Load { register, .. } | Instruction::Exchange { register, .. } => Some(register),
+            Instruction::Store { .. } | Instruction::Fence => None,
+        }
+    }
+}
+
+/// A register of a thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Register {
+    /// Whose it is.
+    pub thread: u8,
+    /// What the test calls it.
+    pub name: String,
+    /// Its value before it is loaded.
+    pub initial: Code,
+}
+
+/// What the question is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Observed {
+    /// A register, at the end.
+    Register(u8),
+    /// A location, at the end.
+    Location(u8),
+}
+
+/// A statement about an outcome.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Formula {
+    /// Always holds.
+    True,
+    /// It has this value at the end; `None` is a value that cannot occur.
+    Equal(Observed, Option<Code>),
+    /// The contrary.
+    Not(Box<Formula>),
+    /// All of them.
+    All(Vec<Formula>),
+    /// At least one of them.
+    Any(Vec<Formula>),
+}
+
+/// What a test asks about its formula.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Quantifier {
+    /// Can it hold?
+    Exists,
+    /// It cannot hold, can it?
+    NotExists,
+    /// Does it hold always?
+    ForAll,
+}
+
+/// The question of a test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Condition {
+    /// What is asked.
+    pub quantifier: Quantifier,
+    /// About what.
+    pub formula: Formula,
+}
+
+/// What one run showed: every register, then every location, at the end; four bits each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Outcome(pub u128);
+
+impl Outcome {
+    /// The value in `slot`.
+    pub fn get(self, slot: usize) -> Code {
+        (self.0 >> (4 * slot) & 15) as Code
+    }
+
+    /// The outcome with another value in `slot`.
+    #[must_use]
+    pub fn with(self, slot: usize, code: Code) -> Outcome {
+        debug_assert!(code <= ALIEN && slot <= OBSERVED_MAX);
+        Outcome(self.0 & !(15 << (4 * slot)) | u128::from(code) << (4 * slot))
+    }
+}
+
+/// A litmus test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// What it is called.
+    pub name: String,
+    /// The code of each thread.
+    pub threads: Vec<Vec<Instruction>>,
+    /// The names of the shared words.
+    pub locations: Vec<String>,
+    /// What each word holds at the start.
+    pub initial: Vec<Code>,
+    /// All registers.
+    pub registers: Vec<Register>,
+    /// The value of every code; the first is zero.
+    pub values: Vec<i64>,
+    /// The question, if the test asks one.
+    pub condition: Option<Condition>,
+}
+
+impl Program {
+    /// A test without threads.
+    pub fn new(name: &str) -> Program {
+        Program {
+            name: name.to_string(),
+            threads: Vec::new(),
+            locations: Vec::new(),
+            initial: Vec::new(),
+            registers: Vec::new(),
+            values: vec![0],
+            condition: None,
+        }
+    }
+
+    /// The location called `name`, made and zero at the start if it is new.
+    pub fn location(&mut self, name: &str) -> u8 {
+        if let Some(index) = self.find_location(name) {
+            return index;
+        }
+        self.locations.push(name.to_string());
+        self.initial.push(0);
+        (self.locations.len() - 1) as u8
+    }
+
+    /// The location called `name`, if there is one.
+    pub fn find_location(&self, name: &str) -> Option<u8> {
+        self.locations.iter().position(|other| other == name).map(|index| index as u8)
+    }
+
+    /// A new register of `thread`, zero at the start.
+    pub fn register(&mut self, thread: usize, name: &str) -> u8 {
+        self.registers.push(Register { thread: thread as u8, name: name.to_string(), initial: 0 });
+        (self.registers.len() - 1) as u8
+    }
+
+    /// The code of `value`, made if it is new. More than [`VALUES_MAX`] are refused by [`Program::check`].
+    pub fn code(&mut self, value: i64) -> Code {
+        self.find_code(value).unwrap_or_else(|| {
+            self.values.push(value);
+            (self.values.len() - 1).min(usize::from(u8::MAX)) as Code
+        })
+    }
+
+    /// The code of `value`, if it can occur.
+    pub fn find_code(&self, value: i64) -> Option<Code> {
+        self.values.iter().position(|&other| other == value).map(|index| index as Code)
+    }
+
+    /// Whether the program is within its limits; otherwise a sentence about what is too much.
+    pub fn check(&self) -> Result<(), String> {
+        let instructions = self.threads.iter().map(Vec::len).sum();
+        let observed = self.registers.len() + self.locations.len();
+        for (count, most, what) in [
+            (self.threads.len(), THREADS_MAX, "threads"),
+            (self.locations.len(), LOCATIONS_MAX, "locations"),
+            (self.values.len(), VALUES_MAX, "different values"),
+            (observed, OBSERVED_MAX, "registers and locations"),
+            (instructions, INSTRUCTIONS_MAX, "instructions"),
+        ] {
+            if count > most {
+                return Err(format!("{}: {count} {what}, and a test may have {most}", self.name));
+            }
+        }
+        if self.threads.is_empty() {
+            return Err(format!("{}: the test has no thread", self.name));
+        }
+        if self.locations.is_empty() {
+            return Err(format!("{}: no thread of the test touches memory", self.name));
+        }
+        Ok(())
+    }
+
+    /// The slot of `observed` in an [`Outcome`].
+    pub fn slot(&self, observed: Observed) -> usize {
+        match observed {
+            Observed::Register(register) => usize::from(register),
+            Observed::Location(location) => self.registers.len() + usize::from(location),
+        }
+    }
+
+    /// The slot of a location in an [`Outcome`].
+    pub fn location_slot(&self, location: u8) -> usize {
+        self.slot(Observed::Location(location))
+    }
+
+    /// Number of slots that an outcome uses.
+    pub fn slots(&self) -> usize {
+        self.registers.len() + self.locations.len()
+    }
+
+    /// Registers and locations before anything ran.
+    pub fn start(&self) -> Outcome {
+        let registers = self.registers.iter().map(|register| register.initial);
+        let all = registers.chain(self.initial.iter().copied());
+        all.enumerate().fold(Outcome::default(), |outcome, (slot, code)| outcome.with(slot, code))
+    }
+
+    /// The code of what a store writes, given the registers so far.
+    pub fn operand(source: Operand, so_far: Outcome) -> Code {
+        match source {
+            Operand::Constant(code) => code,
+            Operand::Register(register) => so_far.get(usize::from(register)),
+        }
+    }
+
+    /// Whether `formula` holds for `outcome`.
+    pub fn holds(&self, formula: &Formula, outcome: Outcome) -> bool {
+        match formula {
+            Formula::True => true,
+            Formula::Equal(observed, code) => *code == Some(outcome.get(self.slot(*observed))),
+            Formula::Not(inner) => !self.holds(inner, outcome),
+            Formula::All(parts) => parts.iter().all(|part| self.holds(part, outcome)),
+            Formula::Any(parts) => parts.iter().any(|part| self.holds(part, outcome)),
+        }
+    }
+
+    /// `outcome` in words, for example `0:r0=1 1:r0=0 x=1`.
+    pub fn outcome_text(&self, outcome: Outcome) -> String {
+        let value = |slot: usize| match self.values.get(usize::from(outcome.get(slot))) {
+            Some(value) => value.to_string(),
+            None => "never-written".to_string(),
+        };
+        let registers =
+            self.registers.iter().enumerate().map(|(slot, r)| format!("{}:{}={}", r.thread, r.name, value(slot)));
+        let locations = self
+            .locations
+            .iter()
+            .enumerate()
+            .map(|(index, name)| format!("{name}={}", value(self.registers.len() + index)));
+        registers.chain(locations).collect::<Vec<_>>().join(" ")
+    }
+
+    /// One instruction in words.
+    pub fn instruction_text(&self, instruction: Instruction) -> String {
+        let location = |index: u8| &self.locations[usize::from(index)];
+        let register = |index: u8| &self.registers[usize::from(index)].name;
+        let operand = |source| match source {
+            Operand::Constant(code) => self.values[usize::from(code)].to_string(),
+            Operand::Register(index) => register(index).clone(),
+        };
+        match instruction {
+            Instruction::Load { register: target, location: from } => {
+                format!("{} = {}", register(target), location(from))
+            }
+            Instruction::Store { location: to, source } => format!("{} = {}", location(to), operand(source)),
+            Instruction::Exchange { register: target, location: with, source } => {
+                format!("{} = exchange({}, {})", register(target), location(with), operand(source))
+            }
+            Instruction::Fence => "fence".to_string(),
+        }
+    }
+
+    /// The question in words.
+    pub fn condition_text(&self) -> Option<String> {
+        let condition = self.condition.as_ref()?;
+        let word = match condition.quantifier {
+            Quantifier::Exists => "exists",
+            Quantifier::NotExists => "~exists",
+            Quantifier::ForAll => "forall",
+        };
+        Some(format!("{word} ({})", self.formula_text(&condition.formula)))
+    }
+
+    fn formula_text(&self, formula: &Formula) -> String {
+        let joined = |parts: &[Formula], with: &str| {
+            let parts: Vec<String> = parts.iter().map(|part| self.formula_text(part)).collect();
+            format!("({})", parts.join(with))
+        };
+        match formula {
+            Formula::True => "true".to_string(),
+            Formula::Equal(observed, code) => {
+                let value = code.and_then(|code| self.values.get(usize::from(code)));
+                let value = value.map_or("never-written".to_string(), i64::to_string);
+                match *observed {
+                    Observed::Register(index) => {
+                        let register = &self.registers[usize::from(index)];
+                        format!("{}:{}={value}", register.thread, register.name)
+                    }
+                    Observed::Location(index) => format!("{}={value}", self.locations[usize::from(index)]),
+                }
+            }
+            Formula::Not(inner) => format!("~({})", self.formula_text(inner)),
+            Formula::All(parts) => joined(parts, " /\\ "),
+            Formula::Any(parts) => joined(parts, " \\/ "),
+        }
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", self.name)?;
+        for (location, &code) in self.locations.iter().zip(&self.initial) {
+            writeln!(f, "  {location} = {}", self.values[usize::from(code)])?;
+        }
+        for (thread, code) in self.threads.iter().enumerate() {
+            let lines: Vec<String> = code.iter().map(|&one| self.instruction_text(one)).collect();
+            writeln!(f, "  P{thread}: {}", lines.join("; "))?;
+        }
+        match self.condition_text() {
+            Some(text) => writeln!(f, "  {text}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_keep_every_slot_apart() {
+        let mut outcome = Outcome::default();
+        for slot in 0..OBSERVED_MAX {
+            outcome = outcome.with(slot, (slot % 16) as u8);
+        }
+        assert!((0..OBSERVED_MAX).all(|slot| outcome.get(slot) == (slot % 16) as u8));
+        assert_eq!(outcome.with(3, 9).with(3, 3), outcome);
+    }
+
+    #[test]
+    fn a_formula_is_asked_of_an_outcome() {
+        let mut program = Program::new("test");
+        let (x, one) = (program.location("x"), program.code(1));
+        let r = program.register(0, "r0");
+        let is_one = |what| Formula::Equal(what, Some(one));
+        let both = Formula::All(vec![is_one(Observed::Register(r)), is_one(Observed::Location(x))]);
+        let outcome = program.start().with(program.slot(Observed::Register(r)), one);
+        assert!(!program.holds(&both, outcome));
+        assert!(program.holds(&Formula::Not(Box::new(both.clone())), outcome));
+        assert!(program.holds(&both, outcome.with(program.location_slot(x), one)));
+        assert!(!program.holds(&Formula::Equal(Observed::Location(x), None), outcome));
+        assert_eq!(program.outcome_text(outcome.with(program.location_slot(x), ALIEN)), "0:r0=1 x=never-written");
+    }
+
+    #[test]
+    fn too_much_is_refused_with_a_sentence() {
+        let mut program = Program::new("big");
+        (0..9).for_each(|index| {
+            program.location(&format!("x{index}"));
+        });
+        program.threads.push(Vec::new());
+        assert_eq!(program.check(), Err("big: 9 locations, and a test may have 8".to_string()));
+    }
+}

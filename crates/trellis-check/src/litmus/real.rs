@@ -1,0 +1,463 @@
+//! Litmus tests on real processes: what each node of a cluster does, given shared words and a barrier.
+//!
+//! As litmus7 does it (Alglave, Maranget, Sarkar and Sewell 2011): a batch is an array of instances of the
+//! test, each on words of its own; every thread runs its code on one instance after the other, with
+//! small random delays, and keeps what it loaded; after the batch one node compares all of it with
+//! the oracle. Between batches the layout changes: how many instances share a page, how far apart their
+//! words are, which nodes hold copies at the start.
+//!
+//! Promises: every node computes the same plan, so nothing but the words and the barrier is
+//! shared; a word carries the number of its batch and a check, so that a value of an earlier batch, half
+//! a value and a value from nowhere are all seen. It must never wait except at the barrier, whose
+//! failure ends the run with the barrier's sentence.
+//!
+//! Accesses are relaxed atomics of 64 bits (plain `mov` on x86), `swap` (`xchg`) and a sequentially
+//! consistent fence; a compiler fence keeps each at its place.
+
+use super::generate::partitions;
+use super::oracle::{Allowed, Memory, allowed};
+use super::program::{ALIEN, Code, Instruction, Operand, Outcome, Program};
+use super::random::Random;
+use super::{Failure, Kind, LitmusReport, ShapeReport};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, compiler_fence, fence};
+
+/// Most batches: a word carries its batch in 28 bits.
+pub const BATCHES_MAX: u32 = 1 << 28;
+
+/// One test on a cluster of processes. Every node must have the same.
+#[derive(Clone, Debug)]
+pub struct RealPlan {
+    /// The test.
+    pub program: Program,
+    /// The node of each thread.
+    pub placement: Vec<u8>,
+    /// The page of each location.
+    pub layout: Vec<u8>,
+    /// Nodes of the cluster; all of them come to the barrier.
+    pub nodes: u8,
+    /// Instances of the test in a batch.
+    pub instances: u32,
+    /// How many batches.
+    pub batches: u32,
+    /// Words of 8 bytes in a page.
+    pub page_words: u32,
+    /// Longest delay of a thread before it runs its code, in turns of an empty loop.
+    pub delay_max: u32,
+    /// Chooses layouts, delays and who holds copies.
+    pub seed: u64,
+}
+
+impl RealPlan {
+    /// About `runs` runs on `nodes` nodes.
+    pub fn new(program: Program, placement: Vec<u8>, layout: Vec<u8>, nodes: u8, runs: u64) -> RealPlan {
+        let instances = 64;
+        let batches = runs.div_ceil(instances.into()).clamp(1, (BATCHES_MAX - 1).into()) as u32;
+        RealPlan { program, placement, layout, nodes, instances, batches, page_words: 512, delay_max: 200, seed: 1 }
+    }
+
+    /// Whether the plan fits together; otherwise a sentence.
+    pub fn check(&self) -> Result<(), String> {
+        self.program.check()?;
+        let name = &self.program.name;
+        if self.placement.len() != self.program.threads.len() || self.layout.len() != self.program.locations.len() {
+            return Err(format!("{name}: a plan names the node of every thread and the page of every location"));
+        }
+        if self.placement.iter().any(|&node| node >= self.nodes) {
+            return Err(format!("{name}: a thread is placed on a node past the {} that there are", self.nodes));
+        }
+        if usize::from(*self.layout.iter().max().unwrap_or(&0)) >= self.program.locations.len() {
+            return Err(format!("{name}: pages are numbered from 0, and there are not more of them than locations"));
+        }
+        if self.instances == 0 || self.batches == 0 || self.batches >= BATCHES_MAX {
+            return Err(format!("{name}: a plan has at least one instance and 1 to {} batches", BATCHES_MAX - 1));
+        }
+        if (self.page_words as usize) < self.program.locations.len() {
+            return Err(format!("{name}: a page of {} words has no room for the test", self.page_words));
+        }
+        Ok(())
+    }
+
+    /// How many runs the plan makes.
+    pub fn runs(&self) -> u64 {
+        u64::from(self.instances) * u64::from(self.batches)
+    }
+
+    /// How many shared words it needs, from the start of a page on.
+    pub fn words(&self) -> usize {
+        self.finals_at(usize::from(self.nodes))
+    }
+
+    fn pages(&self) -> usize {
+        self.layout.iter().max().map_or(1, |&last| usize::from(last) + 1)
+    }
+
+    fn whole_pages(&self, words: usize) -> usize {
+        words.next_multiple_of(self.page_words as usize)
+    }
+
+    /// Where thread number `thread` leaves what it loaded.
+    fn loaded_at(&self, thread: usize) -> usize {
+        let cells = self.instances as usize * self.pages() * self.page_words as usize;
+        let all = self.program.registers.len().max(1) * self.instances as usize;
+        cells + thread * self.whole_pages(all)
+    }
+
+    /// Where node number `node` leaves what it sees at the end.
+    fn finals_at(&self, node: usize) -> usize {
+        let all = self.program.locations.len() * self.instances as usize;
+        self.loaded_at(self.program.threads.len()) + node * self.whole_pages(all)
+    }
+}
+
+/// The placements and layouts worth trying on `nodes` nodes: with `everything` all that there are, otherwise
+/// the threads as far apart as the nodes allow, and the locations each on its own page or all on one.
+pub fn arrangements(program: &Program, nodes: u8, everything: bool) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let groups = |partition: &Vec<u8>| partition.iter().max().map_or(0, |&last| usize::from(last) + 1);
+    let mut placements = partitions(program.threads.len());
+    placements.retain(|placement| groups(placement) <= usize::from(nodes));
+    let mut layouts = partitions(program.locations.len());
+    if !everything {
+        let most = placements.iter().map(groups).max().unwrap_or(1);
+        placements.retain(|placement| groups(placement) == most);
+        layouts.retain(|layout| groups(layout) == 1 || groups(layout) == program.locations.len());
+    }
+    let pairs = |placement: Vec<u8>| layouts.iter().map(move |layout| (placement.clone(), layout.clone()));
+    placements.into_iter().flat_map(pairs).collect()
+}
+
+/// What node 0 saw of one plan.
+#[derive(Clone, Debug)]
+pub struct RealReport {
+    /// How often each outcome was seen.
+    pub outcomes: BTreeMap<Outcome, u64>,
+    /// What the oracle allows.
+    pub allowed: Allowed,
+    /// The first forbidden outcomes: batch, instance, outcome.
+    pub forbidden: Vec<(u32, u32, Outcome)>,
+}
+
+/// Most forbidden outcomes of a plan that are told; all are counted.
+const FORBIDDEN_MAX: usize = 8;
+
+impl RealReport {
+    /// Runs with an outcome that is not allowed.
+    pub fn forbidden_runs(&self) -> u64 {
+        self.outcomes.iter().filter(|(outcome, _)| !self.allowed.contains(**outcome)).map(|(_, count)| count).sum()
+    }
+
+    /// Adds what was seen to a report of several plans, in which each shape has one entry.
+    pub fn add_to(&self, plan: &RealPlan, report: &mut LitmusReport) {
+        let runs: u64 = self.outcomes.values().sum();
+        report.runs += runs;
+        report.completed += runs;
+        report.forbidden += self.forbidden_runs();
+        let mut shape = ShapeReport::new(&plan.program, &self.allowed);
+        shape.runs = runs;
+        for (&outcome, &count) in &self.outcomes {
+            if let Some(place) = self.allowed.place(outcome) {
+                shape.seen[place] = true;
+            }
+            if let (Some((_, held)), Some(condition)) = (&mut shape.condition, &plan.program.condition) {
+                *held += if plan.program.holds(&condition.formula, outcome) { count } else { 0 };
+            }
+        }
+        match report.shapes.iter_mut().find(|known| known.name == shape.name) {
+            Some(known) => known.absorb_arrangement(shape),
+            None => report.shapes.push(shape),
+        }
+        for &(batch, instance, outcome) in &self.forbidden {
+            report.failures.push(Failure {
+                index: u64::from(batch) * u64::from(plan.instances) + u64::from(instance),
+                kind: Kind::Forbidden,
+                seed: plan.seed,
+                number: 0,
+                protocol: report.protocols.first().cloned().unwrap_or_default(),
+                shape: plan.program.name.clone(),
+                what: format!(
+                    "{} (batch {batch}, instance {instance}, threads on nodes {:?}, locations on pages {:?})",
+                    plan.program.outcome_text(outcome),
+                    plan.placement,
+                    plan.layout
+                ),
+            });
+        }
+    }
+}
+
+/// Runs the part of `node`. `words` is the same memory at every node, from the start of a page on;
+/// `barrier` returns once every node called it, and makes what was stored before visible to all.
+/// Node 0 returns what was seen.
+pub fn run_node(
+    plan: &RealPlan,
+    node: u8,
+    words: &[AtomicU64],
+    barrier: &mut dyn FnMut() -> Result<(), String>,
+) -> Result<Option<RealReport>, String> {
+    plan.check()?;
+    if words.len() < plan.words() {
+        let (has, needs) = (words.len(), plan.words());
+        return Err(format!("{}: the test needs {needs} shared words and was given {has}", plan.program.name));
+    }
+    let mut report = None;
+    if node == 0 {
+        let memory = Memory::Processes { placement: &plan.placement, layout: &plan.layout };
+        let allowed = allowed(&plan.program, memory)?;
+        report = Some(RealReport { outcomes: BTreeMap::new(), allowed, forbidden: Vec::new() });
+    }
+    for number in 0..plan.batches {
+        let batch = Batch::new(plan, words, number);
+        if u32::from(node) == number % u32::from(plan.nodes) {
+            batch.write_initial();
+        }
+        barrier()?;
+        batch.spread(node);
+        barrier()?;
+        batch.run_threads(node);
+        barrier()?;
+        batch.read_finals(node);
+        barrier()?;
+        if let Some(report) = &mut report {
+            batch.tally(report);
+        }
+    }
+    Ok(report)
+}
+
+/// One batch: where its words are and what its values look like.
+struct Batch<'a> {
+    plan: &'a RealPlan,
+    words: &'a [AtomicU64],
+    number: u32,
+    /// Instances that share a page, and the distance of their words.
+    share: usize,
+    stride: usize,
+}
+
+impl<'a> Batch<'a> {
+    fn new(plan: &'a RealPlan, words: &'a [AtomicU64], number: u32) -> Batch<'a> {
+        let mut random = Random::for_purpose(plan.seed, 16 + u64::from(number));
+        let locations = plan.program.locations.len();
+        let room = plan.page_words as usize / locations;
+        let share = [1, 2, 8][random.below(3) as usize].min(room);
+        let stride = [1, 8][random.below(2) as usize].min(room / share).max(1);
+        Batch { plan, words, number, share, stride }
+    }
+
+    fn random(&self, purpose: u64) -> Random {
+        Random::for_purpose(self.plan.seed ^ purpose << 32, u64::from(self.number))
+    }
+
+    fn word(&self, instance: usize, location: usize) -> &AtomicU64 {
+        let page = instance / self.share * self.plan.pages() + usize::from(self.plan.layout[location]);
+        let slot = instance % self.share * self.plan.program.locations.len() + location;
+        &self.words[page * self.plan.page_words as usize + slot * self.stride]
+    }
+
+    fn loaded(&self, thread: usize, instance: usize, register: usize) -> &AtomicU64 {
+        &self.words[self.plan.loaded_at(thread) + instance * self.plan.program.registers.len() + register]
+    }
+
+    fn last(&self, node: usize, instance: usize, location: usize) -> &AtomicU64 {
+        &self.words[self.plan.finals_at(node) + instance * self.plan.program.locations.len() + location]
+    }
+
+    /// The code, the batch, and the complement of both.
+    fn encoded(&self, code: Code) -> u64 {
+        let low = (self.number + 1) << 4 | u32::from(code);
+        u64::from(low) | u64::from(!low) << 32
+    }
+
+    fn decoded(&self, word: u64) -> Code {
+        let code = (word & 15) as Code;
+        if word == self.encoded(code) { code } else { ALIEN }
+    }
+
+    fn write_initial(&self) {
+        for instance in 0..self.plan.instances as usize {
+            for (location, &code) in self.plan.program.initial.iter().enumerate() {
+                self.word(instance, location).store(self.encoded(code), Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Random loads and stores of the initial values, so that copies and rights are where they may be.
+    fn spread(&self, node: u8) {
+        let mut random = self.random(1 + u64::from(node));
+        for instance in 0..self.plan.instances as usize {
+            for (location, &code) in self.plan.program.initial.iter().enumerate() {
+                let word = self.word(instance, location);
+                match random.below(4) {
+                    0 => word.store(self.encoded(code), Ordering::Relaxed),
+                    1 => {
+                        std::hint::black_box(word.load(Ordering::Relaxed));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Runs the threads of the test that are on `node`, and waits for them.
+    fn run_threads(&self, node: u8) {
+        let mine = self.plan.placement.iter().enumerate().filter(|&(_, &other)| other == node);
+        let mine: Vec<usize> = mine.map(|(thread, _)| thread).collect();
+        let waiting = AtomicUsize::new(mine.len());
+        std::thread::scope(|scope| {
+            for &thread in &mine {
+                let waiting = &waiting;
+                scope.spawn(move || {
+                    waiting.fetch_sub(1, Ordering::AcqRel);
+                    while waiting.load(Ordering::Acquire) > 0 {
+                        std::thread::yield_now();
+                    }
+                    self.run_thread(thread);
+                });
+            }
+        });
+    }
+
+    fn run_thread(&self, thread: usize) {
+        let mut random = self.random(0x100 + thread as u64);
+        let registers = self.plan.program.registers.len();
+        let instances = self.plan.instances as usize;
+        let start = self.plan.program.registers.iter().map(|register| self.encoded(register.initial));
+        let start: Vec<u64> = start.collect();
+        let mut loaded = start.repeat(instances);
+        for instance in 0..instances {
+            for _ in 0..random.below(self.plan.delay_max.max(1)) {
+                std::hint::spin_loop();
+            }
+            let mine = &mut loaded[instance * registers..][..registers];
+            for &instruction in &self.plan.program.threads[thread] {
+                compiler_fence(Ordering::SeqCst);
+                self.run_instruction(instruction, instance, mine);
+            }
+        }
+        for (index, &word) in loaded.iter().enumerate() {
+            self.loaded(thread, index / registers, index % registers).store(word, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    fn run_instruction(&self, instruction: Instruction, instance: usize, registers: &mut [u64]) {
+        let operand = |source, registers: &[u64]| match source {
+            Operand::Constant(code) => self.encoded(code),
+            Operand::Register(register) => registers[usize::from(register)],
+        };
+        match instruction {
+            Instruction::Load { register, location } => {
+                registers[usize::from(register)] = self.word(instance, location.into()).load(Ordering::Relaxed);
+            }
+            Instruction::Store { location, source } => {
+                self.word(instance, location.into()).store(operand(source, registers), Ordering::Relaxed);
+            }
+            Instruction::Exchange { register, location, source } => {
+                let value = operand(source, registers);
+                registers[usize::from(register)] = self.word(instance, location.into()).swap(value, Ordering::SeqCst);
+            }
+            Instruction::Fence => fence(Ordering::SeqCst),
+        }
+    }
+
+    fn read_finals(&self, node: u8) {
+        for instance in 0..self.plan.instances as usize {
+            for location in 0..self.plan.program.locations.len() {
+                let seen = self.word(instance, location).load(Ordering::Relaxed);
+                self.last(node.into(), instance, location).store(seen, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn tally(&self, report: &mut RealReport) {
+        for instance in 0..self.plan.instances as usize {
+            let outcome = self.outcome(instance);
+            *report.outcomes.entry(outcome).or_default() += 1;
+            if !report.allowed.contains(outcome) && report.forbidden.len() < FORBIDDEN_MAX {
+                report.forbidden.push((self.number, instance as u32, outcome));
+            }
+        }
+    }
+
+    fn outcome(&self, instance: usize) -> Outcome {
+        let program = &self.plan.program;
+        let mut outcome = program.start();
+        for (index, register) in program.registers.iter().enumerate() {
+            let word = self.loaded(register.thread.into(), instance, index).load(Ordering::Relaxed);
+            outcome = outcome.with(index, self.decoded(word));
+        }
+        for location in 0..program.locations.len() {
+            let seen = |node: u8| self.last(node.into(), instance, location).load(Ordering::Relaxed);
+            // After the barrier every node must see the same.
+            let first = seen(0);
+            let agreed = (1..self.plan.nodes).all(|node| seen(node) == first);
+            let code = if agreed { self.decoded(first) } else { ALIEN };
+            outcome = outcome.with(program.location_slot(location as u8), code);
+        }
+        outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::generate::shapes;
+    use super::*;
+
+    fn named(name: &str) -> Program {
+        shapes().into_iter().find(|program| program.name == name).expect("it is generated")
+    }
+
+    #[test]
+    fn every_word_of_a_batch_is_its_own_and_inside() {
+        for name in ["MP", "IRIW", "CoRR", "4.2W"] {
+            let program = named(name);
+            for (placement, layout) in arrangements(&program, 4, true) {
+                let plan = RealPlan {
+                    instances: 9,
+                    page_words: 64,
+                    ..RealPlan::new(program.clone(), placement, layout, 4, 9)
+                };
+                let words: Vec<AtomicU64> = (0..plan.words()).map(|_| AtomicU64::new(0)).collect();
+                for number in 0..6 {
+                    let batch = Batch::new(&plan, &words, number);
+                    let mut places = Vec::new();
+                    let place = |word: &AtomicU64| std::ptr::from_ref(word) as usize;
+                    for instance in 0..9 {
+                        places.extend((0..program.locations.len()).map(|l| place(batch.word(instance, l))));
+                        for thread in 0..program.threads.len() {
+                            places
+                                .extend((0..program.registers.len()).map(|r| place(batch.loaded(thread, instance, r))));
+                        }
+                        for node in 0..4 {
+                            places.extend((0..program.locations.len()).map(|l| place(batch.last(node, instance, l))));
+                        }
+                    }
+                    let count = places.len();
+                    places.sort_unstable();
+                    places.dedup();
+                    assert_eq!(places.len(), count, "{name}: two uses of one word");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_value_of_another_batch_or_half_a_value_is_alien() {
+        let plan = RealPlan::new(named("MP"), vec![0, 1], vec![0, 1], 2, 1);
+        let (this, next) = (Batch::new(&plan, &[], 4), Batch::new(&plan, &[], 5));
+        assert_eq!(
+            (0..15).map(|code| this.decoded(this.encoded(code))).collect::<Vec<_>>(),
+            (0..15).collect::<Vec<_>>()
+        );
+        assert_eq!(next.decoded(this.encoded(1)), ALIEN);
+        let torn = this.encoded(0) & 0xFFFF_FFFF | this.encoded(1) & !0xFFFF_FFFF;
+        assert_eq!((this.decoded(torn), this.decoded(0)), (ALIEN, ALIEN));
+    }
+
+    #[test]
+    fn arrangements_put_threads_as_far_apart_as_there_are_nodes() {
+        assert_eq!(arrangements(&named("MP"), 2, false), [(vec![0, 1], vec![0, 0]), (vec![0, 1], vec![0, 1])]);
+        assert!(arrangements(&named("IRIW"), 2, false).iter().all(|(placement, _)| placement.contains(&1)));
+        assert_eq!(arrangements(&named("IRIW"), 4, true).len(), 15 * 2);
+    }
+}

@@ -1,0 +1,474 @@
+//! One simulated run after another: copies are spread, threads run, somebody reads the end.
+//!
+//! Promises: what happens next is drawn from the seed of the block alone. It must never choose what cannot
+//! happen: a thread that was not woken, a page whose thread is about to look (unless the runtime's bound passed).
+
+use super::Kind;
+use super::cluster::{Activity, Cluster, NODES_MAX, Node, PAGES_MAX, Thread, members};
+use super::program::{Code, Instruction, OBSERVED_MAX, Operand, Outcome, Program};
+use super::random::Random;
+use super::simulate::{Run, Series};
+use crate::intern::guarded;
+use trellis_protocol::coherence::{Geometry, Protocol};
+use trellis_protocol::homes::{Home, Manager};
+use trellis_protocol::{NodeId, PageIndex, PageRange};
+
+/// The ways in which a run chooses what happens next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Schedule {
+    /// Anything that can happen, equally likely.
+    Uniform,
+    /// What has the highest priority; now and then the chosen one falls behind everything else
+    /// (after PCT: Burckhardt, Kothari, Musuvathi and Nagarakatte 2010).
+    Priorities,
+    /// As before, and messages to one node all have the priority of that node.
+    Receivers,
+}
+
+/// What can happen next.
+#[derive(Clone, Copy)]
+enum Action {
+    Deliver(usize),
+    Thread(usize),
+    Resume(u8, u8),
+    Fire(usize),
+}
+
+pub(super) struct Simulator<'a, N, F> {
+    series: &'a Series<'a>,
+    start: F,
+    /// Fresh nodes, by protocol, number of nodes, pages and manager.
+    fresh: Vec<Option<Vec<N>>>,
+    pub(super) cluster: Cluster<N>,
+    random: Random,
+    schedule: Schedule,
+    /// What falls behind gets a priority below all that were given before.
+    lowest: u32,
+    receivers: [u32; NODES_MAX],
+    impatience: u8,
+    late_faults: bool,
+    pub(super) steps: u64,
+    steps_left: u32,
+    program: usize,
+    placement: usize,
+    layout: usize,
+    /// The last run left a cluster with which the next can go on.
+    is_sound: bool,
+    so_far: Outcome,
+    /// What the thread that is no thread of the program does: spreads copies, reads the end.
+    errand: Option<(u8, Option<Code>)>,
+}
+
+/// Priorities that were drawn are above those of what fell behind.
+const DRAWN: u32 = 1 << 31;
+
+/// The slot of an outcome that no program uses: what an errand saw.
+const ERRAND: usize = OBSERVED_MAX;
+
+impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
+    pub(super) fn new(series: &'a Series<'a>, start: F) -> Simulator<'a, N, F> {
+        Simulator {
+            series,
+            start,
+            fresh: Vec::new(),
+            cluster: Cluster::new(),
+            random: Random::new(0),
+            schedule: Schedule::Uniform,
+            lowest: DRAWN,
+            receivers: [0; NODES_MAX],
+            impatience: 0,
+            late_faults: false,
+            steps: 0,
+            steps_left: 0,
+            program: 0,
+            placement: 0,
+            layout: 0,
+            is_sound: false,
+            so_far: Outcome::default(),
+            errand: None,
+        }
+    }
+
+    /// One run; a failed assertion of the protocol is a failure too.
+    pub(super) fn guarded_run(&mut self, run: &Run) -> Result<Outcome, (Kind, String)> {
+        let end = guarded(|| self.run(run)).unwrap_or_else(|what| Err((Kind::Broken, what)));
+        // A cluster in which something went wrong would only repeat it.
+        self.is_sound = end.is_ok();
+        end
+    }
+
+    /// One run from the state that the run before left to its outcome.
+    fn run(&mut self, run: &Run) -> Result<Outcome, (Kind, String)> {
+        let series = self.series;
+        let prepared = &series.programs[run.program];
+        let program = &prepared.program;
+        self.program = run.program;
+        if run.number == 0 {
+            self.random = Random::for_purpose(run.seed, 3);
+            self.placement = self.draw_one(prepared.placements.len());
+            self.layout = self.draw_one(prepared.layouts.len());
+        }
+        let is_fresh = run.number == 0 || !self.is_sound;
+        self.is_sound = false;
+        let placement = &prepared.placements[self.placement];
+        if is_fresh {
+            self.make_cluster(run.protocol, placement, &prepared.layouts[self.layout]);
+        } else {
+            self.cluster.rewrite(&program.initial);
+        }
+        self.place_threads(placement, &prepared.layouts[self.layout]);
+        self.so_far = program.start();
+        self.steps_left = series.options.steps_max;
+        self.spread_copies(program, is_fresh)?;
+        self.cluster.tell(|_| "the threads start".to_string());
+        for (thread, code) in program.threads.iter().enumerate() {
+            self.cluster.turn(thread, if code.is_empty() { Activity::Done } else { Activity::Ready });
+        }
+        self.go_on()?;
+        self.cluster.tell(|_| "the threads are done".to_string());
+        let reader = self.random.below(self.cluster.nodes.len() as u32) as u8;
+        for location in 0..program.locations.len() as u8 {
+            let code = self.send_errand(reader, location, None)?;
+            self.so_far = self.so_far.with(program.location_slot(location), code);
+        }
+        Ok(self.so_far.with(ERRAND, 0))
+    }
+
+    /// Half of the time the last, where everything is on its own.
+    fn draw_one(&mut self, count: usize) -> usize {
+        if self.random.once_in(2) { count - 1 } else { self.random.below(count as u32) as usize }
+    }
+
+    /// Makes a cluster in which nobody holds anything.
+    fn make_cluster(&mut self, protocol: usize, placement: &[u8], layout: &[u8]) {
+        let groups = placement.iter().max().map_or(1, |&last| last + 1);
+        let idle = u8::from(groups < self.series.options.nodes_max && self.random.once_in(2));
+        let nodes = groups + idle;
+        let manager = self.random.below(nodes.into()) as u8;
+        let pages = layout.iter().max().map_or(1, |&last| last + 1);
+        let fresh = self.fresh_nodes(protocol, nodes, pages, manager);
+        let start = self.fresh[fresh].as_deref().expect("it was just made");
+        self.cluster.reset(start, layout, pages, self.series.options.checks_contract);
+        self.cluster.tell(|_| format!("{nodes} nodes, manager {manager}"));
+    }
+
+    /// Puts the threads, not yet started, on nodes of the cluster, and chooses how the run goes.
+    fn place_threads(&mut self, placement: &[u8], layout: &[u8]) {
+        let nodes = self.cluster.nodes.len() as u8;
+        self.schedule = [Schedule::Uniform, Schedule::Uniform, Schedule::Priorities, Schedule::Receivers]
+            [self.random.below(4) as usize];
+        self.lowest = DRAWN;
+        self.receivers = [0; NODES_MAX].map(|_| DRAWN | self.random.draw() as u32);
+        self.impatience = u8::from(self.random.once_in(4));
+        self.late_faults = self.random.once_in(2);
+        self.cluster.clear_threads();
+        // Which group is on which node: turned, so that the manager is sometimes one of them.
+        let turn = self.random.below(nodes.into()) as u8;
+        for &group in placement {
+            self.add_thread((group + turn) % nodes);
+        }
+        self.add_thread(0);
+        self.cluster.tell(|cluster| {
+            let on: Vec<String> = cluster.threads[..placement.len()].iter().map(|t| t.node.to_string()).collect();
+            let pages: Vec<String> = layout.iter().map(u8::to_string).collect();
+            format!("threads on nodes {}; locations on pages {}", on.join(" "), pages.join(" "))
+        });
+        self.cluster.tell(Cluster::situation);
+    }
+
+    fn add_thread(&mut self, node: u8) {
+        let priority = DRAWN | self.random.draw() as u32;
+        self.cluster.threads.push(Thread { node, priority, activity: Activity::Done, ..Thread::default() });
+    }
+
+    fn fresh_nodes(&mut self, protocol: usize, nodes: u8, pages: u8, manager: u8) -> usize {
+        let sizes = NODES_MAX * PAGES_MAX * NODES_MAX;
+        let place = (usize::from(nodes) - 1) * PAGES_MAX + usize::from(pages) - 1;
+        let index = protocol * sizes + place * NODES_MAX + usize::from(manager);
+        if self.fresh.len() <= index {
+            self.fresh.resize_with(index + 1, || None);
+        }
+        if self.fresh[index].is_none() {
+            let home = Home::Manager(Manager(NodeId(manager.into())));
+            let geometry = |me: u8| Geometry {
+                me: NodeId(me.into()),
+                nodes: nodes.into(),
+                founders: nodes.into(),
+                pages: pages.into(),
+                shard: 0,
+                shards: 1,
+                home,
+            };
+            let start = |me| (self.start)(self.series.protocols[protocol], geometry(me));
+            self.fresh[index] = Some((0..nodes).map(start).collect());
+        }
+        index
+    }
+
+    /// Random loads, and stores of the initial values, by random nodes, through the protocol.
+    fn spread_copies(&mut self, program: &Program, is_fresh: bool) -> Result<(), (Kind, String)> {
+        let (nodes, locations) = (self.cluster.nodes.len() as u32, program.locations.len() as u32);
+        for (location, &initial) in program.initial.iter().enumerate() {
+            if is_fresh && initial != 0 {
+                let node = self.random.below(nodes) as u8;
+                self.send_errand(node, location as u8, Some(initial))?;
+            }
+        }
+        let most = if is_fresh { 2 * locations } else { locations.div_ceil(2) };
+        for _ in 0..self.random.below(most + 1) {
+            let (node, location) = (self.random.below(nodes) as u8, self.random.below(locations) as u8);
+            let stores = self.random.once_in(2);
+            let value = stores.then_some(program.initial[usize::from(location)]);
+            self.send_errand(node, location, value)?;
+        }
+        Ok(())
+    }
+
+    /// One access by the thread that is no thread of the program.
+    fn send_errand(&mut self, node: u8, location: u8, value: Option<Code>) -> Result<Code, (Kind, String)> {
+        self.errand = Some((location, value));
+        let index = self.cluster.threads.len() - 1;
+        self.cluster.threads[index].node = node;
+        self.cluster.turn(index, Activity::Ready);
+        // A page that is here already costs no schedule.
+        self.try_instruction(index);
+        self.go_on()?;
+        Ok(self.so_far.get(ERRAND))
+    }
+
+    /// Lets things happen until every thread is done.
+    fn go_on(&mut self) -> Result<(), (Kind, String)> {
+        while self.cluster.unfinished != 0 {
+            if let Some(what) = self.cluster.problem.take() {
+                return Err((Kind::Broken, what));
+            }
+            let Some(action) = self.choose() else {
+                return Err((Kind::Stuck, self.waiting_text()));
+            };
+            if self.steps_left == 0 {
+                let steps = self.series.options.steps_max;
+                return Err((Kind::Stuck, format!("{} after {steps} steps", self.waiting_text())));
+            }
+            self.steps_left -= 1;
+            self.steps += 1;
+            self.cluster.now += 50 + (self.random.draw() & 1023);
+            self.act(action);
+        }
+        match self.cluster.problem.take() {
+            Some(what) => Err((Kind::Broken, what)),
+            None => Ok(()),
+        }
+    }
+
+    fn waiting_text(&self) -> String {
+        let waiting = self.cluster.threads.iter().filter(|thread| thread.activity != Activity::Done);
+        let waiting: Vec<String> =
+            waiting.map(|thread| format!("a thread of node {} waits for page {}", thread.node, thread.page)).collect();
+        waiting.join(", ")
+    }
+
+    fn act(&mut self, action: Action) {
+        let Simulator { random, cluster, .. } = self;
+        let draw = &mut || DRAWN | random.draw() as u32;
+        match action {
+            Action::Deliver(index) => cluster.deliver(index, draw),
+            Action::Resume(node, page) => cluster.resume(node, page, draw),
+            Action::Fire(index) => cluster.fire(index, draw),
+            Action::Thread(thread) => match cluster.threads[thread].activity {
+                Activity::Faulted => self.report_fault(thread),
+                Activity::Woken => {
+                    let Thread { node, page, .. } = cluster.threads[thread];
+                    // A runtime may say at once that the thread ran on; it owes that only after a hold.
+                    if random.once_in(4) {
+                        cluster.owe(node, page);
+                    }
+                    self.try_instruction(thread);
+                }
+                _ => self.try_instruction(thread),
+            },
+        }
+    }
+
+    fn report_fault(&mut self, thread: usize) {
+        let page = PageIndex(self.cluster.threads[thread].page.into());
+        let wide = self.random.once_in(4);
+        let wish = if wide { PageRange::around(page, 0, self.cluster.pages.into()) } else { PageRange::one(page) };
+        let Simulator { random, cluster, .. } = self;
+        cluster.report_fault(thread, wish, &mut || DRAWN | random.draw() as u32);
+    }
+
+    /// A thread tries its next instruction: it goes on, or faults.
+    fn try_instruction(&mut self, thread: usize) {
+        let series = self.series;
+        let program = &series.programs[self.program].program;
+        let Thread { node, next, .. } = self.cluster.threads[thread];
+        let instruction = match (program.threads.get(thread), self.errand) {
+            (Some(code), _) => code[usize::from(next)],
+            (None, Some((location, value))) => errand_instruction(location, value),
+            (None, None) => unreachable!("the thread without code runs errands only"),
+        };
+        let Some((location, write)) = instruction.access() else { return self.advance(thread, instruction) };
+        let page = series.programs[self.program].layouts[self.layout][usize::from(location)];
+        let seen = match instruction {
+            Instruction::Load { .. } => self.cluster.load(node, page, location),
+            Instruction::Store { source, .. } | Instruction::Exchange { source, .. } => {
+                self.cluster.swap(node, page, location, Program::operand(source, self.so_far))
+            }
+            Instruction::Fence => None,
+        };
+        let Some(seen) = seen else { return self.fault(thread, page, write) };
+        if let Some(register) = instruction.target() {
+            self.so_far = self.so_far.with(register.into(), seen);
+        }
+        self.advance(thread, instruction);
+    }
+
+    fn fault(&mut self, thread: usize, page: u8, write: bool) {
+        let asks_write = write || self.random.once_in(16);
+        let state = &mut self.cluster.threads[thread];
+        (state.page, state.asks_write) = (page, asks_write);
+        self.cluster.turn(thread, Activity::Faulted);
+        if !self.late_faults || self.random.once_in(2) {
+            self.report_fault(thread);
+        }
+    }
+
+    fn advance(&mut self, thread: usize, instruction: Instruction) {
+        let series = self.series;
+        let program = &series.programs[self.program].program;
+        let so_far = self.so_far;
+        self.cluster.tell(|cluster| tell_instruction(cluster, program, thread, instruction, so_far));
+        let state = &mut self.cluster.threads[thread];
+        state.next += 1;
+        let is_over = program.threads.get(thread).is_none_or(|code| code.len() <= usize::from(state.next));
+        self.cluster.turn(thread, if is_over { Activity::Done } else { Activity::Ready });
+    }
+
+    fn choose(&mut self) -> Option<Action> {
+        match self.schedule {
+            Schedule::Uniform => self.choose_any(),
+            _ => self.choose_first(),
+        }
+    }
+
+    /// Pages of `node` for which somebody may say now that their thread ran on.
+    fn resumable(&mut self, node: u8) -> u8 {
+        let (open, looking) = self.cluster.open_pages(node);
+        // The runtime's bound may pass before the thread ran.
+        if looking != 0 && self.impatience > 0 && self.random.once_in(8) {
+            self.impatience -= 1;
+            return open;
+        }
+        open & !looking
+    }
+
+    fn choose_any(&mut self) -> Option<Action> {
+        let mut pages = 0u128;
+        for node in members(self.cluster.open) {
+            pages |= u128::from(self.resumable(node)) << (8 * node);
+        }
+        let messages = self.cluster.messages.len() as u32;
+        let threads = self.cluster.runnable.count_ones();
+        let resumes = pages.count_ones();
+        let total = messages + threads + resumes + self.cluster.alarms.len() as u32;
+        if total == 0 {
+            return None;
+        }
+        let mut at = self.random.below(total);
+        if at < messages {
+            return Some(Action::Deliver(at as usize));
+        }
+        at -= messages;
+        if at < threads {
+            return { members(self.cluster.runnable) }.nth(at as usize).map(|thread| Action::Thread(thread.into()));
+        }
+        at -= threads;
+        if at >= resumes {
+            return Some(Action::Fire((at - resumes) as usize));
+        }
+        (0..at).for_each(|_| pages &= pages - 1);
+        let place = pages.trailing_zeros() as u8;
+        Some(Action::Resume(place / 8, place % 8))
+    }
+
+    /// What has the highest priority.
+    fn choose_first(&mut self) -> Option<Action> {
+        let mut best: Option<(u32, Action)> = None;
+        let mut offer = |priority: u32, action| {
+            if best.is_none_or(|(most, _)| priority > most) {
+                best = Some((priority, action));
+            }
+        };
+        let by_receiver = self.schedule == Schedule::Receivers;
+        for (index, envelope) in self.cluster.messages.iter().enumerate() {
+            let is_behind = envelope.priority < DRAWN;
+            let of_receiver = by_receiver && !is_behind;
+            offer(
+                if of_receiver { self.receivers[usize::from(envelope.to)] } else { envelope.priority },
+                Action::Deliver(index),
+            );
+        }
+        for index in members(self.cluster.runnable).map(usize::from) {
+            offer(self.cluster.threads[index].priority, Action::Thread(index));
+        }
+        for (index, alarm) in self.cluster.alarms.iter().enumerate() {
+            offer(self.receivers[usize::from(alarm.node)] / 2, Action::Fire(index));
+        }
+        for node in members(self.cluster.open) {
+            let (open, looking) = self.cluster.open_pages(node);
+            let pages = members((open & !looking).into());
+            pages.for_each(|page| offer(self.receivers[usize::from(node)], Action::Resume(node, page)));
+        }
+        let (_, action) = best?;
+        if self.random.once_in(8) {
+            self.fall_behind(action);
+            return self.choose_any();
+        }
+        Some(action)
+    }
+
+    fn fall_behind(&mut self, action: Action) {
+        self.lowest -= 1;
+        match action {
+            Action::Deliver(index) => self.cluster.messages[index].priority = self.lowest,
+            Action::Thread(index) => self.cluster.threads[index].priority = self.lowest,
+            Action::Resume(node, _) => self.receivers[usize::from(node)] = self.lowest,
+            Action::Fire(_) => {}
+        }
+    }
+}
+
+fn errand_instruction(location: u8, value: Option<Code>) -> Instruction {
+    let register = ERRAND as u8;
+    match value {
+        Some(code) => Instruction::Store { location, source: Operand::Constant(code) },
+        None => Instruction::Load { register, location },
+    }
+}
+
+fn tell_instruction<N>(
+    cluster: &Cluster<N>,
+    program: &Program,
+    thread: usize,
+    instruction: Instruction,
+    so_far: Outcome,
+) -> String {
+    let node = cluster.threads[thread].node;
+    let value = |code: Code| program.values.get(usize::from(code)).map_or("never-written".into(), i64::to_string);
+    if thread < program.threads.len() {
+        let text = program.instruction_text(instruction);
+        let seen = instruction.target().map(|register| format!(" -> {}", value(so_far.get(register.into()))));
+        return format!("P{thread} on node {node}: {text}{}", seen.unwrap_or_default());
+    }
+    match instruction {
+        Instruction::Store { location, source } => {
+            let code = Program::operand(source, so_far);
+            format!("before: node {node} stores {} to {}", value(code), program.locations[usize::from(location)])
+        }
+        Instruction::Load { register, location } => {
+            let code = value(so_far.get(register.into()));
+            format!("meanwhile: node {node} loads {} -> {code}", program.locations[usize::from(location)])
+        }
+        other => format!("node {node}: {other:?}"),
+    }
+}

@@ -1,0 +1,170 @@
+//! How large a cluster is and what may happen in it.
+//!
+//! Promises: two instances that differ are described differently. It must never allow what a runtime cannot do.
+
+use super::{Node, Pages};
+use trellis_protocol::NodeId;
+use trellis_protocol::coherence::{Geometry, Protocol, Ranges, Running};
+use trellis_protocol::homes::{Home, Manager};
+
+/// Which neighbours a request wishes for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wishes {
+    /// The page alone.
+    Narrow,
+    /// Every page of the instance that is in the same chunk.
+    Wide,
+    /// Either, as the thread chooses.
+    Both,
+}
+
+/// What threads do with locks of pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Locks {
+    /// Nothing.
+    None,
+    /// They lock, change what they locked, and unlock.
+    Kept,
+    /// The same, with locks that end by themselves after some time.
+    Timed,
+    /// Like [`Locks::Kept`], but a thread may stop waiting for its lock.
+    GivenUp,
+}
+
+/// The size of a cluster and what may happen in it.
+#[derive(Clone, Debug)]
+pub struct Instance {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// Who manages which page.
+    pub home: Home,
+    /// Number of nodes.
+    pub nodes: u16,
+    /// The pages that are used, ascending; the region ends with the last.
+    pub pages: Vec<u32>,
+    /// Threads of each node.
+    pub threads: u8,
+    /// Loads, stores and locked changes of each thread.
+    pub operations: u8,
+    /// What requests wish for.
+    pub wishes: Wishes,
+    /// Announcements ([`trellis_protocol::coherence::Input::Prefetch`]) that each node may make, at any time.
+    pub prefetches: u8,
+    /// A fault reaches the protocol some time after the access that caused it.
+    pub late_faults: bool,
+    /// How often each node may say [`trellis_protocol::coherence::Input::Resumed`] before the thread ran on. Bounded,
+    /// because two nodes that never let each other run could do so for ever.
+    pub impatience: u8,
+    /// How often each node may ask again for a locked page while other things go on; besides, it does so when nothing
+    /// else can go on. Bounded, because a node could ask for ever while the lock's holder never runs.
+    pub spins: u8,
+    /// A load may ask for the right to store.
+    pub eager: bool,
+    /// Whether pages are locked; only with a protocol that can.
+    pub locks: Locks,
+    /// The last node leaves some time after its operations: it is no founder, and node 0 takes its pages over.
+    pub leaver: bool,
+    /// When all threads are done, every page is given another protocol and the threads do as much once more.
+    pub change: Option<Protocol>,
+    /// A thread that waits must not see others get the right to store to what it waits for more often than this.
+    pub overtaken_max: Option<u8>,
+    /// Compare what the protocol thinks that a view allows with what the effects made of it.
+    pub paired: bool,
+}
+
+impl Instance {
+    /// One thread per node and nothing special, managed by node 0.
+    pub fn new(protocol: Protocol, nodes: u16, pages: u32, operations: u8) -> Instance {
+        Instance {
+            protocol,
+            home: Home::Manager(Manager(NodeId(0))),
+            nodes,
+            pages: (0..pages).collect(),
+            threads: 1,
+            operations,
+            wishes: Wishes::Narrow,
+            prefetches: 0,
+            late_faults: false,
+            impatience: 0,
+            spins: 0,
+            eager: false,
+            locks: Locks::None,
+            leaver: false,
+            change: None,
+            overtaken_max: None,
+            paired: true,
+        }
+    }
+
+    /// The model of this instance with the real protocol at every node.
+    pub fn model(&self) -> Pages<Running> {
+        assert!(self.change.is_none(), "a protocol that is changed is one of `Ranges`");
+        let protocol = self.protocol;
+        self.model_of(|geometry| protocol.start(geometry))
+    }
+
+    /// The model of this instance with the choice of a protocol for each page at every node, as a runtime has it.
+    pub fn model_of_ranges(&self) -> Pages<Ranges> {
+        let protocol = self.protocol;
+        self.model_of(|geometry| Ranges::new(protocol, geometry))
+    }
+
+    /// The model of this instance with `start` in place of the real protocol.
+    pub fn model_of<N: Node>(&self, start: impl Fn(Geometry) -> N) -> Pages<N> {
+        Pages::new(self.clone(), start)
+    }
+
+    /// How often a thread may be overtaken: each thread of the cluster once while its request travels, and once more
+    /// while it waits behind those that came before.
+    pub fn overtaken_bound(&self) -> u8 {
+        (2 * self.nodes * u16::from(self.threads)).min(255) as u8
+    }
+
+    /// What makes this instance different from others, in a few words.
+    pub fn describe(&self) -> String {
+        let mut text = format!(
+            "{} {} nodes={} pages={} operations={} threads={} wishes={}",
+            self.protocol,
+            self.home.name(),
+            self.nodes,
+            self.pages.len(),
+            self.operations,
+            self.threads,
+            match self.wishes {
+                Wishes::Narrow => "narrow",
+                Wishes::Wide => "wide",
+                Wishes::Both => "both",
+            },
+        );
+        if let Home::Manager(Manager(manager)) = self.home {
+            text += &format!(" manager={}", manager.0);
+        }
+        let counts = [(" prefetches", self.prefetches), (" impatience", self.impatience), (" spins", self.spins)];
+        text.extend(counts.into_iter().filter(|(_, count)| *count > 0).map(|(word, count)| format!("{word}={count}")));
+        text += match self.locks {
+            Locks::None => "",
+            Locks::Kept => " locks=kept",
+            Locks::Timed => " locks=timed",
+            Locks::GivenUp => " locks=given-up",
+        };
+        if let Some(changed) = self.change {
+            text += &format!(" change={changed}");
+        }
+        if let Some(bound) = self.overtaken_max {
+            text += &format!(" overtaken-max={bound}");
+        }
+        let extras = [(self.late_faults, " late-faults"), (self.eager, " eager"), (self.leaver, " leaver")];
+        text.extend(extras.into_iter().filter(|(on, _)| *on).map(|(_, word)| word));
+        text
+    }
+
+    /// Whether there may be alarms.
+    pub(super) fn has_layers(&self) -> bool {
+        self.protocol.layers().next().is_some() || self.change.is_some_and(|changed| changed.layers().next().is_some())
+    }
+
+    /// Nodes that are there to the end.
+    pub(super) fn founders(&self) -> u16 {
+        self.nodes - u16::from(self.leaver)
+    }
+}

@@ -1,0 +1,142 @@
+//! What the delay layer is worth, and what it costs where it is in the way.
+//!
+//! Three programs on one page, each with every threshold and without the layer:
+//!
+//! * *writers*: every node stores all the time. Without a delay the page travels for nearly every store.
+//! * *turns*: the nodes hand the page on in a circle; who waits loads until it is its turn. Nothing is gained by
+//!   keeping the page, so a threshold can only harm.
+//! * *exchanges*: the same, but who waits stores all the time, as on a test-and-set lock. To the layer this looks
+//!   exactly like the writers: it is the worst that can be done to it.
+//!
+//! Promises: every row comes from the real layer in the simulator, with all checks on.
+
+use super::calm;
+use crate::simulate::{Faults, Layout, Outcome, Pattern, Scenario, Seed, Verdict, Wires, run_until};
+use trellis_protocol::coherence::Protocol;
+use trellis_protocol::coherence::choices::{Layer, Threshold};
+use trellis_protocol::homes::{Home, Manager};
+use trellis_protocol::{Nanoseconds, NodeId};
+
+/// More than any thread does in the time it has.
+const OPERATIONS: u32 = u32::MAX / 2;
+
+/// What is varied.
+#[derive(Clone, Debug)]
+pub struct DelayStudy {
+    /// Round which protocol.
+    pub base: Protocol,
+    /// Numbers of nodes.
+    pub nodes: Vec<u16>,
+    /// Fixed thresholds in microseconds; none, and the adaptive one, are always tried.
+    pub fixed_microseconds: Vec<u32>,
+    /// From node to node.
+    pub latency_ns: Nanoseconds,
+    /// For how long each program runs, in simulated time.
+    pub span_ns: Nanoseconds,
+}
+
+impl Default for DelayStudy {
+    fn default() -> DelayStudy {
+        DelayStudy {
+            base: Protocol::DYNAMIC,
+            nodes: vec![2, 4, 8],
+            fixed_microseconds: vec![100, 1_000, 5_000],
+            latency_ns: 25_000,
+            span_ns: 100_000_000,
+        }
+    }
+}
+
+/// One threshold on one number of nodes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DelayRow {
+    /// The layer; `None` for the protocol alone.
+    pub threshold: Option<Threshold>,
+    /// Number of nodes.
+    pub nodes: u16,
+    /// *Writers*: stores for each time that the page travelled.
+    pub stores_per_transfer: f64,
+    /// *Writers*: the longest that a store waited.
+    pub longest_wait_microseconds: f64,
+    /// *Turns*: what a turn takes.
+    pub turn_microseconds: f64,
+    /// *Turns*: how much longer than without the layer.
+    pub turn_slowdown: f64,
+    /// *Exchanges*: what a turn takes.
+    pub exchange_microseconds: f64,
+    /// *Exchanges*: how much longer than without the layer.
+    pub exchange_slowdown: f64,
+}
+
+/// Runs every program with every threshold.
+///
+/// # Errors
+///
+/// A sentence about a rule that was broken.
+pub fn delay_study(study: &DelayStudy) -> Result<Vec<DelayRow>, String> {
+    let fixed = study.fixed_microseconds.iter().map(|&microseconds| Some(Threshold::Fixed(microseconds)));
+    let thresholds: Vec<Option<Threshold>> =
+        [None].into_iter().chain(fixed).chain([Some(Threshold::Adaptive)]).collect();
+    let mut rows: Vec<DelayRow> = Vec::new();
+    for &nodes in &study.nodes {
+        // What a turn takes without the layer, which comes first.
+        let (mut plain_turn, mut plain_exchange) = (0.0, 0.0);
+        for &threshold in &thresholds {
+            let writers = program(study, threshold, nodes, Pattern::Writers)?;
+            let turn = microseconds_per_turn(study, &program(study, threshold, nodes, Pattern::Turns)?);
+            let exchange = microseconds_per_turn(study, &program(study, threshold, nodes, Pattern::Exchanges)?);
+            if threshold.is_none() {
+                (plain_turn, plain_exchange) = (turn, exchange);
+            }
+            rows.push(DelayRow {
+                threshold,
+                nodes,
+                stores_per_transfer: writers.tally.stores as f64 / writers.tally.pages_sent.max(1) as f64,
+                longest_wait_microseconds: writers.tally.wait_ns_max as f64 / 1e3,
+                turn_microseconds: turn,
+                turn_slowdown: turn / plain_turn,
+                exchange_microseconds: exchange,
+                exchange_slowdown: exchange / plain_exchange,
+            });
+        }
+    }
+    Ok(rows)
+}
+
+fn microseconds_per_turn(study: &DelayStudy, outcome: &Outcome) -> f64 {
+    study.span_ns as f64 / 1e3 / outcome.tally.turns.max(1) as f64
+}
+
+fn program(study: &DelayStudy, threshold: Option<Threshold>, nodes: u16, pattern: Pattern) -> Result<Outcome, String> {
+    let layered = threshold.map_or(Some(study.base), |threshold| study.base.within(Layer::Delay(threshold)));
+    let protocol = layered.ok_or_else(|| format!("{} has a delay layer already", study.base))?;
+    let scenario = Scenario {
+        seed: Seed { protocol: Some(protocol), number: 1 },
+        protocol,
+        home: Home::Manager(Manager(NodeId(0))),
+        coordinator: 0,
+        founders: nodes,
+        joiners: 0,
+        layout: Layout { chunks: 1, pages_of_chunk: 1 },
+        threads: 1,
+        operations: OPERATIONS,
+        pattern,
+        write_percent: 100,
+        manners: calm(),
+        wires: Wires {
+            latency_ns: study.latency_ns,
+            spread_ns: 0,
+            jitter_ns: 0,
+            bytes_per_second: 1_250_000_000,
+            page_bytes: 4096,
+        },
+        faults: Faults::default(),
+        datagrams: false,
+        heal_at: 0,
+    };
+    let outcome = run_until(scenario, study.span_ns);
+    match &outcome.verdict {
+        Verdict::Passed => Ok(outcome),
+        Verdict::Broken(what) => Err(format!("{protocol} on {nodes} nodes, {pattern:?}: {what}")),
+    }
+}

@@ -1,0 +1,226 @@
+//! How protocols and synchronisation scale: the simulator on 2 to 1,024 nodes.
+//!
+//! Promises: the same options give the same rows, on every machine; every check of the [simulator](crate::simulate) is
+//! on; what cannot be run is an error, never a missing row. It must never report a real time as a simulated one.
+
+mod delay;
+
+pub use delay::{DelayRow, DelayStudy, delay_study};
+
+use crate::simulate::{Faults, Layout, Manners, Outcome, Pattern, Real, Scenario, Seed, Verdict, Wires, run};
+use std::fmt;
+use trellis_protocol::Nanoseconds;
+use trellis_protocol::NodeId;
+use trellis_protocol::coherence::Protocol;
+use trellis_protocol::homes::{Home, Interleaved, Manager};
+
+/// Most nodes of a row.
+pub const NODES_MAX: u16 = 1024;
+/// Most nodes that answer for pages.
+const HOMES_MAX: u16 = 16;
+/// Pages of each home.
+const PAGES_OF_HOME: u32 = 4;
+
+/// What the nodes do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Workload {
+    /// Loads, and some stores, to any page.
+    Uniform,
+    /// The same to one page.
+    Hot,
+    /// Barriers of all nodes; an operation is one barrier.
+    Barrier,
+    /// One lock, taken and given back.
+    Lock,
+}
+
+impl Workload {
+    /// Every choice.
+    pub const ALL: [Workload; 4] = [Workload::Uniform, Workload::Hot, Workload::Barrier, Workload::Lock];
+
+    /// Whether the protocol of the pages makes a difference.
+    pub fn is_about_pages(self) -> bool {
+        matches!(self, Workload::Uniform | Workload::Hot)
+    }
+}
+
+impl fmt::Display for Workload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Workload::Uniform => "uniform",
+            Workload::Hot => "hot",
+            Workload::Barrier => "barrier",
+            Workload::Lock => "lock",
+        })
+    }
+}
+
+/// What is varied, and what stays.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Numbers of nodes, each at least 2 and at most [`NODES_MAX`].
+    pub nodes: Vec<u16>,
+    /// The protocols, for the workloads that touch pages.
+    pub protocols: Vec<Protocol>,
+    /// The workloads.
+    pub workloads: Vec<Workload>,
+    /// Operations of all nodes together.
+    pub operations: u32,
+    /// Which share of the accesses are stores.
+    pub write_percent: u8,
+    /// From node to node.
+    pub latency_ns: Nanoseconds,
+    /// What a node can send.
+    pub bytes_per_second: u64,
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// Decides the programs.
+    pub seed: u64,
+}
+
+impl Default for Options {
+    /// 2 to 1,024 nodes in powers of two, every protocol, ten thousand operations, a tenth of them stores, on a network
+    /// of 10 Gbit/s with 25 us from node to node.
+    fn default() -> Options {
+        Options {
+            nodes: (1..=10).map(|power| 1 << power).collect(),
+            protocols: Protocol::all(),
+            workloads: Workload::ALL.to_vec(),
+            operations: 10_000,
+            write_percent: 10,
+            latency_ns: 25_000,
+            bytes_per_second: 1_250_000_000,
+            page_bytes: 4096,
+            seed: 1,
+        }
+    }
+}
+
+/// What one cluster of a size costs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScaleRow {
+    /// `None` where the protocol makes no difference.
+    pub protocol: Option<Protocol>,
+    /// What the nodes did.
+    pub workload: Workload,
+    /// How many there were.
+    pub nodes: u16,
+    /// Operations that were done, by all nodes together; for barriers, those that all nodes went through.
+    pub operations: u64,
+    /// Messages.
+    pub messages_per_operation: f64,
+    /// Their bytes, with headers.
+    pub bytes_per_operation: f64,
+    /// What an operation takes at the node that does it, in simulated time.
+    pub simulated_microseconds_per_operation: f64,
+    /// Steps of protocols that the simulation took.
+    pub steps: u64,
+}
+
+/// Runs every combination, the smaller clusters first; tells `progress` of each row.
+///
+/// # Errors
+///
+/// A sentence about a number of nodes that cannot be, or about a rule that was broken, with the seed.
+pub fn scale(options: &Options, progress: &mut dyn FnMut(&ScaleRow)) -> Result<Vec<ScaleRow>, String> {
+    if let Some(nodes) = options.nodes.iter().find(|nodes| !(2..=NODES_MAX).contains(nodes)) {
+        return Err(format!("{nodes} nodes cannot be simulated; choose 2 to {NODES_MAX}"));
+    }
+    let mut rows = Vec::new();
+    for &workload in &options.workloads {
+        let protocols = options.protocols.iter().map(|&protocol| Some(protocol));
+        let protocols: Vec<Option<Protocol>> = if workload.is_about_pages() { protocols.collect() } else { vec![None] };
+        for protocol in protocols {
+            for &nodes in &options.nodes {
+                let row = measure(options, workload, protocol, nodes)?;
+                progress(&row);
+                rows.push(row);
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn measure(options: &Options, workload: Workload, protocol: Option<Protocol>, nodes: u16) -> Result<ScaleRow, String> {
+    let scenario = scenario(options, workload, protocol.unwrap_or(Protocol::IVY), nodes);
+    let each = u64::from(scenario.operations);
+    let outcome = run(scenario, &Real);
+    check(&outcome, workload)?;
+    let operations = if workload == Workload::Barrier { each } else { each * u64::from(nodes) };
+    let per_operation = |sum: u64| sum as f64 / operations as f64;
+    Ok(ScaleRow {
+        protocol,
+        workload,
+        nodes,
+        operations,
+        messages_per_operation: per_operation(outcome.tally.messages),
+        bytes_per_operation: per_operation(outcome.tally.bytes),
+        // Every node does one operation after the other, all nodes at the same time.
+        simulated_microseconds_per_operation: outcome.tally.last_done as f64 / each as f64 / 1e3,
+        steps: outcome.tally.steps,
+    })
+}
+
+fn check(outcome: &Outcome, workload: Workload) -> Result<(), String> {
+    match &outcome.verdict {
+        Verdict::Passed => Ok(()),
+        Verdict::Broken(what) => {
+            let (nodes, protocol) = (outcome.scenario.founders, outcome.scenario.protocol);
+            Err(format!("{workload} with {protocol} on {nodes} nodes: {what}"))
+        }
+    }
+}
+
+/// A cluster in which nothing goes wrong.
+fn scenario(options: &Options, workload: Workload, protocol: Protocol, nodes: u16) -> Scenario {
+    let homes = nodes.min(HOMES_MAX);
+    Scenario {
+        seed: Seed { protocol: Some(protocol), number: options.seed },
+        protocol,
+        home: if workload == Workload::Hot {
+            Home::Manager(Manager(NodeId(0)))
+        } else {
+            Home::Interleaved(Interleaved)
+        },
+        coordinator: 0,
+        founders: nodes,
+        joiners: 0,
+        layout: match workload {
+            Workload::Uniform => Layout { chunks: u32::from(homes), pages_of_chunk: PAGES_OF_HOME },
+            _ => Layout { chunks: 1, pages_of_chunk: 1 },
+        },
+        threads: 1,
+        operations: options.operations.div_ceil(u32::from(nodes)),
+        pattern: match workload {
+            Workload::Uniform | Workload::Hot => Pattern::Uniform,
+            Workload::Barrier => Pattern::Barriers,
+            Workload::Lock => Pattern::OneLock,
+        },
+        write_percent: options.write_percent,
+        manners: calm(),
+        wires: Wires {
+            latency_ns: options.latency_ns,
+            spread_ns: 0,
+            jitter_ns: 0,
+            bytes_per_second: options.bytes_per_second,
+            page_bytes: options.page_bytes,
+        },
+        faults: Faults::default(),
+        datagrams: false,
+        heal_at: 0,
+    }
+}
+
+/// Threads that compute for a microsecond, and runtimes that are prompt.
+fn calm() -> Manners {
+    Manners {
+        think_ns: 1_000,
+        look_ns: 2_000,
+        hold_ns: 5_000_000,
+        late_faults: false,
+        eager: false,
+        wide: false,
+        guesses: false,
+        silent: false,
+    }
+}

@@ -1,0 +1,180 @@
+//! A node of a simulated cluster: its state machines, its threads, what its runtime remembers.
+//!
+//! Promises: what is here is what a real node has, and nothing else. It must never know what other nodes know.
+
+use super::random::Random;
+use trellis_protocol::coherence::Purpose;
+use trellis_protocol::membership::Membership;
+use trellis_protocol::sync::{Operation, Sync};
+use trellis_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
+
+/// One thing that a thread does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Loads from a page.
+    Load(PageIndex),
+    /// Stores to a page.
+    Store(PageIndex),
+    /// Loads and stores in one instruction; since the thread's last store nobody stored, as it holds a lock.
+    Again(PageIndex),
+    /// The same, but since then other threads of this node may have stored, as the node holds a lock of the page.
+    AgainHere(PageIndex),
+    /// Takes a lock, gives it back.
+    Acquire(u64),
+    Release(u64),
+    /// Waits at a barrier for all founders.
+    Arrive(u64),
+    /// Adds to a word.
+    Operate(u64, Operation),
+    /// Locks pages, for a time or until `Unlock`.
+    Lock(PageRange, Option<Nanoseconds>),
+    Unlock(PageRange),
+    /// Says, or guesses, what will be touched.
+    Prefetch {
+        wish: PageRange,
+        write: bool,
+        announced: bool,
+    },
+    /// Waits until no request of this node is under way.
+    Drain,
+    /// Waits until this node holds alone whatever it is the home of.
+    PullHome(PageRange),
+    /// Changes the protocol of a range for the n-th time.
+    Change(PageRange, u32),
+    /// Gets a page for stores and does nothing with it.
+    Pull(PageIndex),
+    /// Waits for its turn at a page by loads, and takes it with a store.
+    Turn(PageIndex),
+    /// Stores to a page until it is its turn.
+    Exchange(PageIndex),
+}
+
+/// What a thread is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Doing {
+    /// It computes, or has just begun.
+    Thinking,
+    /// Its access failed, and the protocol does not know yet.
+    Faulted,
+    /// It waits for a page.
+    Waiting,
+    /// It was woken.
+    Woken,
+    /// It waits in a call; the number names the call.
+    Calling(u32),
+    /// It has nothing more to do.
+    Done,
+    /// It ended with an error that names this node.
+    Failed(NodeId),
+}
+
+/// A thread.
+pub(super) struct Thread {
+    pub(super) random: Random,
+    /// How often it will still do what the pattern says.
+    pub(super) left: u32,
+    /// Where it is in a pattern that goes through pages.
+    pub(super) cursor: u32,
+    /// The actions to do now, the last first.
+    pub(super) plan: Vec<Action>,
+    pub(super) doing: Doing,
+    /// The action that it waits for, and since when.
+    pub(super) action: Option<Action>,
+    pub(super) since: Nanoseconds,
+    /// How often the page had been granted then.
+    pub(super) grants_before: u32,
+    /// Whether the load that failed asks for the right to store.
+    pub(super) asks_write: bool,
+    /// The number of the last call, or of the last wake.
+    pub(super) ticket: u32,
+    /// The range that it locked, with the number of the call and the end of its time.
+    pub(super) locked: Option<(PageRange, u32, Nanoseconds)>,
+    /// What it stored last, for [`Action::Again`].
+    pub(super) stored: Option<(PageIndex, u32)>,
+}
+
+impl Thread {
+    pub(super) fn new(random: Random, operations: u32) -> Thread {
+        Thread {
+            random,
+            left: operations,
+            cursor: 0,
+            plan: Vec::with_capacity(16),
+            doing: Doing::Thinking,
+            action: None,
+            since: 0,
+            grants_before: 0,
+            asks_write: false,
+            ticket: 0,
+            locked: None,
+            stored: None,
+        }
+    }
+
+    /// Whether it will never do anything again.
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.doing, Doing::Done | Doing::Failed(_))
+    }
+
+    /// Whether it can go on only after something else happened.
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self.doing, Doing::Waiting | Doing::Calling(_))
+    }
+}
+
+/// Whether a node takes part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// It may join.
+    Absent,
+    Present,
+    /// It stopped without a word.
+    Crashed,
+    /// It ended because it learned that this node is lost, at this time.
+    Failed(NodeId, Nanoseconds),
+    /// It left.
+    Left,
+}
+
+/// A node.
+pub(super) struct Node<N> {
+    /// `None` until it joins.
+    pub(super) machine: Option<N>,
+    pub(super) sync: Sync,
+    pub(super) membership: Option<Membership>,
+    pub(super) threads: Vec<Thread>,
+    pub(super) state: State,
+    pub(super) paused_until: Nanoseconds,
+    /// Held pages and until when.
+    pub(super) held: Vec<(PageIndex, Nanoseconds)>,
+    /// Alarms that are set, each with the number of its event.
+    pub(super) alarms: Vec<(PageIndex, Purpose, u32)>,
+    pub(super) tickets: u32,
+}
+
+impl<N> Node<N> {
+    pub(super) fn new(me: u16, founders: u16, machine: Option<N>) -> Node<N> {
+        let state = if machine.is_some() { State::Present } else { State::Absent };
+        Node {
+            machine,
+            sync: Sync::new(NodeId(me), founders),
+            membership: None,
+            threads: Vec::new(),
+            state,
+            paused_until: 0,
+            held: Vec::new(),
+            alarms: Vec::new(),
+            tickets: 0,
+        }
+    }
+
+    pub(super) fn is_present(&self) -> bool {
+        self.state == State::Present
+    }
+
+    /// A number that this node did not use before.
+    pub(super) fn ticket(&mut self) -> u32 {
+        self.tickets += 1;
+        self.tickets
+    }
+}

@@ -1,0 +1,457 @@
+//! How a thread's actions meet the protocols: faults, wakes, calls, and what they must find.
+//!
+//! Promises: a thread looks again only after a wake; a page that came for it is let go when it ran on, or after the
+//! runtime's bound once somebody wants it; how long each access waited, and how many others were served meanwhile, is
+//! counted. It must never let a thread touch what its view does not allow.
+
+use super::Start;
+use super::events::Event;
+use super::node::{Action, Doing};
+use super::scenario::Pattern;
+use super::workload;
+use super::world::World;
+use super::{overtaken_max, wait_ns_max};
+use trellis_protocol::coherence::{Coherence, Event as Kind, Input};
+use trellis_protocol::sync::{self, Operation};
+use trellis_protocol::{Access, Nanoseconds, PageIndex, PageRange};
+
+/// How long a thread's poll of something that takes its time sleeps.
+const POLL_NS: Nanoseconds = 20_000;
+/// A thread that waits for its turn looks at the page so often.
+const TURN_NS: Nanoseconds = 1_000;
+/// What a page is kept for a thread that nobody hears of again, as in the runtime.
+const SILENT_NS: Nanoseconds = 100_000;
+/// What it is kept for a thread that is about to run on.
+const RESUME_NS: Nanoseconds = 20_000;
+
+impl<S: Start> World<'_, S> {
+    /// The thread takes its next action.
+    pub(super) fn think(&mut self, node: u16, index: u8) -> Result<(), String> {
+        let now = self.now;
+        let thread = &mut self.nodes[usize::from(node)].threads[usize::from(index)];
+        if thread.doing != Doing::Thinking {
+            return Ok(());
+        }
+        if thread.plan.is_empty() {
+            if now >= self.stop_at {
+                thread.left = 0;
+            }
+            workload::plan(&self.scenario, node, index, thread);
+        }
+        let Some(action) = thread.plan.pop() else {
+            return self.thread_is_done(node, index);
+        };
+        thread.action = Some(action);
+        thread.since = now;
+        self.act(node, index, action)
+    }
+
+    fn act(&mut self, node: u16, index: u8, action: Action) -> Result<(), String> {
+        match action {
+            Action::Load(page)
+            | Action::Store(page)
+            | Action::Again(page)
+            | Action::AgainHere(page)
+            | Action::Pull(page)
+            | Action::Turn(page)
+            | Action::Exchange(page) => {
+                let grants = self.memories.grants(page);
+                let thread = self.thread(node, index);
+                thread.grants_before = grants;
+                thread.asks_write = false;
+                self.access(node, index, action, page)
+            }
+            Action::Prefetch { wish, write, announced } => {
+                self.step(node, Input::Prefetch { wish, write, announced })?;
+                self.go_on(node, index);
+                Ok(())
+            }
+            Action::Acquire(lock) => self.call(node, index, |call| sync::Input::Acquire(lock, call)),
+            Action::Arrive(barrier) => {
+                self.arrivals[usize::from(node)] += 1;
+                self.call(node, index, |call| sync::Input::Arrive(barrier, call))
+            }
+            Action::Operate(word, operation) => {
+                if let Operation::FetchAdd(amount) = operation {
+                    self.words.entry(word).or_default().0 += amount;
+                }
+                self.call(node, index, |call| sync::Input::Operate(word, operation, call))
+            }
+            Action::Release(lock) => {
+                if self.lock_holders.remove(&lock) != Some(node) {
+                    return Err(format!("node {node} gives lock {lock} back, which it does not hold"));
+                }
+                self.step_sync(node, sync::Input::Release(lock))?;
+                self.go_on(node, index);
+                Ok(())
+            }
+            Action::Lock(range, stay) => {
+                let call = self.nodes[usize::from(node)].ticket();
+                let thread = self.thread(node, index);
+                thread.doing = Doing::Calling(call);
+                thread.locked = Some((range, call, stay.unwrap_or(Nanoseconds::MAX)));
+                self.step(node, Input::Lock { range, call, stay })
+            }
+            Action::Unlock(range) => {
+                let (_, call, _) =
+                    self.thread(node, index).locked.take().expect("a range is unlocked after it was locked");
+                self.memories.unlock(node, range, call);
+                self.step(node, Input::Unlock { range, call })?;
+                self.go_on(node, index);
+                Ok(())
+            }
+            Action::Drain | Action::PullHome(_) | Action::Change(..) => self.change_protocol(node, index, action),
+        }
+    }
+
+    /// Tries an access; reports a fault if the view does not allow it.
+    fn access(&mut self, node: u16, index: u8, action: Action, page: PageIndex) -> Result<(), String> {
+        let view = self.memories.view(node, page);
+        let write = !matches!(action, Action::Load(_) | Action::Turn(_));
+        let needed = if write { Access::Write } else { Access::Read };
+        if view >= needed {
+            return self.performed(node, index, action, page);
+        }
+        let now = self.now;
+        let thread = &self.nodes[usize::from(node)].threads[usize::from(index)];
+        let is_mine = thread.locked.is_some_and(|(range, _, until)| range.contains(page) && now < until);
+        if is_mine && self.memories.is_locked_by(node, page, now) {
+            return Err(format!("node {node} faults on {page}, which its program has locked"));
+        }
+        let eager = self.scenario.manners.eager && !write;
+        let thread = self.thread(node, index);
+        thread.doing = Doing::Faulted;
+        thread.asks_write = write || eager && thread.random.once_in(4);
+        if self.scenario.manners.late_faults && self.random.once_in(4) {
+            let at = now + self.random.below(2 * self.scenario.wires.latency_ns);
+            self.queue.put(at, Event::Submit { node, thread: index });
+            return Ok(());
+        }
+        self.submit(node, index)
+    }
+
+    /// The fault is reported, even if the page came meanwhile.
+    pub(super) fn submit(&mut self, node: u16, index: u8) -> Result<(), String> {
+        let thread = &mut self.nodes[usize::from(node)].threads[usize::from(index)];
+        if thread.doing != Doing::Faulted {
+            return Ok(());
+        }
+        thread.doing = Doing::Waiting;
+        let page = page_of(thread.action);
+        let wish = workload::wish(&self.scenario, thread, page);
+        let write = thread.asks_write;
+        self.tally.faults += 1;
+        let machine = self.nodes[usize::from(node)].machine.as_ref().expect("its threads run");
+        match Kind::of(machine, page, write) {
+            Kind::Read => self.tally.read_faults += 1,
+            Kind::Write => self.tally.write_faults += 1,
+            Kind::UpgradeOwner => self.tally.owner_upgrades += 1,
+            Kind::UpgradeNotOwner => self.tally.other_upgrades += 1,
+        }
+        self.step(node, Input::Fault { page, write, wish })
+    }
+
+    pub(super) fn wake(&mut self, node: u16, range: PageRange) {
+        let look_ns = self.scenario.manners.look_ns;
+        let silent = self.scenario.manners.silent;
+        for index in 0..self.nodes[usize::from(node)].threads.len() {
+            let thread = &self.nodes[usize::from(node)].threads[index];
+            if thread.doing != Doing::Waiting || !range.contains(page_of(thread.action)) {
+                continue;
+            }
+            let page = page_of(thread.action);
+            let ticket = self.nodes[usize::from(node)].ticket();
+            let thread = &mut self.nodes[usize::from(node)].threads[index];
+            thread.doing = Doing::Woken;
+            thread.ticket = ticket;
+            let at = self.now + 1 + thread.random.below(look_ns + 1);
+            self.queue.put(at, Event::Look { node, thread: index as u8, ticket });
+            if silent {
+                self.hold(node, page, SILENT_NS.min(self.scenario.manners.hold_ns));
+            }
+        }
+    }
+
+    /// A woken thread tries again.
+    pub(super) fn look(&mut self, node: u16, index: u8, ticket: u32) -> Result<(), String> {
+        let thread = self.thread(node, index);
+        if thread.doing != Doing::Woken || thread.ticket != ticket {
+            return Ok(());
+        }
+        let action = thread.action.expect("it waited for something");
+        let page = page_of(thread.action);
+        thread.doing = Doing::Thinking;
+        self.access(node, index, action, page)?;
+        let has_run = matches!(self.thread(node, index).doing, Doing::Thinking | Doing::Done);
+        if !has_run || self.scenario.manners.silent {
+            return Ok(());
+        }
+        // As the runtime does: a page that somebody wants goes a moment later, one that nobody wants at once.
+        let now = self.now;
+        let held = self.nodes[usize::from(node)].held.iter_mut().find(|(held, _)| *held == page);
+        match held {
+            Some((_, due)) => {
+                *due = (*due).min(now + RESUME_NS);
+                let at = *due;
+                self.queue.put(at, Event::Release { node, page });
+                Ok(())
+            }
+            None => self.step(node, Input::Resumed { page }),
+        }
+    }
+
+    /// Somebody wants the page: it stays for its thread, but not for ever.
+    pub(super) fn hold(&mut self, node: u16, page: PageIndex, at_most: Nanoseconds) {
+        let held = &mut self.nodes[usize::from(node)].held;
+        if !held.iter().any(|(held, _)| *held == page) {
+            held.push((page, self.now + at_most));
+            self.queue.put(self.now + at_most, Event::Release { node, page });
+        }
+    }
+
+    pub(super) fn release(&mut self, node: u16, page: PageIndex) -> Result<(), String> {
+        let now = self.now;
+        let held = &mut self.nodes[usize::from(node)].held;
+        match held.iter().position(|&(held, due)| held == page && due <= now) {
+            Some(index) => {
+                held.swap_remove(index);
+                self.step(node, Input::Resumed { page })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The access happens now.
+    fn performed(&mut self, node: u16, index: u8, action: Action, page: PageIndex) -> Result<(), String> {
+        self.account(node, index, page)?;
+        match action {
+            Action::Pull(_) => {}
+            Action::Load(_) => {
+                let value = self.memories.load(node, page)?;
+                self.recorder.fold(u64::from(value) << 16 | u64::from(node));
+            }
+            Action::Turn(_) | Action::Exchange(_) => return self.take_turn(node, index, action, page),
+            _ => {
+                let before = self.memories.load(node, page)?;
+                let mine = self.nodes[usize::from(node)].threads[usize::from(index)].stored;
+                if matches!(action, Action::Again(_)) && mine != Some((page, before)) {
+                    return Err(format!(
+                        "node {node} finds {before} in {page}, to which only it may store, and stored {mine:?} last"
+                    ));
+                }
+                let other = self.memories.writer(page);
+                if matches!(action, Action::AgainHere(_)) && other != node {
+                    return Err(format!("node {other} stored to {page}, which a program of node {node} has locked"));
+                }
+                let value = self.memories.store(node, page)?;
+                self.thread(node, index).stored = Some((page, value));
+                self.tally.stores += 1;
+                self.tally.turns += u64::from(self.scenario.pattern == Pattern::Turns);
+                self.recorder.fold(u64::from(value) << 17 | u64::from(node));
+            }
+        }
+        self.recorder.note(self.now, || format!("n{node} thread {index}: {action:?} done"));
+        self.go_on(node, index);
+        Ok(())
+    }
+
+    /// Notes how long an access waited, and holds it against the bounds.
+    fn account(&mut self, node: u16, index: u8, page: PageIndex) -> Result<(), String> {
+        self.tally.accesses += 1;
+        let thread = &self.nodes[usize::from(node)].threads[usize::from(index)];
+        let others = self.memories.grants(page).wrapping_sub(thread.grants_before).saturating_sub(1);
+        let begun = thread.since;
+        self.tally.wait_ns_max = self.tally.wait_ns_max.max(self.now - begun);
+        self.tally.overtaken_max = self.tally.overtaken_max.max(others);
+        let most = overtaken_max(&self.scenario);
+        if self.scenario.is_fair() && others > most {
+            return Err(format!(
+                "{others} others were served with {page} while node {node} waited; at most {most} may"
+            ));
+        }
+        self.check_wait(node, begun)
+    }
+
+    /// In the healing phase every wait is short.
+    fn check_wait(&mut self, node: u16, begun: Nanoseconds) -> Result<(), String> {
+        let most = wait_ns_max(&self.scenario);
+        let waited = self.now.saturating_sub(begun.max(self.scenario.heal_at));
+        self.tally.healed_wait_ns_max = self.tally.healed_wait_ns_max.max(waited);
+        if self.is_healed && waited > most {
+            let (waited, most) = (waited / 1000, most / 1000);
+            return Err(format!("node {node} waited {waited} us after the faults ended; at most {most} us may pass"));
+        }
+        Ok(())
+    }
+
+    /// Who waits for its turn looks, or stores, again and again.
+    fn take_turn(&mut self, node: u16, index: u8, action: Action, page: PageIndex) -> Result<(), String> {
+        let by_stores = matches!(action, Action::Exchange(_));
+        let is_mine = self.tally.turns % u64::from(self.scenario.founders) == u64::from(node);
+        if by_stores {
+            self.memories.store(node, page)?;
+            self.tally.stores += 1;
+        } else {
+            self.memories.load(node, page)?;
+        }
+        let is_stopped = self.now >= self.stop_at;
+        let thread = self.thread(node, index);
+        thread.doing = Doing::Thinking;
+        match (is_mine, by_stores) {
+            (true, true) => {}
+            (true, false) => thread.plan.push(Action::Store(page)),
+            (false, _) if is_stopped => {}
+            (false, _) => thread.plan.push(action),
+        }
+        if is_mine && !is_stopped {
+            // With loads it is the store, which comes next, that gives the turn on.
+            self.tally.turns += u64::from(by_stores);
+        }
+        self.queue.put(self.now + TURN_NS, Event::Think { node, thread: index });
+        Ok(())
+    }
+
+    fn call(&mut self, node: u16, index: u8, input: impl FnOnce(u32) -> sync::Input) -> Result<(), String> {
+        let call = self.nodes[usize::from(node)].ticket();
+        self.thread(node, index).doing = Doing::Calling(call);
+        self.step_sync(node, input(call))
+    }
+
+    /// A call of a thread is over.
+    pub(super) fn returned(&mut self, node: u16, call: u32, value: u64) -> Result<(), String> {
+        let index = self.caller(node, call)?;
+        let thread = &self.nodes[usize::from(node)].threads[usize::from(index)];
+        let action = thread.action;
+        self.tally.calls += 1;
+        match action {
+            Some(Action::Acquire(lock)) => {
+                if let Some(holder) = self.lock_holders.insert(lock, node) {
+                    return Err(format!("node {node} is given lock {lock}, which node {holder} holds"));
+                }
+            }
+            Some(Action::Arrive(_)) => {
+                let mine = self.arrivals[usize::from(node)];
+                if let Some(late) = self.arrivals.iter().position(|&arrivals| arrivals < mine) {
+                    return Err(format!("node {node} leaves a barrier that node {late} has not entered"));
+                }
+            }
+            Some(Action::Operate(word, Operation::FetchAdd(amount))) => {
+                let begun = self.words.get(&word).expect("it was begun").0;
+                if value + amount > begun {
+                    return Err(format!("an addition to word {word} sees {value}, but only {begun} were added"));
+                }
+            }
+            _ => {}
+        }
+        self.recorder.fold(value);
+        self.go_on(node, index);
+        Ok(())
+    }
+
+    /// A range is locked.
+    pub(super) fn locked(&mut self, node: u16, range: PageRange, call: u32) -> Result<(), String> {
+        let index = self.caller(node, call)?;
+        let now = self.now;
+        let thread = self.thread(node, index);
+        let Some((wanted, _, stay)) = thread.locked.filter(|(wanted, _, _)| *wanted == range) else {
+            return Err(format!("node {node} is told that {range} is locked, which is not what call {call} wants"));
+        };
+        let until = now.saturating_add(stay);
+        thread.locked = Some((wanted, call, until));
+        self.memories.lock(node, range, call, now, until)?;
+        self.tally.calls += 1;
+        self.go_on(node, index);
+        Ok(())
+    }
+
+    fn caller(&self, node: u16, call: u32) -> Result<u8, String> {
+        let threads = &self.nodes[usize::from(node)].threads;
+        let index = threads.iter().position(|thread| thread.doing == Doing::Calling(call));
+        index.map(|index| index as u8).ok_or_else(|| format!("node {node} ends call {call}, in which nobody waits"))
+    }
+
+    /// The action is done; the thread computes and goes on.
+    pub(super) fn go_on(&mut self, node: u16, index: u8) {
+        let think_ns = self.scenario.manners.think_ns;
+        let thread = &mut self.nodes[usize::from(node)].threads[usize::from(index)];
+        thread.doing = Doing::Thinking;
+        let pause = match self.scenario.pattern {
+            Pattern::Writers | Pattern::Barriers | Pattern::OneLock => think_ns,
+            _ => thread.random.below(think_ns + 1),
+        };
+        // An instruction takes its time.
+        self.queue.put(self.now + 1 + pause, Event::Think { node, thread: index });
+    }
+
+    fn thread_is_done(&mut self, node: u16, index: u8) -> Result<(), String> {
+        let thread = self.thread(node, index);
+        thread.doing = Doing::Done;
+        thread.action = None;
+        self.busy_threads -= 1;
+        self.tally.last_done = self.now;
+        self.recorder.note(self.now, || format!("n{node} thread {index} is done"));
+        self.thread_ended(node);
+        Ok(())
+    }
+
+    /// The steps of a change of protocol, of which some wait for others to be over.
+    fn change_protocol(&mut self, node: u16, index: u8, action: Action) -> Result<(), String> {
+        let layout = self.scenario.layout;
+        let me = self.geometry(node);
+        let machine = self.nodes[usize::from(node)].machine.as_mut().expect("its threads run");
+        let pending = |machine: &S::Node, page| machine.is_pending(page);
+        let is_done = match action {
+            Action::Drain => !(0..layout.places()).any(|place| pending(machine, layout.page(place))),
+            Action::Change(range, turn) => {
+                let mut random = super::random::Random::new(self.scenario.seed.number, 1 << 32 | u64::from(turn));
+                let protocol = random.one_of(&trellis_protocol::coherence::Protocol::all());
+                self.start.change(machine, range, protocol)?;
+                self.recorder.note(self.now, || format!("n{node} changes {range} to {protocol}"));
+                true
+            }
+            Action::PullHome(range) => {
+                let start = self.start;
+                let mine = range.pages().filter(|&page| me.home_of(page) == me.me);
+                let away: Vec<PageIndex> = mine.filter(|&page| !start.may_change(machine, page)).collect();
+                for &page in &away {
+                    let machine = self.nodes[usize::from(node)].machine.as_ref().expect("its threads run");
+                    if !pending(machine, page) {
+                        let wish = PageRange::one(page);
+                        self.step(node, Input::Prefetch { wish, write: true, announced: true })?;
+                    }
+                }
+                away.is_empty()
+            }
+            _ => unreachable!("no part of a change"),
+        };
+        if is_done {
+            self.go_on(node, index);
+        } else {
+            let thread = self.thread(node, index);
+            thread.plan.push(action);
+            thread.doing = Doing::Thinking;
+            self.queue.put(self.now + POLL_NS, Event::Think { node, thread: index });
+        }
+        Ok(())
+    }
+
+    fn thread(&mut self, node: u16, index: u8) -> &mut super::node::Thread {
+        &mut self.nodes[usize::from(node)].threads[usize::from(index)]
+    }
+}
+
+/// The page that an access is about.
+fn page_of(action: Option<Action>) -> PageIndex {
+    match action {
+        Some(
+            Action::Load(page)
+            | Action::Store(page)
+            | Action::Again(page)
+            | Action::AgainHere(page)
+            | Action::Pull(page)
+            | Action::Turn(page)
+            | Action::Exchange(page),
+        ) => page,
+        other => unreachable!("{other:?} is no access"),
+    }
+}

@@ -1,0 +1,432 @@
+//! The cluster and its clock: takes one event after the other and carries out what the protocols order.
+//!
+//! Promises: virtual time never goes back; every effect is checked when it is carried out; a run ends when every thread
+//! is done, with an error when one cannot be. It must never look at a real clock, nor into a protocol.
+
+use super::datagrams::Datagrams;
+use super::events::{Event, Queue};
+use super::members::Members;
+use super::memory::Memories;
+use super::network::Network;
+use super::node::{Doing, Node, State, Thread};
+use super::random::Random;
+use super::record::Recorder;
+use super::scenario::{Pattern, Scenario};
+use super::{Start, Tally, words};
+use std::collections::BTreeMap;
+use trellis_protocol::coherence::{Coherence, Effect, Geometry, Input};
+use trellis_protocol::{Nanoseconds, NodeId, PageRange, sync, wire};
+
+/// Virtual time after which a run counts as endless.
+const RUN_NS_MAX: Nanoseconds = 400_000_000_000;
+/// Steps after which it does.
+const STEPS_MAX: u64 = 60_000_000;
+/// A message has a header and perhaps this.
+const SMALL_BODY_BYTES: u32 = 16;
+
+/// A message under way.
+#[derive(Clone, Copy)]
+pub(super) struct Envelope {
+    pub(super) from: u16,
+    pub(super) to: u16,
+    pub(super) message: wire::Message,
+}
+
+/// A simulation. See the module's documentation.
+pub(super) struct World<'a, S: Start> {
+    pub(super) scenario: Scenario,
+    pub(super) start: &'a S,
+    pub(super) now: Nanoseconds,
+    pub(super) queue: Queue,
+    pub(super) nodes: Vec<Node<S::Node>>,
+    pub(super) memories: Memories,
+    pub(super) network: Network,
+    pub(super) datagrams: Option<Datagrams>,
+    pub(super) members: Members,
+    pub(super) recorder: Recorder,
+    pub(super) random: Random,
+    pub(super) tally: Tally,
+    /// Threads are given nothing more to do from here on.
+    pub(super) stop_at: Nanoseconds,
+    pub(super) is_healed: bool,
+    /// Threads that are not done.
+    pub(super) busy_threads: usize,
+    /// Who holds a lock, and who has entered a barrier how often.
+    pub(super) lock_holders: BTreeMap<u64, u16>,
+    pub(super) arrivals: Vec<u32>,
+    /// For each word: additions that began, and the last value that an ended one saw.
+    pub(super) words: BTreeMap<u64, (u64, u64)>,
+    envelopes: Vec<Envelope>,
+    free: Vec<u32>,
+    effects: Vec<Effect>,
+    sync_effects: Vec<sync::Effect>,
+}
+
+impl<'a, S: Start> World<'a, S> {
+    pub(super) fn new(scenario: Scenario, start: &'a S, lines: usize) -> World<'a, S> {
+        let nodes = scenario.nodes();
+        let mut world = World {
+            start,
+            now: 0,
+            queue: Queue::new(),
+            nodes: Vec::with_capacity(usize::from(nodes)),
+            memories: Memories::new(nodes, scenario.layout),
+            network: Network::new(&scenario),
+            datagrams: scenario.datagrams.then(|| Datagrams::new(&scenario)),
+            members: Members::new(&scenario),
+            recorder: Recorder::new(lines),
+            random: Random::new(scenario.seed.number, 2),
+            tally: Tally::default(),
+            stop_at: Nanoseconds::MAX,
+            is_healed: false,
+            busy_threads: 0,
+            lock_holders: BTreeMap::new(),
+            arrivals: vec![0; usize::from(scenario.founders)],
+            words: BTreeMap::new(),
+            envelopes: Vec::with_capacity(256),
+            free: Vec::with_capacity(256),
+            effects: Vec::with_capacity(64),
+            sync_effects: Vec::with_capacity(16),
+            scenario,
+        };
+        for me in 0..nodes {
+            let machine = (me < world.scenario.founders).then(|| world.machine(me));
+            world.nodes.push(Node::new(me, world.scenario.founders, machine));
+        }
+        world
+    }
+
+    /// Runs to the end.
+    pub(super) fn run(&mut self) -> Result<(), String> {
+        (0..self.scenario.founders).for_each(|node| self.start_threads(node));
+        self.plan_faults();
+        while let Some((time, event)) = self.queue.take() {
+            debug_assert!(time >= self.now);
+            self.now = time;
+            if self.is_put_off(event) {
+                continue;
+            }
+            self.happen(event)?;
+            if self.queue.is_idle() && self.is_over()? {
+                break;
+            }
+            if self.now > RUN_NS_MAX || self.tally.steps > STEPS_MAX {
+                return Err(format!("no end after {} steps: {}", self.tally.steps, self.who_waits()));
+            }
+        }
+        self.check_end()
+    }
+
+    fn happen(&mut self, event: Event) -> Result<(), String> {
+        self.tally.events += 1;
+        match event {
+            Event::Arrive { envelope } => self.arrive(envelope),
+            Event::Think { node, thread } => self.think(node, thread),
+            Event::Submit { node, thread } => self.submit(node, thread),
+            Event::Look { node, thread, ticket } => self.look(node, thread, ticket),
+            Event::Release { node, page } => self.release(node, page),
+            Event::Alarm { node, page, purpose, ticket } => {
+                let alarms = &mut self.nodes[usize::from(node)].alarms;
+                match alarms.iter().position(|&alarm| alarm == (page, purpose, ticket)) {
+                    Some(index) => {
+                        alarms.swap_remove(index);
+                        self.step(node, Input::Alarm { page, purpose })
+                    }
+                    None => Ok(()),
+                }
+            }
+            Event::Datagram { slot } => self.datagram_arrives(slot),
+            Event::Timer { node, peer } => self.timer(node, peer),
+            Event::Heal => {
+                self.is_healed = true;
+                self.network.heal(self.now);
+                self.recorder.note(self.now, || "no more faults".to_string());
+                Ok(())
+            }
+            other => self.change_members(other),
+        }
+    }
+
+    /// A paused node does everything later, in the same order; one that is no more does nothing.
+    fn is_put_off(&mut self, event: Event) -> bool {
+        let node = match event {
+            Event::Arrive { envelope } => self.envelopes[envelope as usize].to,
+            Event::Datagram { slot } => self.datagrams.as_ref().expect("it travels").receiver(slot),
+            _ => match event.node() {
+                Some(node) => node,
+                None => return false,
+            },
+        };
+        let node = &self.nodes[usize::from(node)];
+        if self.now < node.paused_until {
+            self.queue.put(node.paused_until, event);
+            return true;
+        }
+        // What was under way to a node that is no more has to be taken from the table.
+        !node.is_present() && !matches!(event, Event::Arrive { .. } | Event::Datagram { .. })
+    }
+
+    /// One fact for the pages of a node.
+    pub(super) fn step(&mut self, node: u16, input: Input) -> Result<(), String> {
+        self.tally.steps += 1;
+        self.recorder.input(self.now, node, &input);
+        let mut effects = std::mem::take(&mut self.effects);
+        let machine = self.nodes[usize::from(node)].machine.as_mut().expect("a node that takes part");
+        machine.step(self.now, input, &mut effects);
+        let mut done = Ok(());
+        for &effect in &effects {
+            self.recorder.effect(&effect);
+            done = self.carry_out(node, effect);
+            if done.is_err() {
+                break;
+            }
+        }
+        if done.is_ok() {
+            done = self.compare(node, &effects);
+        }
+        effects.clear();
+        self.effects = effects;
+        done
+    }
+
+    fn carry_out(&mut self, node: u16, effect: Effect) -> Result<(), String> {
+        match effect {
+            Effect::Revoke(range) => self.memories.revoke(node, range, self.now),
+            Effect::Downgrade(range) => self.memories.downgrade(node, range, self.now),
+            Effect::Install { range, access, zero } => self.memories.install(node, range, access, zero),
+            Effect::Upgrade(range) => self.memories.upgrade(node, range),
+            Effect::Send { to, message } => {
+                if let Some(range) = message.bytes() {
+                    let write = matches!(message, trellis_protocol::coherence::Message::Grant { write: true, .. });
+                    self.memories.read_out(node, range, write)?;
+                    self.tally.pages_sent += u64::from(range.count());
+                }
+                self.tally.page_messages += 1;
+                self.send(node, to, wire::Message::Coherence(message))
+            }
+            Effect::Wake(range) => {
+                self.wake(node, range);
+                Ok(())
+            }
+            Effect::Hold(page) => {
+                self.hold(node, page, self.scenario.manners.hold_ns);
+                Ok(())
+            }
+            Effect::Alarm { page, purpose, after } => {
+                let ticket = self.nodes[usize::from(node)].ticket();
+                let alarms = &mut self.nodes[usize::from(node)].alarms;
+                alarms.retain(|&(other, reason, _)| (other, reason) != (page, purpose));
+                alarms.push((page, purpose, ticket));
+                self.queue.put(self.now + after, Event::Alarm { node, page, purpose, ticket });
+                Ok(())
+            }
+            Effect::Locked { range, call } => self.locked(node, range, call),
+            Effect::Violation { from, what } => Err(format!("node {node} reports of {from}: {what}")),
+        }
+    }
+
+    /// The views must be what the protocol believes them to be.
+    fn compare(&self, node: u16, effects: &[Effect]) -> Result<(), String> {
+        let machine = self.nodes[usize::from(node)].machine.as_ref().expect("it was stepped");
+        for effect in effects {
+            let (Effect::Revoke(range)
+            | Effect::Downgrade(range)
+            | Effect::Upgrade(range)
+            | Effect::Install { range, .. }) = *effect
+            else {
+                continue;
+            };
+            for page in range.pages() {
+                let (thought, view) = (machine.access(page), self.memories.view(node, page));
+                if thought != view {
+                    return Err(format!(
+                        "node {node} thinks that its view of {page} allows {thought:?}, but it allows {view:?}"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One fact for the locks, barriers and words of a node.
+    pub(super) fn step_sync(&mut self, node: u16, input: sync::Input) -> Result<(), String> {
+        self.tally.steps += 1;
+        self.recorder.fold(self.now ^ u64::from(node));
+        self.recorder.note(self.now, || format!("n{node} {input:?}"));
+        let mut effects = std::mem::take(&mut self.sync_effects);
+        self.nodes[usize::from(node)].sync.step(input, &mut effects);
+        let mut done = Ok(());
+        for &effect in &effects {
+            done = match effect {
+                sync::Effect::Send(to, message) => {
+                    self.tally.sync_messages += 1;
+                    self.send(node, to, wire::Message::Sync(message))
+                }
+                sync::Effect::Wake(waiter, value) => self.returned(node, waiter, value),
+                sync::Effect::Violation(from, what) => Err(format!("node {node} reports of {from}: {what}")),
+                sync::Effect::Refused(_, what) => Err(format!("node {node} refuses a call: {what}")),
+            };
+            if done.is_err() {
+                break;
+            }
+        }
+        effects.clear();
+        self.sync_effects = effects;
+        done
+    }
+
+    pub(super) fn send(&mut self, from: u16, to: NodeId, message: wire::Message) -> Result<(), String> {
+        let bytes = self.bytes_of(&message);
+        match self.nodes.get(usize::from(to.0)).map(|node| node.state) {
+            None => return Err(format!("node {from} sends to {to}, which does not exist")),
+            Some(_) if to.0 == from => return Err(format!("node {from} sends to itself")),
+            Some(State::Absent) => return Err(format!("node {from} sends to {to}, which has not joined")),
+            Some(State::Left) => {
+                let said = words::said(&message);
+                return Err(format!("node {from} sends to {to}, which has left: {said}"));
+            }
+            Some(State::Crashed | State::Failed(..) | State::Present) => {}
+        }
+        self.tally.messages += 1;
+        self.tally.bytes += u64::from(bytes);
+        self.members.sent(from, to.0);
+        let envelope = self.keep(Envelope { from, to: to.0, message });
+        if self.datagrams.is_some() {
+            self.submit_frame(from, to.0, envelope, bytes - wire::HEADER_BYTES as u32);
+        } else {
+            let time = self.network.stream(self.now, from, to.0, bytes);
+            self.queue.put(time, Event::Arrive { envelope });
+        }
+        Ok(())
+    }
+
+    fn bytes_of(&self, message: &wire::Message) -> u32 {
+        let body = match message {
+            wire::Message::Coherence(message) => {
+                message.bytes().map_or(0, PageRange::count) * self.scenario.wires.page_bytes
+            }
+            wire::Message::Sync(sync::Message::AtomicRequest(..) | sync::Message::AtomicReply(..)) => SMALL_BODY_BYTES,
+            _ => 0,
+        };
+        wire::HEADER_BYTES as u32 + body
+    }
+
+    /// A whole message is there, once.
+    pub(super) fn arrive(&mut self, envelope: u32) -> Result<(), String> {
+        let Envelope { from, to, message } = self.envelopes[envelope as usize];
+        self.free.push(envelope);
+        self.members.arrived(from, to);
+        if !self.nodes[usize::from(to)].is_present() {
+            return Ok(());
+        }
+        self.heard(to, from)?;
+        match message {
+            wire::Message::Coherence(message) => {
+                if let Some(range) = message.bytes() {
+                    self.memories.arrive(from, to, range)?;
+                }
+                self.step(to, Input::Message { from: NodeId(from), message })
+            }
+            wire::Message::Sync(message) => self.step_sync(to, sync::Input::Message(NodeId(from), message)),
+            wire::Message::Membership(message) => self.member_message(to, from, message),
+        }
+    }
+
+    fn keep(&mut self, envelope: Envelope) -> u32 {
+        match self.free.pop() {
+            Some(index) => {
+                self.envelopes[index as usize] = envelope;
+                index
+            }
+            None => {
+                self.envelopes.push(envelope);
+                self.envelopes.len() as u32 - 1
+            }
+        }
+    }
+
+    pub(super) fn start_threads(&mut self, node: u16) {
+        let total = self.scenario.operations;
+        for thread in 0..self.scenario.threads {
+            let purpose = 1000 + u64::from(node) * 16 + u64::from(thread);
+            let random = Random::new(self.scenario.seed.number, purpose);
+            self.nodes[usize::from(node)].threads.push(Thread::new(random, total));
+            self.busy_threads += 1;
+            // Nobody begins at the same time.
+            let at = self.now + self.random.below(self.scenario.manners.think_ns + 1000);
+            self.queue.put(at, Event::Think { node, thread });
+        }
+    }
+
+    fn machine(&self, me: u16) -> S::Node {
+        self.start.start(self.scenario.protocol, self.geometry(me))
+    }
+
+    pub(super) fn join_machine(&mut self, me: u16) {
+        self.nodes[usize::from(me)].machine = Some(self.machine(me));
+        self.nodes[usize::from(me)].state = State::Present;
+    }
+
+    pub(super) fn geometry(&self, me: u16) -> Geometry {
+        Geometry {
+            me: NodeId(me),
+            nodes: self.scenario.nodes(),
+            founders: self.scenario.founders,
+            pages: self.scenario.layout.pages(),
+            shard: 0,
+            shards: 1,
+            home: self.scenario.home,
+        }
+    }
+
+    /// Nothing will happen by itself any more: is that the end?
+    fn is_over(&self) -> Result<bool, String> {
+        if self.datagrams.as_ref().is_some_and(Datagrams::is_busy) || self.members.is_busy() {
+            return Ok(false);
+        }
+        if self.busy_threads > 0 {
+            return Err(format!("threads wait for ever: {}", self.who_waits()));
+        }
+        Ok(true)
+    }
+
+    /// After the end nobody may wait for anything.
+    fn check_end(&self) -> Result<(), String> {
+        self.check_members()?;
+        if self.busy_threads > 0 {
+            return Err(format!("threads wait for ever: {}", self.who_waits()));
+        }
+        for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.is_present()) {
+            let machine = node.machine.as_ref().expect("it takes part");
+            let pages = (0..self.scenario.layout.places()).map(|place| self.scenario.layout.page(place));
+            if let Some(page) = pages.into_iter().find(|&page| machine.is_pending(page)) {
+                return Err(format!("a request of node {index} for {page} is under way for ever"));
+            }
+        }
+        let barriers = matches!(self.scenario.pattern, Pattern::Phases | Pattern::Changes | Pattern::Barriers);
+        if barriers && self.members.culprit().is_none() && self.arrivals.windows(2).any(|two| two[0] != two[1]) {
+            return Err(format!("nodes entered the barriers {:?} times", self.arrivals));
+        }
+        Ok(())
+    }
+
+    /// Who waits for what, in words.
+    pub(super) fn who_waits(&self) -> String {
+        let mut waiting = Vec::new();
+        for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.is_present()) {
+            for (number, thread) in node.threads.iter().enumerate().filter(|(_, thread)| !thread.is_over()) {
+                let (doing, action) = (thread.doing, thread.action);
+                let what = match (doing, action) {
+                    (Doing::Thinking, _) => "computes".to_string(),
+                    (_, Some(action)) => format!("waits since {} us: {action:?}", thread.since / 1000),
+                    (_, None) => format!("{doing:?}"),
+                };
+                waiting.push(format!("node {index} thread {number} {what}"));
+            }
+        }
+        let more = waiting.len().saturating_sub(6);
+        waiting.truncate(6);
+        let rest = if more > 0 { format!("; and {more} more") } else { String::new() };
+        format!("{}{rest}", waiting.join("; "))
+    }
+}

@@ -1,0 +1,145 @@
+//! The inside of a check on real processes: what each node does.
+//!
+//! Promises: every node works out the same plans from the task; node 0 answers with what it saw. It must never touch the
+//! shared memory but through atomic words.
+
+use std::sync::atomic::AtomicU64;
+
+use serde::{Deserialize, Serialize};
+use trellis::Cluster;
+use trellis_check::commands::real::{HistoryRequest, LitmusRequest, Source};
+use trellis_check::history::log;
+use trellis_check::history::record::{RecordPlan, record_node};
+use trellis_check::litmus::real::run_node;
+use trellis_protocol::coherence::Protocol;
+
+use super::SourceTask;
+use crate::bench::node::{Found, Member, WorkError};
+
+/// Barriers of the checks have numbers that no other part of this command uses.
+const BARRIER: u64 = 0x6368_6563_6b00;
+
+/// [`LitmusRequest`], on its way to a node.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct LitmusTask {
+    sources: Vec<SourceTask>,
+    nodes: u8,
+    runs: u64,
+    everything: bool,
+    seed: u64,
+}
+
+/// What node 0 saw of one plan.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Seen {
+    pub(crate) plan: usize,
+    /// Outcomes in hexadecimal, and how often.
+    pub(crate) outcomes: Vec<(String, u64)>,
+    /// Batch, instance, outcome.
+    pub(crate) forbidden: Vec<(u32, u32, String)>,
+}
+
+/// [`HistoryRequest`], on its way to a node.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct HistoryTask {
+    nodes: u16,
+    threads: u16,
+    operations: u32,
+    rounds: u32,
+    pages: u32,
+    cells: u32,
+    exchange_once_in: u32,
+    seed: u64,
+}
+
+impl LitmusTask {
+    pub(crate) fn of(request: &LitmusRequest) -> LitmusTask {
+        let source = |source: &Source| match source {
+            Source::Shape(name) => SourceTask::Shape(name.clone()),
+            Source::File(name, text) => SourceTask::File(name.clone(), text.clone()),
+        };
+        LitmusTask {
+            sources: request.sources.iter().map(source).collect(),
+            nodes: request.nodes,
+            runs: request.runs,
+            everything: request.everything,
+            seed: request.seed,
+        }
+    }
+
+    fn request(&self) -> LitmusRequest {
+        let source = |source: &SourceTask| match source.clone() {
+            SourceTask::Shape(name) => Source::Shape(name),
+            SourceTask::File(name, text) => Source::File(name, text),
+        };
+        LitmusRequest {
+            // The plans are the same whatever the protocol; the configuration has it.
+            protocol: Protocol::IVY,
+            sources: self.sources.iter().map(source).collect(),
+            nodes: self.nodes,
+            runs: self.runs,
+            everything: self.everything,
+            seed: self.seed,
+            settings: Vec::new(),
+        }
+    }
+}
+
+impl HistoryTask {
+    pub(crate) fn of(request: &HistoryRequest) -> HistoryTask {
+        let RecordPlan { nodes, threads, operations, rounds, pages, cells, exchange_once_in, seed, .. } = request.plan;
+        HistoryTask { nodes, threads, operations, rounds, pages, cells, exchange_once_in, seed }
+    }
+
+    fn plan(&self, page_words: u32) -> RecordPlan {
+        let HistoryTask { nodes, threads, operations, rounds, pages, cells, exchange_once_in, seed } = *self;
+        RecordPlan { nodes, threads, operations, rounds, pages, cells, page_words, exchange_once_in, seed }
+    }
+}
+
+pub(crate) fn litmus_node(task: &LitmusTask, member: &Member) -> Found {
+    let cluster = &member.cluster;
+    let mut all = Vec::new();
+    for (number, mut plan) in task.request().plans()?.into_iter().enumerate() {
+        plan.page_words = page_words(cluster);
+        let seen = run_node(&plan, cluster.node() as u8, words(cluster), &mut || barrier(cluster))?;
+        let hexadecimal = |outcome: trellis_check::litmus::program::Outcome| format!("{:x}", outcome.0);
+        if let Some(seen) = seen {
+            all.push(Seen {
+                plan: number,
+                outcomes: seen.outcomes.iter().map(|(&outcome, &count)| (hexadecimal(outcome), count)).collect(),
+                forbidden: seen
+                    .forbidden
+                    .iter()
+                    .map(|&(batch, at, outcome)| (batch, at, hexadecimal(outcome)))
+                    .collect(),
+            });
+        }
+    }
+    Ok(serde_json::to_value(all)?)
+}
+
+pub(crate) fn history_node(task: &HistoryTask, member: &Member) -> Found {
+    let cluster = &member.cluster;
+    let plan = task.plan(page_words(cluster));
+    let threads = record_node(&plan, cluster.node() as u16, words(cluster), &mut || barrier(cluster))?;
+    let mut text = Vec::new();
+    log::write(&mut text, &threads)?;
+    Ok(String::from_utf8(text)?.into())
+}
+
+fn page_words(cluster: &Cluster) -> u32 {
+    (cluster.config().page_bytes / 8) as u32
+}
+
+/// The whole region as words.
+fn words(cluster: &Cluster) -> &[AtomicU64] {
+    let region = cluster.region();
+    // SAFETY: the region is page-aligned, as long as it says, and lives as long as the cluster; every node uses it
+    // through these atomic words alone.
+    unsafe { std::slice::from_raw_parts(region.base().cast::<AtomicU64>(), region.bytes() / 8) }
+}
+
+fn barrier(cluster: &Cluster) -> Result<(), String> {
+    cluster.barrier(BARRIER).map_err(|error: trellis::WaitError| WorkError::from(error).to_string())
+}
