@@ -9,6 +9,7 @@ mod targets;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -78,14 +79,23 @@ fn measure(workspace: &Workspace, benchmark: &Benchmark, psort: &std::path::Path
         command.arg("bench");
     }
     command.arg(benchmark.name).args(benchmark.arguments).arg("--json");
+    let start = Instant::now();
     let text = step::output(&mut command)?;
-    result_in(&text).with_context(|| format!("`{}` printed no JSON", step::shown(&command)))
+    let seconds = start.elapsed().as_secs_f64();
+    let found = if benchmark.name == CHECK { last_of(&text, seconds) } else { serde_json::from_str(&text) };
+    found.with_context(|| format!("`{}` printed no JSON", step::shown(&command)))
 }
 
-/// The object that a benchmark printed over several lines, or the last of those that a check printed on one line each.
-fn result_in(text: &str) -> Result<Value> {
-    let last = || text.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-    Ok(serde_json::from_str(text).or_else(|_| serde_json::from_str(last()))?)
+/// The last of the objects that a check printed, one on each line, with how long the call took and how many steps of all
+/// objects it made in a second: what is simulated says no real time itself.
+fn last_of(text: &str, seconds: f64) -> serde_json::Result<Value> {
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let objects = lines.map(serde_json::from_str).collect::<serde_json::Result<Vec<Value>>>()?;
+    let steps: u64 = objects.iter().filter_map(|one| one["steps"].as_u64()).sum();
+    let mut last = objects.into_iter().next_back().unwrap_or(json!({}));
+    last["call_seconds"] = seconds.into();
+    last["call_steps_per_second"] = (steps as f64 / seconds).into();
+    Ok(last)
 }
 
 /// The same integers on one node and on two, one after the other.
@@ -200,10 +210,10 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_one_object_or_the_last_of_several() {
-        assert_eq!(result_in("{\n \"a\": 1\n}\n").unwrap(), json!({"a": 1}));
-        assert_eq!(result_in("{\"a\": 1}\n{\"a\": 2}\n").unwrap(), json!({"a": 2}));
-        assert!(result_in("").is_err() && result_in("no\n").is_err());
+    fn a_check_is_its_last_object_with_the_steps_of_all() {
+        let found = last_of("{\"a\": 1, \"steps\": 30}\n{\"a\": 2, \"steps\": 10}\n", 4.0).unwrap();
+        assert_eq!(found, json!({"a": 2, "steps": 10, "call_seconds": 4.0, "call_steps_per_second": 10.0}));
+        assert!(last_of("no\n", 1.0).is_err());
     }
 
     #[test]

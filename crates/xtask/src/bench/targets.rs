@@ -227,13 +227,24 @@ pub(crate) const TARGETS: &[Benchmark] = &[
     },
     Benchmark {
         name: CHECK,
-        arguments: &["simulate", "--seeds", "2000", "--jobs", "1"],
-        figures: &[figure("steps_per_second", "simulator, one core: steps per second", Target::AtLeast(1e6))],
+        arguments: &["swarm", "--protocol", "dynamic(forward)", "--seeds", "5000"],
+        figures: &[figure("call_steps_per_second", "simulator, one core: steps per second", Target::AtLeast(1e6))],
     },
     Benchmark {
         name: CHECK,
-        arguments: &["scale", "--nodes", "1024", "--operations", "10000"],
-        figures: &[figure("seconds", "simulator, 1,024 nodes x 10,000 operations (s)", Target::Below(60.0))],
+        arguments: &[
+            "scale",
+            "--protocol",
+            "dynamic(forward)",
+            "--workload",
+            "uniform",
+            "--nodes",
+            "1024",
+            "--operations",
+            // 10,000 of each node.
+            "10240000",
+        ],
+        figures: &[figure("call_seconds", "simulator, 1,024 nodes x 10,000 operations (s)", Target::Below(60.0))],
     },
     Benchmark {
         name: CHECK,
