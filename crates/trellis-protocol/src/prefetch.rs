@@ -1,8 +1,8 @@
 //! Guesses which pages a faulting thread will want next.
 //!
 //! Promises: the page that faulted is always asked for; a single fault, two neighbours, or faults in
-//! no order ask for nothing else; three in a row make a *stream*, upwards or downwards, whose window
-//! grows fourfold up to the configured bound. It must never decide who may have a page: the wish
+//! no order ask for nothing else; three in a row, or three loads a few pages apart by the same distance, make a *stream*,
+//! upwards or downwards, whose window grows fourfold up to the configured bound. It must never decide who may have a page: the wish
 //! is a hint that the coherence protocol may ignore.
 //!
 //! A stream that has reached its full window also reads ahead while the program works on what it
@@ -17,6 +17,9 @@ const STREAMS: usize = 8;
 const GROWTH: u32 = 4;
 /// The window of a stream of two faults, which asks for no more than the second.
 const PROBATION: u32 = 2;
+/// Loads this far apart, three in a row and always by the same distance, are a stream too: a column of a matrix whose rows
+/// fill a few pages each. What lies between is fetched with them; it belongs to the next columns.
+const STRIDE_MAX: u32 = 4;
 /// Windows under way ahead of a full stream: while one is received, the other is being sent.
 const WINDOWS_AHEAD: usize = 2;
 
@@ -58,6 +61,8 @@ struct Stream {
     /// The pages left out in front of the windows ahead, the nearest first.
     markers: [Option<u32>; WINDOWS_AHEAD],
     window: u32,
+    /// Pages from one fault to the next, once there were two.
+    stride: u32,
     downwards: bool,
     /// Its faults are stores. Loads right behind stores are another stream: the neighbour's edge, say.
     stores: bool,
@@ -114,11 +119,14 @@ impl Stream {
         if write != self.stores {
             return false;
         }
+        let reach = if self.stores { 1 } else { STRIDE_MAX };
         let (low, high) = match (self.window, self.downwards) {
             (0, _) => return false,
-            (1, _) => (self.first.saturating_sub(1), self.end),
-            (_, false) => (self.first, self.frontier),
-            (_, true) => (self.frontier.saturating_sub(1), self.end - 1),
+            (1, _) => (self.first.saturating_sub(reach), self.first + reach),
+            (PROBATION, false) => (self.first + self.stride, self.first + self.stride),
+            (PROBATION, true) => return self.first.checked_sub(self.stride) == Some(page),
+            (_, false) => (self.first, self.frontier + self.stride - 1),
+            (_, true) => (self.frontier.saturating_sub(self.stride), self.end - 1),
         };
         (low..=high).contains(&page)
     }
@@ -141,7 +149,10 @@ impl Stream {
             let reach = self.markers[0].unwrap_or(self.frontier);
             (self.first, self.end) = if self.downwards { (reach, page.0 + 1) } else { (page.0, reach) };
         } else {
-            self.downwards = if self.window == 1 { page.0 < self.first } else { self.downwards };
+            if self.window == 1 {
+                self.downwards = page.0 < self.first;
+                self.stride = page.0.abs_diff(self.first);
+            }
             // Two neighbours may be chance, three are a stream.
             self.window = match self.window {
                 1 => PROBATION,
@@ -255,6 +266,33 @@ mod tests {
                 }
             }
             assert!(demanded < 90, "{demanded} faults for 64 windows, downwards: {downwards}");
+        }
+    }
+
+    #[test]
+    fn loads_a_few_pages_apart_are_a_stream() {
+        for (stride, downwards) in [(2, false), (4, false), (2, true), (3, false)] {
+            let mut streams = Streams::new(4096, 64);
+            let mut held = alloc::vec![false; 4096];
+            let mut faults = 0;
+            let mut order: Vec<u32> = (0..4096).step_by(stride).collect();
+            if downwards {
+                order.reverse();
+            }
+            for page in order {
+                if !held[page as usize] {
+                    faults += 1;
+                    let wish = streams.fault(PageIndex(page), false);
+                    for range in wish.ahead.into_iter().flatten().chain([wish.range]) {
+                        range.pages().for_each(|page| held[page.0 as usize] = true);
+                    }
+                }
+            }
+            assert!(faults < 100, "{faults} faults for 64 windows, {stride} apart, downwards: {downwards}");
+        }
+        let mut streams = Streams::new(10_000, 64);
+        for page in [100, 102, 105, 107, 111] {
+            assert_eq!(fault(&mut streams, page), (page, page + 1), "no distance repeats");
         }
     }
 

@@ -92,8 +92,11 @@ fn milliseconds(said: &str) -> Option<f64> {
 
 /// Faults, received pages and received bytes of all nodes.
 fn read_counters(folder: &Path, nodes: usize) -> Result<[u64; 3]> {
-    const SUMS: [&[&str]; 3] =
-        [&["read_faults", "write_faults", "upgrade_faults", "upgrade_owner_faults", "local_faults"], &["pages_in"], &["bytes_in"]];
+    const SUMS: [&[&str]; 3] = [
+        &["read_faults", "write_faults", "upgrade_faults", "upgrade_owner_faults", "local_faults"],
+        &["pages_in"],
+        &["bytes_in"],
+    ];
     let mut sums = [0; 3];
     for node in 0..nodes {
         let path = folder.join(format!("node-{node}.json"));

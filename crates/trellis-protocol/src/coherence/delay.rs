@@ -16,7 +16,7 @@
 //! * `T`, what it takes to get a page: times from fault to grant. A shorter one counts at once, a longer one little, and
 //!   only if the page is not in dispute, so that `T` is near the shortest and others' delays do not lengthen it;
 //! * `a`, the page's activity at this node, 0 to [`ACTIVITY_MAX`]: plus two when a thread wants to store to the page
-//!   again no later than `T` after it was taken; minus one when it comes back later, or for a load;
+//!   again within a few `T` after it was taken; minus one when it comes back later, or for a load;
 //! * `w`, the requests that wait for the page here;
 //!
 //! a page stays for `max(T, min(2^(a-1) T, K T / w))` with `K` = 2^([`ACTIVITY_MAX`] - 1) = 64, and not at all when `a`
@@ -24,7 +24,7 @@
 //!
 //! *Why.* A page is worth keeping if it was still in use when it left. The layer cannot see loads and stores, but it sees
 //! what happens next: a thread that was in the middle of its stores faults at once, long before a page could have come
-//! back; that it had to wait costs it `T`, so whatever comes later than `T` was not hurt much. Loads do not count,
+//! back; that it had to wait costs it `T`, so whatever comes a few `T` later was not hurt much. Loads do not count,
 //! because a thread that waits for others loads too: a flag that is handed on is loaded until it has changed, and stored
 //! to only then. With a factor of 64 a thread that stores all the time computes for at least 98 % of the time, and doubling
 //! gets there after four losses.
@@ -68,6 +68,9 @@ const ACTIVITY_LASTS: u64 = 16;
 const TIMED_MAX: usize = 32;
 /// Pages that are taken in a longer run are part of a stream: they are not watched.
 const RUN_MAX: u32 = 16;
+/// A thread that stores to a page within so many `T` of its loss was using it: what took the page away may have taken the
+/// thread's core for a while as well.
+const SOON_TRANSFERS: u64 = 4;
 /// So many pages are remembered before the first look which of them still matter.
 const PRUNED_FIRST: usize = 64;
 
@@ -348,7 +351,7 @@ impl<P: Coherence> Delay<P> {
         let Ok(place) = self.place(page) else { return };
         let stay = &mut self.stays[place];
         if stay.state == State::Lost {
-            let is_soon = now.saturating_sub(stay.since) <= self.transfer;
+            let is_soon = now.saturating_sub(stay.since) <= self.transfer * SOON_TRANSFERS;
             stay.activity = match write && is_soon {
                 true => (stay.activity + 2).min(ACTIVITY_MAX),
                 false => stay.activity.saturating_sub(1),
@@ -399,7 +402,7 @@ impl<P: Coherence> Delay<P> {
         for stay in core::mem::take(&mut self.stays) {
             let lasts = match (self.threshold, stay.activity) {
                 (Threshold::Fixed(microseconds), _) => Nanoseconds::from(microseconds) * 1000,
-                (Threshold::Adaptive, 0) => self.transfer,
+                (Threshold::Adaptive, 0) => self.transfer * SOON_TRANSFERS,
                 (Threshold::Adaptive, _) => self.transfer * STAY_PER_TRANSFER_MAX * ACTIVITY_LASTS,
             };
             if now.saturating_sub(stay.since) <= lasts || stay.is_wanted || self.waiting(stay.page) > 0 {
