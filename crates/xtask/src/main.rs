@@ -5,6 +5,7 @@
 //! given), `bench` (a new folder in `benchmarks/runs`) and `pages` (the documentation).
 
 mod bench;
+mod checks;
 mod ci;
 mod demo;
 mod dependencies;

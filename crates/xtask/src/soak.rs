@@ -38,7 +38,7 @@ const LINES_SHOWN: usize = 25;
 const MARK: &str = "XTASK_SOAK";
 
 /// What soaks, the quick steps first, so that those after them know what time there is.
-const STEPS: [Step; 9] = [
+const STEPS: [Step; 17] = [
     Step { name: "mutants", weight: 1, work: Work::Check(&["mutants"]) },
     Step {
         name: "synchronisation explored",
@@ -67,10 +67,35 @@ const STEPS: [Step; 9] = [
             // These two have more states than the limit: no verdict, but millions of states without a violation.
             "explore --nodes 2 --pages 2 --operations 2 --threads 2",
             "explore --nodes 2 --pages 2 --operations 1 --threads 2 --prefetches 1",
+            "explore --protocol all --nodes 3 --pages 2 --operations 2",
+            "explore --protocol all --nodes 3 --pages 1 --operations 2 --leaver --must-end",
+            "explore --protocol lock(dynamic) --nodes 3 --pages 1 --operations 2 --locks kept --must-end",
+            "explore --protocol delay(lock(dynamic)) --nodes 3 --pages 1 --operations 2 --locks kept",
+            "explore --protocol dynamic --nodes 2 --pages 2 --operations 1 --change lock(ivy) --must-end",
+            "explore --protocol dynamic --nodes 4 --pages 1 --operations 2 --overtaken-max",
+        ]),
+    },
+    Step { name: "litmus, simulated", weight: 4, work: Work::Check(&["litmus --simulated --runs 10000000 --jobs 2"]) },
+    Step { name: "swarm", weight: 6, work: Work::Check(&["swarm --protocol all --seeds 20000 --first 1001"]) },
+    Step {
+        name: "litmus and histories on processes",
+        weight: 14,
+        work: Work::Command(&[
+            "check litmus --protocol all --runs 10000 --nodes 2 --shape MP --shape SB --shape LB --shape S --shape R --shape 2+2W",
+            "check litmus --protocol all --runs 10000 --nodes 4 --shape WRC --shape RWC --shape ISA2 --shape IRIW",
+            "check history --protocol all --nodes 3 --operations 1000000",
+            "check litmus --protocol all --runs 64 --nodes 4",
+            "check litmus --protocol all --runs 500 --nodes 2 --shape MP --shape SB --set link=udp --set \
+             link_faults=drop=10%,duplicate=5%,reorder=5%",
         ]),
     },
     Step { name: "protocol, fresh seeds", weight: 4, work: Work::Seeds("-p trellis-protocol --test conformance") },
     Step { name: "clusters in one process", weight: 6, work: Work::Repeat("-p trellis --test cluster") },
+    Step { name: "protocols in one process", weight: 4, work: Work::Repeat("-p trellis --test protocols") },
+    Step { name: "joining in one process", weight: 2, work: Work::Repeat("-p trellis --test elastic") },
+    Step { name: "datagrams that get lost", weight: 4, work: Work::Repeat("-p trellis --test datagrams") },
+    Step { name: "joining processes", weight: 4, work: Work::Repeat("-p trellis-cli --test join") },
+    Step { name: "udp", weight: 2, work: Work::Repeat("-p trellis-transport --test udp") },
     Step { name: "launcher", weight: 6, work: Work::Repeat("-p trellis-cli --test run") },
     Step { name: "transport security", weight: 3, work: Work::Repeat("-p trellis-transport --test security") },
     Step { name: "transport lifetime", weight: 3, work: Work::Repeat("-p trellis-transport --test lifetime") },
@@ -110,6 +135,8 @@ struct Step {
 enum Work {
     /// Arguments for `trellis-check`, each once: it visits the same states every time.
     Check(&'static [&'static str]),
+    /// Arguments for `trellis`, each once.
+    Command(&'static [&'static str]),
     /// One test program, again and again.
     Repeat(&'static str),
     /// The same, each time with a seed that no soak has used.
@@ -159,6 +186,11 @@ impl Step {
                 seed: None,
                 may_be_cut: true,
             }),
+            Work::Command(all) => all.get(begun as usize).map(|words| Trial {
+                words: format!("run --release --locked -p trellis-cli -- {words}"),
+                seed: None,
+                may_be_cut: true,
+            }),
             Work::Repeat(words) => {
                 Some(Trial { words: format!("test --locked {words}"), seed: None, may_be_cut: false })
             }
@@ -181,6 +213,7 @@ impl Step {
     fn build(&self) -> String {
         match self.work {
             Work::Check(_) => "build --release --locked -p trellis-check".to_owned(),
+            Work::Command(_) => "build --release --locked -p trellis-cli".to_owned(),
             Work::Repeat(words) | Work::Seeds(words) => format!("test --locked {words} --no-run"),
         }
     }

@@ -171,7 +171,7 @@ impl Coherence for Dynamic {
 
     fn release(&mut self, page: PageIndex) {
         let slot = self.slot(page);
-        debug_assert!(self.next[slot] == 0 && !self.has(page, PENDING | HELD));
+        debug_assert!(self.next[slot] == 0 && !self.has(page, PENDING));
         self.access[slot] = Access::None;
         self.flags[slot] = 0;
         self.hint_or_home[slot] = 0;

@@ -163,7 +163,7 @@ impl Coherence for Ivy {
 
     fn release(&mut self, page: PageIndex) {
         let slot = self.slot(page);
-        debug_assert!(self.transaction[slot] == 0 && !self.has(page, PENDING | HELD));
+        debug_assert!(self.transaction[slot] == 0 && !self.has(page, PENDING));
         self.access[slot] = Access::None;
         self.flags[slot] = 0;
         self.granted_sequence[slot] = 0;

@@ -147,7 +147,7 @@ impl Node {
         let wish = self.wish(page, fault.write);
         let mut shard = lock(self.shard_of(page));
         let event = Event::of(&shard.protocol, page, fault.write);
-        shard.waiting.push(Waiting::Kernel { page, since, event, asked: false });
+        shard.waiting.push(Waiting::Kernel { page, since, event, asked: false, is_noted: false });
         self.ask(&mut shard, page, &wish);
         // Who was not woken at once waits for another node.
         for waiting in &mut shard.waiting {

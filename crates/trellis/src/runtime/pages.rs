@@ -53,8 +53,9 @@ pub(super) struct Shard {
 pub(super) enum Waiting {
     /// A thread in [`super::waiters`].
     Thread { page: PageIndex, ticket: u32 },
-    /// A thread that the kernel blocks (`handler`), since when, and whether another node was asked for the page.
-    Kernel { page: PageIndex, since: u64, event: Event, asked: bool },
+    /// A thread that the kernel blocks (`handler`), since when, and whether another node was asked for the page, and
+    /// whether the fault was counted.
+    Kernel { page: PageIndex, since: u64, event: Event, asked: bool, is_noted: bool },
 }
 
 /// One alarm of a page; see [`Effect::Alarm`].
@@ -209,9 +210,13 @@ impl Node {
                     Access::Write => trellis_memory::Access::Write,
                     _ => trellis_memory::Access::Read,
                 };
+                self.note_before_opening(shard, range);
                 self.region.install(place(range).0, place(range).1, access, zero)
             }
-            Effect::Upgrade(range) => self.region.upgrade(place(range).0, place(range).1),
+            Effect::Upgrade(range) => {
+                self.note_before_opening(shard, range);
+                self.region.upgrade(place(range).0, place(range).1)
+            }
             Effect::Send { to, message } => {
                 shard.sent += 1;
                 if let Message::Request { demand, requester, .. } | Message::Forward { demand, requester, .. } = message
@@ -251,6 +256,20 @@ impl Node {
         }
     }
 
+    /// Counts the faults of blocked threads whose pages are about to be opened: the kernel lets them run on with that,
+    /// and what they did must be counted before what they do next.
+    fn note_before_opening(&self, shard: &mut Shard, range: PageRange) {
+        for waiting in &mut shard.waiting {
+            if let Waiting::Kernel { page, since, event, asked, is_noted } = waiting
+                && range.contains(*page)
+                && !*is_noted
+            {
+                *is_noted = true;
+                self.note_fault(*page, *event, *since, *asked);
+            }
+        }
+    }
+
     pub(super) fn wake(&self, shard: &mut Shard, range: PageRange) {
         let mut index = 0;
         while index < shard.waiting.len() {
@@ -258,10 +277,12 @@ impl Node {
                 Waiting::Thread { page, ticket } if range.contains(page) => {
                     self.waiters.signal(ticket, 0);
                 }
-                Waiting::Kernel { page, since, event, asked } if range.contains(page) => {
+                Waiting::Kernel { page, since, event, asked, is_noted } if range.contains(page) => {
+                    if !is_noted {
+                        self.note_fault(page, event, since, asked);
+                    }
                     // The kernel lets the thread look again; it faults again if that was not enough.
                     self.region.wake(page.0 as usize, 1);
-                    self.note_fault(page, event, since, asked);
                     // Nobody tells when that thread runs on. Usually nobody asks, either, so no timer is set.
                     self.keep(shard, page, WAKE_UP_NS);
                 }

@@ -1,0 +1,47 @@
+//! The checkers in the short form in which every change goes through them: random clusters with faults, litmus tests in
+//! the simulator and on real processes, histories, explorations, mutants. `cargo xtask soak` runs the long form.
+//!
+//! Promises: everything runs in release, one after the other, and prints what it found; the first that fails ends the
+//! step with the command that repeats it. Never chooses seeds by the clock: what passed once passes again.
+
+use anyhow::{Context, Result, bail};
+
+use crate::step;
+use crate::workspace::Workspace;
+
+/// What `trellis check` is asked for.
+const COMMANDS: &[&str] = &[
+    "mutants",
+    "explore --protocol all --nodes 3 --pages 1 --operations 2 --must-end --overtaken-max",
+    "explore --protocol all --nodes 2 --pages 2 --operations 1 --threads 2 --wishes wide",
+    "swarm --protocol all --seeds 1000",
+    "litmus --simulated --runs 1000000",
+    "litmus --protocol all --runs 64 --nodes 2 --shape MP --shape SB --shape LB --shape S --shape R --shape 2+2W",
+    "litmus --protocol all --runs 64 --nodes 4 --shape WRC --shape RWC --shape IRIW",
+    "history --protocol all --nodes 2 --operations 20000",
+    "history --protocol dynamic --nodes 2 --operations 5000 --set link=udp --set link_faults=drop=10%,duplicate=5%,reorder=5%,seed=7",
+    "scale --nodes 2,64,1024 --operations 1000",
+];
+
+/// Builds the command and runs all of them.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let mut build = workspace.cargo();
+    build.args(["build", "--release", "--locked", "--quiet", "-p", "trellis-cli"]);
+    step::command("build what checks", &mut build)?;
+    let program = workspace.target.join("release/trellis");
+    for words in COMMANDS {
+        let mut command = std::process::Command::new(&program);
+        command.arg("check").args(words.split(' ')).current_dir(&workspace.root);
+        let output = command.output().with_context(|| format!("cannot start {}", program.display()))?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let last = text.lines().last().unwrap_or_default();
+        eprintln!("    trellis check {words}\n        {last}");
+        if !output.status.success() {
+            let lines: Vec<&str> = text.lines().collect();
+            let shown = lines[lines.len().saturating_sub(40)..].join("\n");
+            let told = String::from_utf8_lossy(&output.stderr);
+            bail!("again: cargo run --release -p trellis-cli -- check {words}\n{shown}\n{told}");
+        }
+    }
+    Ok(())
+}
