@@ -26,6 +26,33 @@ fn hello_in_c_and_cpp_greets_from_every_node() {
 }
 
 #[test]
+fn a_product_of_matrices_is_right_in_every_order_and_on_any_number_of_nodes() {
+    let Some(program) = support::compile("matmul", &CPP, &support::example("matmul/matmul.cpp"), &[]) else { return };
+    let locking = [("TRELLIS_COHERENCE", "lock(dynamic)")];
+    for (nodes, arguments, variables) in [
+        (1, &["70", "ijk", "--verify"][..], &[][..]),
+        (2, &["130", "kij", "--verify"], &[]),
+        (3, &["64", "ijk", "--verify"], &[("TRELLIS_COHERENCE", "migrate")]),
+        (2, &["520", "kij", "--lock", "--verify"], &locking),
+        (3, &["100", "ijk", "--lock", "--verify"], &locking),
+    ] {
+        let printed = support::run_cluster("matmul", &program, nodes, arguments, variables);
+        assert!(printed[0].ends_with("(verified)\n"), "{nodes} nodes, {arguments:?}: {}", printed[0]);
+    }
+}
+
+#[test]
+fn every_item_reaches_the_consumer_once_whatever_guards_the_buffer() {
+    let source = support::example("producer-consumer/producer_consumer.cpp");
+    let Some(program) = support::compile("producer-consumer", &CPP, &source, &[]) else { return };
+    for (with, pages) in [("lock", "1"), ("lock", "3"), ("lock", "10"), ("test-and-set", "1"), ("test-and-set", "3")] {
+        let arguments = ["--with", with, "--pages", pages, "--items", "40", "--work-microseconds", "1"];
+        let printed = support::run_cluster("producer-consumer", &program, 2, &arguments, &[]);
+        assert!(printed[1].ends_with("(verified)\n"), "{with}, {pages} pages: {printed:?}");
+    }
+}
+
+#[test]
 fn the_c_interface_on_one_and_three_nodes() {
     let Some(program) = support::compile("c-interface", &C, &support::program("interface.c"), &[]) else { return };
     for nodes in [1, 3] {
