@@ -227,7 +227,7 @@ fn a_failure_is_told_with_its_story() {
     let (outcome, lines) = traced(scenario, &start, 40);
     assert!(!outcome.passed());
     let last = lines.last().unwrap();
-    assert!(last.contains("for ever") && last.contains("trellis-check replay 'ivy:"), "{last}");
+    assert!(last.contains("for ever") && last.contains("trellis check replay 'ivy:"), "{last}");
     assert!(lines.iter().any(|line| line.contains("faults")), "{lines:?}");
 }
 

@@ -8,6 +8,7 @@ use std::fs;
 use clap::Args;
 use serde_json::json;
 use trellis::config::Config;
+use trellis_check::say;
 use trellis_memory::{Capabilities, Catcher, choose, probe};
 
 use crate::chart::byte_text;
@@ -38,9 +39,9 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> Ending {
     let advice = advice(&capabilities, &machine);
     if arguments.json {
         let object = as_json(&capabilities, &machine, &chosen, &advice);
-        println!("{}", serde_json::to_string_pretty(&object).map_err(|error| not_json(&error))?);
+        say!("{}", serde_json::to_string_pretty(&object).map_err(|error| not_json(&error))?);
     } else {
-        print!("{}", as_text(&capabilities, &machine, &chosen, &advice));
+        say!("{}", as_text(&capabilities, &machine, &chosen, &advice).trim_end());
     }
     Ok(if chosen.is_ok() { exit::FINE } else { exit::FAILED })
 }

@@ -182,7 +182,7 @@ impl Step {
     fn trial(&self, begun: u64, first_seed: u64) -> Option<Trial> {
         match self.work {
             Work::Check(all) => all.get(begun as usize).map(|words| Trial {
-                words: format!("run --release --locked -p trellis-check -- {words} --states-max {STATES_MAX}"),
+                words: format!("run --release --locked -p trellis-check -- {words}{}", bound(words)),
                 seed: None,
                 may_be_cut: true,
             }),
@@ -216,6 +216,14 @@ impl Step {
             Work::Command(_) => "build --release --locked -p trellis-cli".to_owned(),
             Work::Repeat(words) | Work::Seeds(words) => format!("test --locked {words} --no-run"),
         }
+    }
+}
+
+/// What a command of the checkers gets besides, if it explores: the others know no bound of states.
+fn bound(words: &str) -> String {
+    match words.split(' ').next() {
+        Some("explore" | "sync" | "mutants") => format!(" --states-max {STATES_MAX}"),
+        _ => String::new(),
     }
 }
 
@@ -552,6 +560,20 @@ mod tests {
         assert!(seeds.rest(0).is_empty());
         let shown = seeds.trial(2, 40).unwrap().shown();
         assert_eq!(shown, "TRELLIS_SEED=42 cargo test --locked -p some --test any -- --nocapture");
+    }
+
+    #[test]
+    fn only_what_explores_is_told_how_far() {
+        let words_of = |words: &'static [&'static str]| {
+            let step = Step { name: "any", weight: 1, work: Work::Check(words) };
+            step.trial(0, 1).expect("a trial").words
+        };
+        for words in [&["mutants"][..], &["sync --nodes 3"], &["explore --protocol all"]] {
+            assert!(words_of(words).ends_with(&format!(" --states-max {STATES_MAX}")), "{words:?}");
+        }
+        for words in [&["swarm --protocol all"][..], &["litmus --simulated"], &["scale --nodes 2"], &["history"]] {
+            assert!(words_of(words).ends_with(words[0]), "{words:?}");
+        }
     }
 
     #[test]

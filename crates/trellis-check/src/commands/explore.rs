@@ -3,9 +3,10 @@
 //! Promises: what an instance was is in its first line. It must never print a rate of an exploration that it cut short
 //! as if it had ended.
 
-use super::json_text;
+use super::{Bound, json_text};
 use crate::explore::{Model, Options, Progress, Report, Verdict, explore};
 use crate::pages::{Instance, Locks, Wishes};
+use crate::say;
 use crate::synchronisation::{Program, SyncInstance};
 use clap::{Args, ValueEnum, value_parser};
 use std::io::IsTerminal;
@@ -69,6 +70,8 @@ pub(super) struct Explore {
     /// Also prove that the states form no circle.
     #[arg(long)]
     must_end: bool,
+    #[command(flatten)]
+    bound: Bound,
 }
 
 #[derive(Args, Debug)]
@@ -88,6 +91,8 @@ pub(super) struct Synchronise {
     /// Locks or words to choose from.
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u8).range(1..=3))]
     objects: u8,
+    #[command(flatten)]
+    bound: Bound,
 }
 
 #[derive(Clone, Copy, ValueEnum, Debug)]
@@ -119,11 +124,11 @@ enum ProgramName {
     Words,
 }
 
-pub(super) fn run(chosen: &Explore, options: Options, json: bool) -> Result<bool, String> {
+pub(super) fn run(chosen: &Explore, json: bool) -> Result<bool, String> {
     let mut passed = true;
     for protocol in protocols(&chosen.protocol)? {
         let instance = instance(chosen, protocol)?;
-        let options = Options { must_end: chosen.must_end, ..options };
+        let options = Options { must_end: chosen.must_end, ..chosen.bound.options() };
         let name = instance.describe();
         passed &= match instance.change {
             Some(_) => show(&name, &mut instance.model_of_ranges(), options, json),
@@ -133,9 +138,9 @@ pub(super) fn run(chosen: &Explore, options: Options, json: bool) -> Result<bool
     Ok(passed)
 }
 
-pub(super) fn run_sync(chosen: &Synchronise, options: Options, json: bool) -> bool {
+pub(super) fn run_sync(chosen: &Synchronise, json: bool) -> bool {
     let instance = sync_instance(chosen);
-    show(&instance.describe(), &mut instance.model(), options, json)
+    show(&instance.describe(), &mut instance.model(), chosen.bound.options(), json)
 }
 
 /// The protocol of that name, or all of them.
@@ -219,7 +224,7 @@ fn show(name: &str, model: &mut impl Model, options: Options, json: bool) -> boo
         eprint!("\r\x1b[K");
     }
     if json {
-        println!("{}", as_json(name, &report))
+        say!("{}", as_json(name, &report))
     } else {
         print_text(name, &report)
     }
@@ -260,8 +265,8 @@ fn as_json(name: &str, report: &Report) -> String {
 }
 
 fn print_text(name: &str, report: &Report) {
-    println!("{name}");
-    println!(
+    say!("{name}");
+    say!(
         "  {} states, {} transitions, depth {}, {:.2} s, {:.0} states/s: {}",
         report.states,
         report.transitions,
@@ -271,6 +276,6 @@ fn print_text(name: &str, report: &Report) {
         result(report)
     );
     if let Verdict::Broken { trace, .. } | Verdict::Endless { trace } = &report.verdict {
-        trace.iter().for_each(|line| println!("  {line}"));
+        trace.iter().for_each(|line| say!("  {line}"));
     }
 }

@@ -5,11 +5,12 @@
 //! check a history of which a part is missing.
 
 use super::explore::protocols;
-use super::real::{HistoryRequest, RealProcesses};
+use super::json_text;
+use super::real::{HistoryRequest, Host};
 use crate::history::check::{Checked, check};
 use crate::history::record::RecordPlan;
 use crate::history::{History, log};
-use crate::litmus::json_text;
+use crate::say;
 use clap::{Args, value_parser};
 use std::io::BufReader;
 use std::path::PathBuf;
@@ -41,7 +42,7 @@ pub(super) struct HistoryArguments {
     keep: Option<PathBuf>,
 }
 
-pub(super) fn run(chosen: &HistoryArguments, real: Option<&mut dyn RealProcesses>, json: bool) -> Result<bool, String> {
+pub(super) fn run(chosen: &HistoryArguments, host: Option<&mut dyn Host>, json: bool) -> Result<bool, String> {
     if !chosen.files.is_empty() {
         let mut history = History::default();
         for file in &chosen.files {
@@ -51,14 +52,14 @@ pub(super) fn run(chosen: &HistoryArguments, real: Option<&mut dyn RealProcesses
         }
         return Ok(judge("logs", &history, json));
     }
-    let Some(real) = real else {
+    let Some(host) = host else {
         return Err("this command starts no processes; use `trellis check history`, or name log files".into());
     };
     let mut passed = true;
     for protocol in protocols(&chosen.protocol)? {
         let mut plan = RecordPlan::new(chosen.nodes, chosen.threads, chosen.operations);
         plan.seed = chosen.seed;
-        let history = real.history(&HistoryRequest { protocol, plan, settings: chosen.set.clone() })?;
+        let history = host.history(&HistoryRequest { protocol, plan, settings: chosen.set.clone() })?;
         if let Some(folder) = &chosen.keep {
             keep(folder, &protocol.to_string(), &history)?;
         }
@@ -84,7 +85,7 @@ fn judge(name: &str, history: &History, json: bool) -> bool {
     };
     if json {
         let story: Vec<String> = story.iter().map(|line| json_text(line)).collect();
-        println!(
+        say!(
             "{{\"history\": {}, \"operations\": {operations}, \"fault\": \"{fault}\", \"story\": [{}]}}",
             json_text(name),
             story.join(", ")
@@ -92,13 +93,13 @@ fn judge(name: &str, history: &History, json: bool) -> bool {
     } else {
         match &checked {
             Ok(Checked { reads, writes, cells, .. }) => {
-                println!(
+                say!(
                     "{name}: {operations} operations ({reads} reads, {writes} exchanges, {cells} cells): one order explains them"
                 );
             }
             Err(_) => {
-                println!("{name}: {operations} operations: {fault}");
-                story.iter().for_each(|line| println!("  {line}"));
+                say!("{name}: {operations} operations: {fault}");
+                story.iter().for_each(|line| say!("  {line}"));
             }
         }
     }

@@ -4,9 +4,10 @@
 //! It must never call a series complete that was cut short.
 
 use super::explore::protocols;
-use super::real::{LitmusRequest, RealProcesses, Source};
+use super::real::{Host, LitmusRequest, Source};
 use crate::litmus::simulate::{simulate, tell};
-use crate::litmus::{LitmusOptions, LitmusReport, generate};
+use crate::litmus::{Failure, LitmusOptions, LitmusReport, generate};
+use crate::say;
 use clap::{Args, value_parser};
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -69,23 +70,23 @@ pub(super) fn setting(text: &str) -> Result<(String, String), String> {
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
-pub(super) fn run(chosen: &Litmus, real: Option<&mut dyn RealProcesses>, json: bool) -> Result<bool, String> {
+pub(super) fn run(chosen: &Litmus, host: Option<&mut dyn Host>, json: bool) -> Result<bool, String> {
     let sources = sources(chosen)?;
     if chosen.list {
-        sources.iter().try_for_each(|source| source.program().map(|program| println!("{}", program.name)))?;
+        sources.iter().try_for_each(|source| source.program().map(|program| say!("{}", program.name)))?;
         return Ok(true);
     }
-    let report = match (chosen.simulated, real) {
+    let report = match (chosen.simulated, host) {
         (true, _) => simulated(chosen, &sources)?,
-        (false, Some(real)) => on_processes(chosen, &sources, real)?,
+        (false, Some(host)) => on_processes(chosen, &sources, host)?,
         (false, None) => {
             return Err("this command starts no processes; use `trellis check litmus`, or --simulated".into());
         }
     };
     if json {
-        println!("{}", report.to_json(chosen.details));
+        say!("{}", report.to_json(chosen.details));
     } else if !chosen.tell {
-        print(&report, chosen);
+        print(&report, &sources, chosen);
     }
     Ok(report.passed())
 }
@@ -110,7 +111,7 @@ fn simulated(chosen: &Litmus, sources: &[Source]) -> Result<LitmusReport, String
     options.jobs = usize::from(chosen.jobs);
     options.nodes_max = chosen.nodes.unwrap_or(options.nodes_max);
     if chosen.tell {
-        tell(&options)?.iter().for_each(|line| println!("{line}"));
+        tell(&options)?.iter().for_each(|line| say!("{line}"));
     }
     let watched = std::io::stderr().is_terminal();
     let report = simulate(&options, &mut |progress| {
@@ -122,7 +123,7 @@ fn simulated(chosen: &Litmus, sources: &[Source]) -> Result<LitmusReport, String
     report
 }
 
-fn on_processes(chosen: &Litmus, sources: &[Source], real: &mut dyn RealProcesses) -> Result<LitmusReport, String> {
+fn on_processes(chosen: &Litmus, sources: &[Source], host: &mut dyn Host) -> Result<LitmusReport, String> {
     let watched = std::io::stderr().is_terminal();
     let began = std::time::Instant::now();
     let mut sum = LitmusReport::default();
@@ -134,7 +135,7 @@ fn on_processes(chosen: &Litmus, sources: &[Source], real: &mut dyn RealProcesse
                 sum.runs - sum.completed + sum.forbidden
             );
         }
-        let report = real.litmus(&LitmusRequest {
+        let report = host.litmus(&LitmusRequest {
             protocol,
             sources: sources.to_vec(),
             nodes: chosen.nodes.unwrap_or(2),
@@ -156,26 +157,20 @@ fn clear(watched: bool) {
     }
 }
 
-fn print(report: &LitmusReport, chosen: &Litmus) {
+fn print(report: &LitmusReport, sources: &[Source], chosen: &Litmus) {
     for shape in &report.shapes {
         let condition =
             shape.condition.as_ref().map_or(String::new(), |(text, held)| format!("; {text}: {held} times"));
         let (seen, allowed) = (shape.outcomes_seen(), shape.seen.len());
-        println!("{:24} {:>10} runs, {seen} of {allowed} allowed outcomes seen{condition}", shape.name, shape.runs);
+        say!("{:24} {:>10} runs, {seen} of {allowed} allowed outcomes seen{condition}", shape.name, shape.runs);
     }
     for failure in &report.failures {
-        println!("{} on {}: {}: {}", failure.shape, failure.protocol, failure.kind.name(), failure.what);
+        say!("{} on {}: {}: {}", failure.shape, failure.protocol, failure.kind.name(), failure.what);
         if chosen.simulated {
-            println!(
-                "  again: trellis check litmus --simulated --tell --protocol '{}' --shape '{}' --seed {:#x} --runs {}",
-                failure.protocol,
-                failure.shape,
-                failure.seed,
-                failure.number + 1
-            );
+            say!("  again: {}", again(failure, sources, chosen.nodes));
         }
     }
-    println!(
+    say!(
         "{} tests on {} protocols: {} runs, {} completed, {} forbidden, {} stuck, {} broken; {:.0} runs/s",
         report.shapes.len(),
         report.protocols.len(),
@@ -186,4 +181,57 @@ fn print(report: &LitmusReport, chosen: &Litmus) {
         report.broken,
         report.runs_per_second()
     );
+}
+
+/// The command that tells a simulated failure step by step.
+fn again(failure: &Failure, sources: &[Source], nodes: Option<u8>) -> String {
+    let is_it = |source: &&Source| {
+        matches!(source, Source::File(..)) && source.program().is_ok_and(|program| program.name == failure.shape)
+    };
+    let test = match sources.iter().find(is_it) {
+        Some(Source::File(name, _)) => quoted(name),
+        _ => format!("--shape {}", quoted(&failure.shape)),
+    };
+    let nodes = nodes.map_or_else(String::new, |nodes| format!(" --nodes {nodes}"));
+    format!(
+        "trellis check litmus {test} --simulated --tell --protocol {} --seed {:#x} --runs {}{nodes}",
+        quoted(&failure.protocol),
+        failure.seed,
+        failure.number + 1
+    )
+}
+
+/// A word that a shell leaves as it is.
+fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::litmus::Kind;
+
+    #[test]
+    fn a_failure_of_a_file_is_repeated_with_the_file() {
+        let text = include_str!("../../tests/litmus/store-buffering.litmus");
+        let file = Source::File("it's/here.litmus".to_owned(), text.to_owned());
+        let sources = [Source::Shape("MP".to_owned()), file];
+        let failure = |shape: String| Failure {
+            index: 9,
+            kind: Kind::Forbidden,
+            seed: 0x2a,
+            number: 3,
+            protocol: "lock(ivy)".to_owned(),
+            shape,
+            what: String::new(),
+        };
+        assert_eq!(
+            again(&failure(sources[1].program().expect("parses").name), &sources, Some(3)),
+            r"trellis check litmus 'it'\''s/here.litmus' --simulated --tell --protocol 'lock(ivy)' --seed 0x2a --runs 4 --nodes 3"
+        );
+        assert_eq!(
+            again(&failure("MP".to_owned()), &sources, None),
+            "trellis check litmus --shape 'MP' --simulated --tell --protocol 'lock(ivy)' --seed 0x2a --runs 4"
+        );
+    }
 }

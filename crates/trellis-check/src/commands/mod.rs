@@ -2,19 +2,30 @@
 //!
 //! Promises: exit status 0 when everything passed (for `mutants`: when each was noticed), 1 when something did not, 2
 //! when the command makes no sense, with a sentence on standard error. With `--json` there is one object per line on
-//! standard output and nothing else. It must never decide what a result means: the modules that find it do.
+//! standard output and nothing else. When the reader of the output went away: 141, without a word. It must never decide
+//! what a result means: the modules that find it do.
 
 mod explore;
 mod history;
 mod litmus;
 mod mutants;
 pub mod real;
+mod scale;
 mod simulated;
 
 use crate::explore::Options;
 use crate::litmus::json_text;
 use clap::{Args, Subcommand};
+use std::fmt;
+use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
+
+/// The status of a command whose reader went away, as a shell has it: 128 + SIGPIPE.
+const READER_GONE: u8 = 141;
+/// The status when a file, or standard output, cannot be written.
+const FILE: u8 = 74;
+/// The status of a command that makes no sense.
+const USAGE: u8 = 2;
 
 /// What `trellis check` is told.
 #[derive(Args, Debug)]
@@ -24,9 +35,53 @@ pub struct Arguments {
     /// Print results as JSON, one object per line.
     #[arg(long, global = true)]
     json: bool,
+}
+
+/// How large an exploration may become.
+#[derive(Args, Clone, Copy, Debug)]
+struct Bound {
     /// Give up beyond so many states of an exploration.
-    #[arg(long, global = true, default_value_t = 200_000_000)]
+    #[arg(long, default_value_t = 200_000_000)]
     states_max: u64,
+}
+
+impl Bound {
+    fn options(self) -> Options {
+        Options { states_max: self.states_max, ..Options::default() }
+    }
+}
+
+/// Why a command ends early: its status and a sentence.
+#[derive(Debug)]
+struct Refusal {
+    code: u8,
+    sentence: String,
+}
+
+impl From<String> for Refusal {
+    fn from(sentence: String) -> Refusal {
+        Refusal { code: USAGE, sentence }
+    }
+}
+
+/// Prints one line on standard output, formatted as by `println!`, and ends the process where that cannot be done: with
+/// 141 and without a word when the reader went away, as programs in a pipe do.
+#[macro_export]
+macro_rules! say {
+    ($($argument:tt)*) => { $crate::commands::print_line(::std::format_args!($($argument)*)) };
+}
+
+/// See [`say!`](crate::say).
+pub fn print_line(line: fmt::Arguments<'_>) {
+    let mut output = std::io::stdout().lock();
+    if let Err(error) = output.write_fmt(line).and_then(|()| output.write_all(b"\n")) {
+        if error.kind() == ErrorKind::BrokenPipe {
+            std::process::exit(READER_GONE.into());
+        }
+        // Where nobody can read that either, the status says it.
+        let _ = writeln!(std::io::stderr(), "trellis: cannot write to standard output: {error}");
+        std::process::exit(FILE.into());
+    }
 }
 
 #[derive(Subcommand, Debug)]
@@ -45,29 +100,29 @@ enum Command {
     Swarm(simulated::Swarm),
     /// Simulate the cluster of one seed again and tell what happens.
     Replay(simulated::Replay),
-    /// Simulate clusters of 2 to 1,024 nodes and print what operations cost.
-    Scale(simulated::Scale),
+    /// Simulate clusters of 2 to 1,024 nodes; print and draw what operations cost.
+    Scale(scale::Scale),
 }
 
-/// Carries out one command. Those that need processes get them from `real`.
-pub fn run(arguments: &Arguments, real: Option<&mut dyn real::RealProcesses>) -> ExitCode {
-    let options = Options { states_max: arguments.states_max, ..Options::default() };
+/// Carries out one command. What this crate cannot do by itself, start processes and draw, `host` does.
+pub fn run(arguments: &Arguments, host: Option<&mut dyn real::Host>) -> ExitCode {
+    let json = arguments.json;
     let result = match &arguments.command {
-        Command::Explore(chosen) => explore::run(chosen, options, arguments.json),
-        Command::Sync(chosen) => Ok(explore::run_sync(chosen, options, arguments.json)),
-        Command::Litmus(chosen) => litmus::run(chosen, real, arguments.json),
-        Command::History(chosen) => history::run(chosen, real, arguments.json),
-        Command::Mutants(chosen) => mutants::run(chosen, options, arguments.json),
-        Command::Swarm(chosen) => simulated::run_swarm(chosen, arguments.json),
-        Command::Replay(chosen) => Ok(simulated::run_replay(chosen, arguments.json)),
-        Command::Scale(chosen) => simulated::run_scale(chosen, arguments.json),
+        Command::Explore(chosen) => explore::run(chosen, json).map_err(Refusal::from),
+        Command::Sync(chosen) => Ok(explore::run_sync(chosen, json)),
+        Command::Litmus(chosen) => litmus::run(chosen, host, json).map_err(Refusal::from),
+        Command::History(chosen) => history::run(chosen, host, json).map_err(Refusal::from),
+        Command::Mutants(chosen) => mutants::run(chosen, json).map_err(Refusal::from),
+        Command::Swarm(chosen) => simulated::run_swarm(chosen, json).map_err(Refusal::from),
+        Command::Replay(chosen) => Ok(simulated::run_replay(chosen, json)),
+        Command::Scale(chosen) => scale::run(chosen, host, json),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(sentence) => {
-            eprintln!("trellis check: {sentence}");
-            ExitCode::from(2)
+        Err(Refusal { code, sentence }) => {
+            let _ = writeln!(std::io::stderr(), "trellis check: {sentence}");
+            ExitCode::from(code)
         }
     }
 }

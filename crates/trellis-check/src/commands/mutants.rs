@@ -3,14 +3,18 @@
 //! Promises: what is not noticed is named, and makes the result a failure. It must never try fewer mutants than it says.
 
 use super::explore::protocols;
-use super::json_text;
-use crate::explore::{Options, Report};
+use super::{Bound, json_text};
+use crate::explore::Report;
 use crate::mutants::{self, Mutation, TABLE, markdown, mutants_of, noticed, try_pages, try_sync};
+use crate::say;
 use clap::Args;
+
+/// What `--protocol` calls locks, barriers and words.
+const SYNCHRONISATION: &str = "synchronisation";
 
 #[derive(Args, Debug)]
 pub(super) struct Mutants {
-    /// Only those of this protocol; otherwise those of every protocol, and of locks, barriers and words.
+    /// Only those of this protocol, or `synchronisation` for those of locks, barriers and words; otherwise all.
     #[arg(long)]
     protocol: Option<String>,
     /// Only those whose name holds this.
@@ -19,17 +23,21 @@ pub(super) struct Mutants {
     /// Try nothing: print the list as it stands in the documentation.
     #[arg(long)]
     markdown: bool,
+    #[command(flatten)]
+    bound: Bound,
 }
 
-pub(super) fn run(chosen: &Mutants, options: Options, json: bool) -> Result<bool, String> {
+pub(super) fn run(chosen: &Mutants, json: bool) -> Result<bool, String> {
     if chosen.markdown {
-        print!("{}", markdown());
+        say!("{}", markdown().trim_end());
         return Ok(true);
     }
     let mut total = Total { tried: 0, missed: 0, json };
-    let all = match &chosen.protocol {
-        Some(name) => protocols(name)?,
-        None => mutants::protocols(),
+    let options = chosen.bound.options();
+    let (all, with_synchronisation) = match chosen.protocol.as_deref() {
+        Some(SYNCHRONISATION) => (Vec::new(), true),
+        Some(name) => (protocols(name)?, false),
+        None => (mutants::protocols(), true),
     };
     for protocol in all {
         let of = protocol.to_string();
@@ -37,16 +45,16 @@ pub(super) fn run(chosen: &Mutants, options: Options, json: bool) -> Result<bool
             total.add(&of, row.name, row.broken, &try_pages(protocol, fault, options));
         }
     }
-    for row in TABLE.iter().filter(|row| chosen.protocol.is_none() && row.name.contains(&chosen.name)) {
+    for row in TABLE.iter().filter(|row| with_synchronisation && row.name.contains(&chosen.name)) {
         if let Mutation::Sync(fault, program) = row.mutation {
-            total.add("synchronisation", row.name, row.broken, &try_sync(fault, program, options));
+            total.add(SYNCHRONISATION, row.name, row.broken, &try_sync(fault, program, options));
         }
     }
     if total.tried == 0 {
         return Err(format!("--name {}: no mutant has it; see the list of --markdown", chosen.name));
     }
     if !json {
-        println!("{} mutants, {} not noticed", total.tried, total.missed);
+        say!("{} mutants, {} not noticed", total.tried, total.missed);
     }
     Ok(total.missed == 0)
 }
@@ -63,7 +71,7 @@ impl Total {
         self.missed += usize::from(noticed(report).is_none());
         let noticed = noticed(report).unwrap_or("NOT NOTICED");
         if self.json {
-            println!(
+            say!(
                 "{{\"protocol\": {}, \"mutant\": {}, \"broken\": {}, \"states\": {}, \"noticed\": {}}}",
                 json_text(protocol),
                 json_text(name),
@@ -72,7 +80,7 @@ impl Total {
                 json_text(noticed)
             );
         } else {
-            println!("{protocol:28} {name:24} {:>8} states: {noticed}", report.states);
+            say!("{protocol:28} {name:24} {:>8} states: {noticed}", report.states);
         }
     }
 }

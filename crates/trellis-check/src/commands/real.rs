@@ -1,4 +1,5 @@
-//! What needs real processes. This crate starts none; the `trellis` command does, and hands itself in.
+//! What needs more than this crate: it starts no processes and draws no pictures. The `trellis` command does both, and
+//! hands itself in.
 //!
 //! Promises: a request holds everything that a node must know, so every node of a run can work out the same plan from
 //! it. It must never hold what only this process knows, such as an open file.
@@ -8,6 +9,7 @@ use crate::litmus::parse;
 use crate::litmus::program::Program;
 use crate::litmus::real::{RealPlan, arrangements};
 use crate::litmus::{LitmusReport, generate};
+use crate::scale::ScaleRow;
 use trellis_protocol::coherence::Protocol;
 
 /// Where a litmus test comes from.
@@ -90,8 +92,8 @@ pub struct HistoryRequest {
     pub settings: Vec<(String, String)>,
 }
 
-/// Somebody who can start processes.
-pub trait RealProcesses {
+/// Somebody who can start processes and draw.
+pub trait Host {
     /// Runs litmus tests. A run that the cluster gave up counts as stuck in the report.
     ///
     /// # Errors
@@ -105,4 +107,7 @@ pub trait RealProcesses {
     ///
     /// A sentence: no cluster could be started, or it failed.
     fn history(&mut self, request: &HistoryRequest) -> Result<History, String>;
+
+    /// Draws what clusters of different sizes cost: an SVG file.
+    fn picture_of(&mut self, rows: &[ScaleRow]) -> String;
 }

@@ -3,6 +3,7 @@
 //! Promises: the same options give the same rows, on every machine; every check of the [simulator](crate::simulate) is
 //! on; what cannot be run is an error, never a missing row. It must never report a real time as a simulated one.
 
+pub mod chart;
 mod delay;
 
 pub use delay::{DelayRow, DelayStudy, delay_study};
@@ -96,6 +97,20 @@ impl Default for Options {
     }
 }
 
+impl Options {
+    /// Whether they can be simulated at all.
+    ///
+    /// # Errors
+    ///
+    /// A sentence about a number of nodes that cannot be.
+    pub fn check(&self) -> Result<(), String> {
+        match self.nodes.iter().find(|nodes| !(2..=NODES_MAX).contains(nodes)) {
+            Some(nodes) => Err(format!("--nodes {nodes}: so many cannot be simulated; choose 2 to {NODES_MAX}")),
+            None => Ok(()),
+        }
+    }
+}
+
 /// What one cluster of a size costs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScaleRow {
@@ -117,15 +132,66 @@ pub struct ScaleRow {
     pub steps: u64,
 }
 
+/// What is drawn about a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quantity {
+    /// Messages of an operation.
+    Messages,
+    /// Their bytes.
+    Bytes,
+    /// Its simulated time, in microseconds.
+    Microseconds,
+}
+
+impl Quantity {
+    /// Every choice.
+    pub const ALL: [Quantity; 3] = [Quantity::Messages, Quantity::Bytes, Quantity::Microseconds];
+
+    /// What a row says about it.
+    pub fn of(self, row: &ScaleRow) -> f64 {
+        match self {
+            Quantity::Messages => row.messages_per_operation,
+            Quantity::Bytes => row.bytes_per_operation,
+            Quantity::Microseconds => row.simulated_microseconds_per_operation,
+        }
+    }
+}
+
+/// What one cluster costs in different sizes: a line of a chart.
+#[derive(Clone, Debug)]
+pub struct Series<'a> {
+    /// The protocol, or the workload where none makes a difference.
+    pub name: String,
+    /// One for each size, the smallest first.
+    pub rows: Vec<&'a ScaleRow>,
+}
+
+/// The lines of each workload; workloads and lines in the order of the rows.
+pub fn series(rows: &[ScaleRow]) -> Vec<(Workload, Vec<Series<'_>>)> {
+    let mut all: Vec<(Workload, Vec<Series<'_>>)> = Vec::new();
+    for row in rows {
+        let name = row.protocol.map_or_else(|| row.workload.to_string(), |protocol| protocol.to_string());
+        if all.last().is_none_or(|(workload, _)| *workload != row.workload) {
+            all.push((row.workload, Vec::new()));
+        }
+        let (_, lines) = all.last_mut().expect("there is one now");
+        match lines.iter_mut().find(|line| line.name == name) {
+            Some(line) => line.rows.push(row),
+            None => lines.push(Series { name, rows: vec![row] }),
+        }
+    }
+    let lines = all.iter_mut().flat_map(|(_, lines)| lines);
+    lines.for_each(|line| line.rows.sort_by_key(|row| row.nodes));
+    all
+}
+
 /// Runs every combination, the smaller clusters first; tells `progress` of each row.
 ///
 /// # Errors
 ///
 /// A sentence about a number of nodes that cannot be, or about a rule that was broken, with the seed.
 pub fn scale(options: &Options, progress: &mut dyn FnMut(&ScaleRow)) -> Result<Vec<ScaleRow>, String> {
-    if let Some(nodes) = options.nodes.iter().find(|nodes| !(2..=NODES_MAX).contains(nodes)) {
-        return Err(format!("{nodes} nodes cannot be simulated; choose 2 to {NODES_MAX}"));
-    }
+    options.check()?;
     let mut rows = Vec::new();
     for &workload in &options.workloads {
         let protocols = options.protocols.iter().map(|&protocol| Some(protocol));

@@ -189,7 +189,7 @@ impl Outcome {
     pub fn complaint(&self) -> Option<String> {
         match &self.verdict {
             Verdict::Passed => None,
-            Verdict::Broken(what) => Some(format!("{what}; trellis-check replay '{}'", self.scenario.seed)),
+            Verdict::Broken(what) => Some(format!("{what}; trellis check replay '{}'", self.scenario.seed)),
         }
     }
 }
@@ -298,8 +298,15 @@ pub fn overtaken_max(scenario: &Scenario) -> u32 {
 /// How long an access waits at most once the faults have ended.
 ///
 /// What was lost before is sent again within half a second, the longest that the `udp` link waits; a message that
-/// waited for that one, too. Behind it the accesses of all threads may queue, each with the time that a page is held.
+/// waited for that one, too. Behind it the accesses of all threads may queue, each with the time that a page is held and
+/// with as many messages, one after the other, as it takes to pass a request on and to call a copy back, each on the
+/// slowest way there is. Where pages are locked, who has some of them waits for the next.
 pub fn wait_ns_max(scenario: &Scenario) -> Nanoseconds {
+    const MESSAGES: u64 = 8;
     let workers = u64::from(scenario.nodes()) * u64::from(scenario.threads);
-    1_500_000_000 + workers * 50_000_000
+    let Wires { latency_ns, spread_ns, jitter_ns, .. } = scenario.wires;
+    let reordered_ns = if scenario.faults.reorder { network::REORDERED_LATENCIES * latency_ns } else { 0 };
+    let slowest_ns = latency_ns + spread_ns + jitter_ns + reordered_ns;
+    let pages = if scenario.protocol.can_lock() { u64::from(workload::LOCKED_PAGES_MAX) } else { 1 };
+    1_500_000_000 + workers * (50_000_000 + MESSAGES * pages * slowest_ns)
 }

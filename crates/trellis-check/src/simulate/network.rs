@@ -13,6 +13,8 @@ const PAIRS_NODES_MAX: u16 = 64;
 /// What a message takes that takes very long.
 const DELAY_NS_MAX: Nanoseconds = 10_000_000;
 const MICROSECOND: Nanoseconds = 1_000;
+/// With reordering a message takes up to so many times the latency longer.
+pub(super) const REORDERED_LATENCIES: u64 = 4;
 
 pub(super) struct Network {
     nodes: usize,
@@ -83,7 +85,7 @@ impl Network {
             arrival += self.random.below(wires.jitter_ns);
         }
         if self.faults.reorder {
-            arrival += self.random.below(wires.latency_ns * 4);
+            arrival += self.random.below(wires.latency_ns * REORDERED_LATENCIES);
         }
         if self.faults.delay && self.random.once_in(50) {
             arrival += self.random.below(DELAY_NS_MAX);

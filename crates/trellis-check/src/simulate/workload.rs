@@ -8,6 +8,8 @@ use super::scenario::{Pattern, Scenario};
 use trellis_protocol::sync::Operation;
 use trellis_protocol::{PageIndex, PageRange};
 
+/// Pages that one call locks.
+pub(super) const LOCKED_PAGES_MAX: u32 = 4;
 /// Locks and words to choose from.
 pub(super) const OBJECTS: u64 = 3;
 const BARRIER: u64 = 100;
@@ -159,7 +161,7 @@ impl Drawing<'_> {
 
     fn range_lock(&mut self) {
         let page = self.any_page();
-        let after = self.thread.random.below(4) as u32;
+        let after = self.thread.random.below(u64::from(LOCKED_PAGES_MAX)) as u32;
         let range = self.scenario.layout.around(page, 0, after);
         let stay = self.thread.random.once_in(4).then(|| 1_000 * self.thread.random.between(1, 400));
         self.push(Action::Lock(range, stay));

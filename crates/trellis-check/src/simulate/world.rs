@@ -11,16 +11,20 @@ use super::network::Network;
 use super::node::{Doing, Node, State, Thread};
 use super::random::Random;
 use super::record::Recorder;
-use super::scenario::{Pattern, Scenario};
+use super::scenario::{Pattern, Scenario, Wires};
 use super::{Start, Tally, words};
 use std::collections::BTreeMap;
 use trellis_protocol::coherence::{Coherence, Effect, Geometry, Input};
 use trellis_protocol::{Nanoseconds, NodeId, PageRange, sync, wire};
 
-/// Virtual time after which a run counts as endless.
+/// Virtual time after which a run counts as endless in which nothing was done.
 const RUN_NS_MAX: Nanoseconds = 400_000_000_000;
 /// Steps after which it does.
 const STEPS_MAX: u64 = 60_000_000;
+/// Each access and call that was done may have taken so many steps more, …
+const STEPS_OF_OPERATION_MAX: u64 = 64;
+/// … and so many messages and pages, one after the other.
+const TRANSFERS_OF_OPERATION_MAX: u64 = 16;
 /// A message has a header and perhaps this.
 const SMALL_BODY_BYTES: u32 = 16;
 
@@ -58,6 +62,8 @@ pub(super) struct World<'a, S: Start> {
     pub(super) words: BTreeMap<u64, (u64, u64)>,
     envelopes: Vec<Envelope>,
     free: Vec<u32>,
+    /// How much virtual time each operation that was done may explain.
+    operation_ns_max: Nanoseconds,
     effects: Vec<Effect>,
     sync_effects: Vec<sync::Effect>,
 }
@@ -85,6 +91,7 @@ impl<'a, S: Start> World<'a, S> {
             words: BTreeMap::new(),
             envelopes: Vec::with_capacity(256),
             free: Vec::with_capacity(256),
+            operation_ns_max: operation_ns_max(&scenario.wires),
             effects: Vec::with_capacity(64),
             sync_effects: Vec::with_capacity(16),
             scenario,
@@ -110,11 +117,19 @@ impl<'a, S: Start> World<'a, S> {
             if self.queue.is_idle() && self.is_over()? {
                 break;
             }
-            if self.now > RUN_NS_MAX || self.tally.steps > STEPS_MAX {
+            if self.is_endless() {
                 return Err(format!("no end after {} steps: {}", self.tally.steps, self.who_waits()));
             }
         }
         self.check_end()
+    }
+
+    /// Whether it went on for longer than what was done can explain. A run of ten million operations is long, but no run
+    /// may go on without ending any.
+    fn is_endless(&self) -> bool {
+        let done = self.tally.accesses + self.tally.calls;
+        self.tally.steps > STEPS_MAX.saturating_add(done.saturating_mul(STEPS_OF_OPERATION_MAX))
+            || self.now > RUN_NS_MAX.saturating_add(done.saturating_mul(self.operation_ns_max))
     }
 
     fn happen(&mut self, event: Event) -> Result<(), String> {
@@ -428,5 +443,47 @@ impl<'a, S: Start> World<'a, S> {
         waiting.truncate(6);
         let rest = if more > 0 { format!("; and {more} more") } else { String::new() };
         format!("{}{rest}", waiting.join("; "))
+    }
+}
+
+fn operation_ns_max(wires: &Wires) -> Nanoseconds {
+    let page_ns = u64::from(wires.page_bytes).saturating_mul(1_000_000_000) / wires.bytes_per_second.max(1);
+    let transfer_ns =
+        [wires.spread_ns, wires.jitter_ns, page_ns].into_iter().fold(wires.latency_ns, u64::saturating_add);
+    transfer_ns.saturating_mul(TRANSFERS_OF_OPERATION_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulate::{Real, Seed};
+
+    #[test]
+    fn a_run_may_be_as_long_as_what_was_done_explains() {
+        let scenario = Scenario::from_seed(Seed { protocol: None, number: 1 });
+        let (real, wires) = (Real, scenario.wires);
+        let mut world = World::new(scenario, &real, 0);
+        let seems_endless = |world: &mut World<'_, Real>, steps: u64, now: Nanoseconds, done: u64| {
+            (world.tally.steps, world.now) = (steps, now);
+            (world.tally.accesses, world.tally.calls) = (done / 2, done - done / 2);
+            world.is_endless()
+        };
+        assert!(!seems_endless(&mut world, STEPS_MAX, RUN_NS_MAX, 0));
+        assert!(seems_endless(&mut world, STEPS_MAX + 1, 0, 0) && seems_endless(&mut world, 0, RUN_NS_MAX + 1, 0));
+        // Ten million operations, in eight steps and one way through the network each.
+        let done = 10_240_000;
+        assert!(!seems_endless(&mut world, done * 8, done * wires.latency_ns, done));
+        assert!(seems_endless(&mut world, STEPS_MAX + done * STEPS_OF_OPERATION_MAX + 1, 0, done));
+        assert!(seems_endless(&mut world, 0, RUN_NS_MAX + done * operation_ns_max(&wires) + 1, done));
+    }
+
+    #[test]
+    fn slow_wires_give_more_time_and_none_overflow() {
+        let of = |latency_ns, bytes_per_second| {
+            operation_ns_max(&Wires { latency_ns, spread_ns: 0, jitter_ns: 0, bytes_per_second, page_bytes: 4096 })
+        };
+        assert_eq!(of(1_000, 4_096_000_000), 16 * 2_000);
+        assert!(of(1_000_000, 4_096_000_000) > of(1_000, 4_096_000_000) && of(1_000, 1) > of(1_000, 1_000));
+        assert_eq!(of(u64::MAX, 1), u64::MAX);
     }
 }

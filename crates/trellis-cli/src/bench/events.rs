@@ -11,6 +11,7 @@ use std::time::Instant;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use trellis_check::say;
 
 use crate::bench::cluster::{ClusterPlan, Common};
 use crate::bench::figures::quantile;
@@ -111,6 +112,8 @@ pub(crate) struct Events {
 }
 
 const PAGE_BYTES: usize = 4096;
+/// A model that explains less of the variance than this says nothing about what an event costs.
+const EXPLAINED_LEAST: f64 = 0.5;
 
 impl Kind {
     pub(crate) const ALL: [Kind; 5] =
@@ -195,10 +198,10 @@ pub(crate) fn run(arguments: &EventsArguments) -> Ending {
     if arguments.common.json {
         let mut object = serde_json::to_value(&found).map_err(|error| report::not_json(&error))?;
         object["benchmark"] = "events".into();
-        println!("{}", serde_json::to_string_pretty(&object).map_err(|error| report::not_json(&error))?);
+        say!("{}", serde_json::to_string_pretty(&object).map_err(|error| report::not_json(&error))?);
     } else {
-        print!("{}", crate::reproduce::aligned(&found.table()));
-        println!("\n{}", found.model.sentence());
+        say!("{}", crate::reproduce::aligned(&found.table()));
+        say!("{}", found.model.sentence());
     }
     Ok(exit::FINE)
 }
@@ -277,6 +280,12 @@ impl Events {
 
 impl Model {
     pub(crate) fn sentence(&self) -> String {
+        // No number compares with one that is none: where all events cost the same, nothing is explained either.
+        if self.explained.is_nan() || self.explained < EXPLAINED_LEAST {
+            return "the cost model does not explain these times, which leave no factor to be trusted; measure again on an \
+                    idle machine"
+                .to_owned();
+        }
         format!(
             "O = {:.1} µs for each message + {:.1} µs for each page + {:.1} µs if the owner changes + {:.1} µs for each \
              copy holder; {:.0} % of the variance",
@@ -391,6 +400,21 @@ mod tests {
         close(found.model.fixed_us, 2.0);
         close(found.model.holder_us, 0.5);
         close(found.model.explained, 1.0);
+    }
+
+    #[test]
+    fn a_model_that_explains_nothing_says_so() {
+        let mut events = made_of([5.0, 3.0, 2.0, 0.5]);
+        assert!(fitted(events.clone()).expect("determined").model.sentence().ends_with("; 100 % of the variance"));
+        // Times that have nothing to do with messages, pages or holders.
+        for (index, event) in events.iter_mut().enumerate() {
+            event.us_p50 = if index % 2 == 0 { 1.0 } else { 900.0 };
+        }
+        let model = fitted(events).expect("determined").model;
+        let sentence = model.sentence();
+        assert!(sentence.contains("does not explain") && sentence.contains("idle machine"), "{model:?}: {sentence}");
+        assert!(!sentence.contains('%'), "{sentence}");
+        assert!(Model { explained: f64::NAN, ..model }.sentence().contains("does not explain"));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 use serde_json::Value;
+use trellis_check::say;
 
 use crate::chart::number;
 use crate::exit::{self, Ending};
@@ -50,9 +51,9 @@ impl Figures {
     pub(crate) fn print(&self, json: bool) -> Ending {
         terminal::clear_line();
         if json {
-            println!("{}", serde_json::to_string_pretty(self).map_err(|error| not_json(&error))?);
+            say!("{}", serde_json::to_string_pretty(self).map_err(|error| not_json(&error))?);
         } else {
-            print!("{}", self.table());
+            say!("{}", self.table().trim_end());
         }
         Ok(exit::FINE)
     }

@@ -10,11 +10,14 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use trellis::Cluster;
+use trellis::config::{Config, Sources};
+use trellis_protocol::coherence::Protocol;
+use trellis_protocol::coherence::choices::{Layer, Waiting};
 
 use crate::bench::cluster::{ClusterPlan, Common};
 use crate::bench::figures::{Figures, quantile};
 use crate::bench::node::{Found, Member, Task, WorkError};
-use crate::exit::{Ending, Failure};
+use crate::exit::{self, Ending, Failure};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -92,6 +95,11 @@ const SAMPLE: usize = 4096;
 /// The subcommand.
 pub(crate) fn run(arguments: &MatmulArguments) -> Ending {
     let (nodes, size) = (usize::from(arguments.nodes), arguments.size as usize);
+    if arguments.lock {
+        let sources = arguments.common.set.iter().fold(Sources::new().process_environment(), with_setting);
+        // A configuration that cannot be read is refused, with its place, when the cluster starts.
+        sources.load_for_all().map_or(Ok(()), |config| check_can_lock(&config))?;
+    }
     let task = MatmulTask { size, order: arguments.order, lock: arguments.lock, threads: 1 };
     let (mut one, mut many, mut pages, mut messages) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..arguments.rounds {
@@ -114,6 +122,27 @@ pub(crate) fn run(arguments: &MatmulArguments) -> Ending {
     figures.tell("nodes", nodes, "nodes");
     figures.tell("rounds", arguments.rounds, "rounds");
     figures.print(arguments.common.json)
+}
+
+fn with_setting(sources: Sources, (key, value): &(String, String)) -> Sources {
+    sources.set(format!("{key}={value}"))
+}
+
+/// Refuses a cluster in which no page could be locked, before one is started to find out.
+fn check_can_lock(config: &Config) -> Result<(), Failure> {
+    let protocol = config.coherence;
+    if protocol.can_lock() || config.coherence_ranges.iter().any(|range| range.protocol.can_lock()) {
+        return Ok(());
+    }
+    let locked = |protocol: Protocol| protocol.within(Layer::Lock(Waiting::Sleep));
+    let same = locked(protocol).filter(|same| Some(*same) != locked(Protocol::DYNAMIC));
+    let same = same.map_or_else(String::new, |same| format!(" or 'coherence={same}'"));
+    Err(Failure::new(
+        exit::USAGE,
+        format!(
+            "--lock: `{protocol}` cannot lock pages; choose one that can with --set 'coherence=lock(dynamic)'{same}"
+        ),
+    ))
 }
 
 /// One calculation on a cluster of its own.
@@ -324,6 +353,21 @@ mod tests {
                 }
                 assert_eq!(next, size, "{workers} workers");
             }
+        }
+    }
+
+    #[test]
+    fn locked_rows_need_a_protocol_that_can_lock() {
+        let of = |setting: &str| check_can_lock(&Sources::new().set(setting).load_for_all().expect("a configuration"));
+        for refused in ["ivy", "dynamic", "migrate", "delay(ivy)"] {
+            let failure = of(&format!("coherence={refused}")).expect_err("no lock layer");
+            assert_eq!(failure.code, exit::USAGE, "{failure}");
+            assert!(failure.sentence.contains("--set 'coherence=lock(dynamic)'"), "{failure}");
+        }
+        assert!(of("coherence=ivy").is_err_and(|failure| failure.sentence.contains("'coherence=lock(ivy)'")));
+        for accepted in ["coherence=lock(ivy)", "coherence=delay(lock(dynamic))", "coherence_ranges=0-64KiB=lock(ivy)"]
+        {
+            assert_eq!(of(accepted), Ok(()), "{accepted}");
         }
     }
 

@@ -1,20 +1,23 @@
-//! `trellis check`: the checkers of `trellis-check`, with real processes for those that want them.
+//! `trellis check`: the checkers of `trellis-check`, with real processes and pictures for those that want
+//! them.
 //!
 //! Promises: the words and exit codes are those of `trellis-check`; clusters are started as `trellis run` starts them,
 //! and nothing of them is left when a check ends. It must never judge what was seen: the checkers do.
 
 pub(crate) mod nodes;
+mod picture;
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
-use trellis_check::commands::real::{HistoryRequest, LitmusRequest, RealProcesses};
+use trellis_check::commands::real::{HistoryRequest, Host, LitmusRequest};
 use trellis_check::history::{History, log};
 use trellis_check::litmus::oracle::{Memory, allowed};
 use trellis_check::litmus::program::Outcome;
 use trellis_check::litmus::real::{RealPlan, RealReport};
 use trellis_check::litmus::{Failure as LitmusFailure, Kind, LitmusReport};
+use trellis_check::scale::ScaleRow;
 
 use crate::bench::cluster::{ClusterPlan, Common};
 use crate::bench::node::Task;
@@ -33,13 +36,13 @@ pub(crate) struct CheckArguments {
 
 /// Carries out one check.
 pub(crate) fn check(chosen: &CheckArguments) -> ExitCode {
-    trellis_check::commands::run(&chosen.arguments, Some(&mut Processes))
+    trellis_check::commands::run(&chosen.arguments, Some(&mut Command))
 }
 
-/// Starts this executable again as the nodes of a cluster.
-struct Processes;
+/// Starts this executable again as the nodes of a cluster, and draws as its other commands do.
+struct Command;
 
-impl RealProcesses for Processes {
+impl Host for Command {
     fn litmus(&mut self, request: &LitmusRequest) -> Result<LitmusReport, String> {
         let plans = request.plans()?;
         let mut report = LitmusReport { protocols: vec![request.protocol.to_string()], ..LitmusReport::default() };
@@ -82,6 +85,10 @@ impl RealProcesses for Processes {
             log::read(&format!("the log of node {node}"), &mut text.as_bytes(), &mut history)?;
         }
         Ok(history)
+    }
+
+    fn picture_of(&mut self, rows: &[ScaleRow]) -> String {
+        picture::picture_of(rows).into_file()
     }
 }
 

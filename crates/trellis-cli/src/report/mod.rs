@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use trellis::record::Record;
+use trellis_check::say;
 
 use crate::exit::{self, Ending, Failure};
 
@@ -41,12 +42,12 @@ pub(crate) struct ReportArguments {
 pub(crate) fn report(arguments: &ReportArguments) -> Ending {
     let records = read_records(&arguments.directory)?;
     if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&figures(&records)).map_err(|error| not_json(&error))?);
+        say!("{}", serde_json::to_string_pretty(&figures(&records)).map_err(|error| not_json(&error))?);
         return Ok(exit::FINE);
     }
     let file = arguments.output.clone().unwrap_or_else(|| arguments.directory.join("report.html"));
     write(&file, &page::html(&records))?;
-    println!("{}", file.display());
+    say!("{}", file.display());
     Ok(exit::FINE)
 }
 

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value};
+use trellis_check::say;
 
 use crate::bench::cluster::Common;
 use crate::exit::{self, Ending, Failure};
@@ -134,7 +135,7 @@ fn make<E: ValueEnum>(
 
 fn print_json(common: &Common, all: &Map<String, Value>) -> Ending {
     if common.json {
-        println!("{}", serde_json::to_string_pretty(all).map_err(|error| report::not_json(&error))?);
+        say!("{}", serde_json::to_string_pretty(all).map_err(|error| report::not_json(&error))?);
     }
     Ok(exit::FINE)
 }
@@ -169,13 +170,13 @@ fn write_pictures(directory: &Path, pictures: Vec<(String, Picture)>) -> Result<
 }
 
 fn print_result(title: &str, table: &[Vec<String>], remark: &str, pictures: &[String]) {
-    println!("{title}\n");
-    print!("{}", aligned(table));
-    println!("\n{remark}");
+    say!("{title}\n");
+    say!("{}", aligned(table).trim_end());
+    say!("\n{remark}");
     for picture in pictures {
-        println!("picture: {picture}");
+        say!("picture: {picture}");
     }
-    println!();
+    say!("");
 }
 
 /// Columns under their heads: the first to the left, the others to the right.

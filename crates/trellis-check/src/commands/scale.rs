@@ -1,0 +1,151 @@
+//! `scale`: what operations cost on clusters of different sizes, as a table, a chart and a picture.
+//!
+//! Promises: a file that cannot be written is noticed before anything is simulated. It must never print or draw a figure
+//! that was not simulated.
+
+use super::explore::protocols;
+use super::real::Host;
+use super::{FILE, Refusal, json_text};
+use crate::say;
+use crate::scale::{self, ScaleRow, Workload, chart, scale};
+use clap::{Args, ValueEnum, value_parser};
+use std::fs::File;
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+#[derive(Args, Debug)]
+pub(super) struct Scale {
+    /// Which protocol; `all` for each that the tests know.
+    #[arg(long, default_value = "all")]
+    protocol: String,
+    /// Numbers of nodes, separated by commas.
+    #[arg(long, value_delimiter = ',', default_values_t = scale::Options::default().nodes)]
+    nodes: Vec<u16>,
+    /// What the nodes do; everything unless told.
+    #[arg(long, value_enum)]
+    workload: Option<WorkloadName>,
+    /// Operations of all nodes together.
+    #[arg(long, default_value_t = scale::Options::default().operations, value_parser = value_parser!(u32).range(1..))]
+    operations: u32,
+    /// Stores among a hundred accesses.
+    #[arg(long, default_value_t = scale::Options::default().write_percent, value_parser = value_parser!(u8).range(0..=100))]
+    write_percent: u8,
+    /// From node to node.
+    #[arg(long, default_value_t = scale::Options::default().latency_ns)]
+    latency_ns: u64,
+    /// What a node can send.
+    #[arg(long, default_value_t = scale::Options::default().bytes_per_second, value_parser = value_parser!(u64).range(1..))]
+    bytes_per_second: u64,
+    /// Decides the programs.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Also draw all of it: an SVG file.
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    /// Draw it with characters below the table, also where standard output is no terminal.
+    #[arg(long)]
+    chart: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum, Debug)]
+enum WorkloadName {
+    Uniform,
+    Hot,
+    Barrier,
+    Lock,
+}
+
+/// Simulates all sizes; prints each row when it is there, and draws in the end.
+pub(super) fn run(chosen: &Scale, host: Option<&mut dyn Host>, json: bool) -> Result<bool, Refusal> {
+    if json && chosen.chart {
+        return Err("--chart: with --json there are objects and nothing else; choose one of them".to_string().into());
+    }
+    let options = options(chosen)?;
+    options.check()?;
+    let drawing = chosen.svg.as_deref().map(|file| begin(file, host)).transpose()?;
+    if !json {
+        say!(
+            "{:8} {:34} {:>5} {:>10} {:>10} {:>12} {:>10}",
+            "workload",
+            "protocol",
+            "nodes",
+            "operations",
+            "messages/o",
+            "bytes/o",
+            "us/o"
+        );
+    }
+    let rows = scale(&options, &mut |row| print_row(row, json))?;
+    if !json && (chosen.chart || std::io::stdout().is_terminal()) {
+        chart::lines(&rows).iter().for_each(|line| say!("{line}"));
+    }
+    if let Some((name, mut file, host)) = drawing {
+        file.write_all(host.picture_of(&rows).as_bytes()).map_err(|error| unwritten(name, &error))?;
+    }
+    Ok(true)
+}
+
+/// Opens the file of a picture, so that nobody waits for one that cannot be kept.
+fn begin<'a, 'h>(
+    name: &'a Path,
+    host: Option<&'h mut dyn Host>,
+) -> Result<(&'a Path, File, &'h mut dyn Host), Refusal> {
+    let Some(host) = host else {
+        return Err("this command draws no files; use `trellis check scale --svg`, or --chart".to_string().into());
+    };
+    let file = File::create(name).map_err(|error| unwritten(name, &error))?;
+    Ok((name, file, host))
+}
+
+fn unwritten(name: &Path, error: &std::io::Error) -> Refusal {
+    Refusal { code: FILE, sentence: format!("--svg {}: {error}", name.display()) }
+}
+
+fn options(chosen: &Scale) -> Result<scale::Options, String> {
+    let workload = chosen.workload.map(|name| match name {
+        WorkloadName::Uniform => Workload::Uniform,
+        WorkloadName::Hot => Workload::Hot,
+        WorkloadName::Barrier => Workload::Barrier,
+        WorkloadName::Lock => Workload::Lock,
+    });
+    Ok(scale::Options {
+        nodes: chosen.nodes.clone(),
+        protocols: protocols(&chosen.protocol)?,
+        workloads: workload.map_or_else(|| Workload::ALL.to_vec(), |workload| vec![workload]),
+        operations: chosen.operations,
+        write_percent: chosen.write_percent,
+        latency_ns: chosen.latency_ns,
+        bytes_per_second: chosen.bytes_per_second,
+        seed: chosen.seed,
+        ..scale::Options::default()
+    })
+}
+
+fn print_row(row: &ScaleRow, json: bool) {
+    let protocol = row.protocol.map(|protocol| protocol.to_string());
+    if json {
+        say!(
+            "{{\"workload\": \"{}\", \"protocol\": {}, \"nodes\": {}, \"operations\": {}, \"messages_per_operation\": \
+             {:.3}, \"bytes_per_operation\": {:.1}, \"simulated_microseconds_per_operation\": {:.3}, \"steps\": {}}}",
+            row.workload,
+            protocol.as_deref().map_or_else(|| "null".to_string(), json_text),
+            row.nodes,
+            row.operations,
+            row.messages_per_operation,
+            row.bytes_per_operation,
+            row.simulated_microseconds_per_operation,
+            row.steps
+        );
+    } else {
+        say!(
+            "{:8} {:34} {:>5} {:>10} {:>10.2} {:>12.0} {:>10.1}",
+            row.workload.to_string(),
+            protocol.as_deref().unwrap_or("-"),
+            row.nodes,
+            row.operations,
+            row.messages_per_operation,
+            row.bytes_per_operation,
+            row.simulated_microseconds_per_operation
+        );
+    }
+}

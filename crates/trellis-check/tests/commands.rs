@@ -1,0 +1,85 @@
+//! The command line, driven from outside: its exit codes, what each command accepts, and a reader that goes away.
+
+use std::process::{Command, Output, Stdio};
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trellis-check"));
+    command.args(arguments);
+    command
+}
+
+fn output(arguments: &[&str]) -> Output {
+    command(arguments).output().expect("starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_command_without_a_word() {
+    for arguments in
+        [&["swarm", "--protocol", "ivy", "--seeds", "1"][..], &["mutants", "--markdown"], &["litmus", "--list"]]
+    {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let ended = command(arguments).stdout(writer).stderr(Stdio::piped()).output().expect("starts");
+        assert_eq!(ended.status.code(), Some(141), "{arguments:?}: {}", text(&ended.stderr));
+        assert_eq!(text(&ended.stderr), "", "{arguments:?}");
+    }
+}
+
+#[test]
+fn output_that_cannot_be_kept_is_told() {
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("every Linux has it");
+    let ended = command(&["litmus", "--list"]).stdout(full).stderr(Stdio::piped()).output().expect("starts");
+    assert_eq!(ended.status.code(), Some(74));
+    assert!(text(&ended.stderr).starts_with("trellis: cannot write to standard output: "), "{}", text(&ended.stderr));
+}
+
+#[test]
+fn only_explorations_have_a_bound_of_states() {
+    let help = |of: &str| text(&output(&[of, "--help"]).stdout).contains("--states-max");
+    for of in ["explore", "sync", "mutants"] {
+        assert!(help(of), "{of}");
+    }
+    for of in ["swarm", "replay", "scale", "litmus", "history"] {
+        assert!(!help(of), "{of}");
+    }
+    let cut = output(&["explore", "--nodes", "2", "--pages", "1", "--states-max", "5"]);
+    assert_eq!(cut.status.code(), Some(1));
+    assert!(text(&cut.stdout).contains("too large"), "{}", text(&cut.stdout));
+}
+
+#[test]
+fn the_mutants_of_synchronisation_can_be_chosen() {
+    let ended = output(&["mutants", "--protocol", "synchronisation", "--json"]);
+    assert_eq!(ended.status.code(), Some(0), "{}", text(&ended.stderr));
+    let shown = text(&ended.stdout);
+    assert!(
+        !shown.is_empty() && shown.lines().all(|line| line.contains(r#""protocol": "synchronisation""#)),
+        "{shown}"
+    );
+}
+
+#[test]
+fn scale_draws_below_its_table_and_leaves_files_to_trellis() {
+    let small = ["scale", "--protocol", "ivy", "--workload", "hot", "--nodes", "2,4", "--operations", "20"];
+    let plain = output(&small);
+    let drawn = output(&[&small[..], &["--chart"]].concat());
+    assert_eq!((plain.status.code(), drawn.status.code()), (Some(0), Some(0)));
+    // A pipe is no terminal: it gets the chart only where that is asked for, below the same table.
+    let (plain, drawn) = (text(&plain.stdout), text(&drawn.stdout));
+    assert!(!plain.contains('▁'), "{plain}");
+    assert!(drawn.starts_with(&plain) && drawn[plain.len()..].contains("▁█"), "{drawn}");
+
+    let refused = output(&[&small[..], &["--svg", "never-made.svg"]].concat());
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("`trellis check scale --svg`"), "{}", text(&refused.stderr));
+    assert_eq!(text(&refused.stdout), "", "nothing is simulated before");
+    let both = output(&[&small[..], &["--chart", "--json"]].concat());
+    assert_eq!(both.status.code(), Some(2));
+    let one = output(&["scale", "--nodes", "1"]);
+    assert_eq!(one.status.code(), Some(2));
+    assert!(text(&one.stderr).contains("--nodes 1:"), "{}", text(&one.stderr));
+}
