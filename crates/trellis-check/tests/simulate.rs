@@ -132,7 +132,6 @@ fn broken_protocols_are_noticed() {
         Fault::NoConfirm,
         Fault::WriteForRead,
         Fault::SendBeforeRevoke,
-        Fault::NoHold,
         Fault::NoUpgrade,
     ] {
         assert!(mutant(fault).is_some(), "{fault:?} was not noticed");

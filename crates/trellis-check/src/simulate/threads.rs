@@ -182,8 +182,10 @@ impl<S: Start> World<'_, S> {
         let page = page_of(thread.action);
         thread.doing = Doing::Thinking;
         self.access(node, index, action, page)?;
-        let has_run = matches!(self.thread(node, index).doing, Doing::Thinking | Doing::Done);
-        if !has_run || self.scenario.manners.silent {
+        // As the runtime does: the last of the threads that were woken for the page says that they ran on.
+        let threads = &self.nodes[usize::from(node)].threads;
+        let is_awaited = threads.iter().any(|other| other.doing == Doing::Woken && page_of(other.action) == page);
+        if is_awaited || self.scenario.manners.silent {
             return Ok(());
         }
         // As the runtime does: a page that somebody wants goes a moment later, one that nobody wants at once.

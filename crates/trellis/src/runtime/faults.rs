@@ -66,7 +66,7 @@ impl Node {
         let event = Event::of(&shard.protocol, page, fault.write);
         let mut asked_anybody = false;
         while shard.protocol.access(page) < needed {
-            shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
+            shard.waiting.push(Waiting::Fault { page, ticket: ticket.name() });
             asked_anybody |= self.ask(&mut shard, page, &wish) || !ticket.is_done();
             drop(shard);
             self.read_ahead(&wish);
@@ -77,8 +77,10 @@ impl Node {
             self.wait_for_page(&ticket, fault);
             ticket.rearm();
             shard = lock(self.shard_of(page));
+            shard.looks(page);
+            // Said also by a thread that has to ask again: it may be the last one that the page stayed for.
+            self.resumes(&mut shard, page);
         }
-        self.resumes(&mut shard, page);
         drop(shard);
         self.note_fault(page, event, started, asked_anybody);
     }

@@ -29,6 +29,8 @@ pub(super) struct Shard {
     effects: Vec<Effect>,
     /// Threads that wait for a page: signalled when the page may have changed.
     pub(super) waiting: Vec<Waiting>,
+    /// The page of each thread that was woken after a fault and has not looked yet.
+    pub(super) woken: Vec<PageIndex>,
     /// Granted pages that stay, if somebody else wants them, until that time.
     pub(super) held: Vec<(PageIndex, u64)>,
     /// What the protocol wants to be told later.
@@ -53,6 +55,8 @@ pub(super) struct Shard {
 pub(super) enum Waiting {
     /// A thread in [`super::waiters`].
     Thread { page: PageIndex, ticket: u32 },
+    /// The same, because of a fault: the page stays until each of these looked.
+    Fault { page: PageIndex, ticket: u32 },
     /// A thread that the kernel blocks (`handler`), since when, and whether another node was asked for the page, and
     /// whether the fault was counted.
     Kernel { page: PageIndex, since: u64, event: Event, asked: bool, is_noted: bool },
@@ -76,12 +80,20 @@ pub(super) struct Asked {
 }
 
 impl Shard {
+    /// A thread that was woken for `page` looks; the page stays for those that have not yet.
+    pub(super) fn looks(&mut self, page: PageIndex) {
+        if let Some(index) = self.woken.iter().position(|woken| *woken == page) {
+            self.woken.swap_remove(index);
+        }
+    }
+
     pub(super) fn new(config: &Config, pages: u32, shard: u32) -> Shard {
         let nobody = Asked { page: PageIndex(u32::MAX), node: NodeId(u16::MAX), is_locked: false };
         let mut this = Shard {
             protocol: Ranges::new(config.coherence, geometry(config, pages, shard)),
             effects: Vec::with_capacity(256),
             waiting: Vec::with_capacity(super::waiters::WAITERS_MAX),
+            woken: Vec::with_capacity(64),
             held: Vec::with_capacity(64),
             alarms: Vec::with_capacity(64),
             locks: Vec::with_capacity(16),
@@ -274,6 +286,10 @@ impl Node {
         let mut index = 0;
         while index < shard.waiting.len() {
             match shard.waiting[index] {
+                Waiting::Fault { page, ticket } if range.contains(page) => {
+                    shard.woken.push(page);
+                    self.waiters.signal(ticket, 0);
+                }
                 Waiting::Thread { page, ticket } if range.contains(page) => {
                     self.waiters.signal(ticket, 0);
                 }
@@ -313,6 +329,10 @@ impl Node {
 
     /// The thread for which `page` was granted is about to retry its instruction.
     pub(super) fn resumes(&self, shard: &mut Shard, page: PageIndex) {
+        if shard.woken.contains(&page) {
+            // Others were woken for it too: the last of them says so.
+            return;
+        }
         match shard.held.iter_mut().find(|(held, _)| *held == page) {
             Some((_, due)) => {
                 let now = self.now();
@@ -332,6 +352,9 @@ impl Node {
             Some(alarm) => alarm.due = due,
             None => shard.alarms.push(Alarm { page, purpose, due }),
         }
+        if purpose == Purpose::Expiry {
+            super::range_locks::time_runs(shard, page, now);
+        }
         self.progress.wake_at(now, due);
     }
 
@@ -348,7 +371,7 @@ impl Node {
         next
     }
 
-    fn release_due(&self, shard: &mut Shard) {
+    pub(super) fn release_due(&self, shard: &mut Shard) {
         if shard.held.is_empty() && shard.alarms.is_empty() {
             return;
         }
