@@ -3,6 +3,8 @@
 //! Asks; the program decides when. Only processes that `trellis run --join` of this user started on this machine are
 //! found. Without arguments it only says which there are.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 
 use crate::exit::{self, Ending, Failure};
@@ -13,7 +15,7 @@ Examples:
   trellis leave               list the processes of this user that joined a cluster from this machine
   trellis leave 4711          ask the process 4711 to leave, or all that the `trellis run --join` with this number started
   trellis leave --node 5      the same for node 5
-  trellis leave --all         the same for all of them
+  trellis leave --all         the same for all of them; with several clusters, say which by --cluster, or --every-cluster
 
 The program sees the wish (Cluster::is_leave_requested, trellis_leave_requested), finishes its piece of work and leaves;
 `trellis run --join` then ends.
@@ -30,9 +32,12 @@ pub(crate) struct LeaveArguments {
     /// The node with this number
     #[arg(long, value_name = "N", conflicts_with = "all")]
     node: Option<u16>,
-    /// Every process that is listed
+    /// Every process that is listed, which must all be of one cluster
     #[arg(long)]
     all: bool,
+    /// With --all: of every cluster that is listed
+    #[arg(long, requires = "all", conflicts_with = "cluster")]
+    every_cluster: bool,
     /// Only processes that joined at this address
     #[arg(long, value_name = "HOST:PORT")]
     cluster: Option<String>,
@@ -65,7 +70,7 @@ pub(crate) fn leave(arguments: &LeaveArguments) -> Ending {
 
 fn chosen<'a>(arguments: &LeaveArguments, there: &'a [JoinedNode]) -> Result<Vec<&'a JoinedNode>, Failure> {
     if arguments.all {
-        return Ok(there.iter().collect());
+        return if arguments.every_cluster { Ok(there.iter().collect()) } else { all_of_one_cluster(there) };
     }
     let mut chosen = Vec::new();
     if let Some(number) = arguments.node {
@@ -94,6 +99,21 @@ fn chosen<'a>(arguments: &LeaveArguments, there: &'a [JoinedNode]) -> Result<Vec
     Ok(chosen)
 }
 
+/// Another cluster of the same user, perhaps one of an hour's work, is not to be emptied by the way.
+fn all_of_one_cluster(there: &[JoinedNode]) -> Result<Vec<&JoinedNode>, Failure> {
+    let clusters: BTreeSet<&str> = there.iter().map(|node| node.cluster.as_str()).collect();
+    if clusters.len() < 2 {
+        return Ok(there.iter().collect());
+    }
+    let clusters: Vec<&str> = clusters.into_iter().collect();
+    let sentence = format!(
+        "processes here joined at {} addresses, {}; say which with --cluster, or give --every-cluster",
+        clusters.len(),
+        clusters.join(", ")
+    );
+    Err(Failure::new(exit::USAGE, sentence))
+}
+
 fn named(node: &JoinedNode) -> String {
     match node.number {
         Some(number) => format!("node {number} (pid {})", node.pid),
@@ -119,7 +139,7 @@ mod tests {
     }
 
     fn asks(processes: &[i32], node: Option<u16>, all: bool) -> LeaveArguments {
-        LeaveArguments { processes: processes.to_vec(), node, all, cluster: None }
+        LeaveArguments { processes: processes.to_vec(), node, all, every_cluster: false, cluster: None }
     }
 
     #[test]
@@ -131,7 +151,13 @@ mod tests {
         assert_eq!(pids(asks(&[11], None, false)), Ok(vec![11]));
         assert_eq!(pids(asks(&[10], None, false)), Ok(vec![11, 12]));
         assert_eq!(pids(asks(&[], Some(4), false)), Ok(vec![12]));
-        assert_eq!(pids(asks(&[], None, true)), Ok(vec![11, 12, 21]));
+        let every = LeaveArguments { every_cluster: true, ..asks(&[], None, true) };
+        assert_eq!(pids(every), Ok(vec![11, 12, 21]));
+        let refused = pids(asks(&[], None, true)).unwrap_err();
+        assert_eq!(refused.code, exit::USAGE);
+        assert!(refused.sentence.contains("at 2 addresses, a:1, b:1; say which"), "{}", refused.sentence);
+        let of_one = chosen(&asks(&[], None, true), &there[..2]).map(|nodes| nodes.len());
+        assert_eq!(of_one, Ok(2));
         assert_eq!(pids(asks(&[], Some(3), false)).unwrap_err().code, exit::USAGE);
         assert_eq!(pids(asks(&[99], None, false)).unwrap_err().code, exit::FAILED);
         assert_eq!(pids(asks(&[], Some(9), false)).unwrap_err().code, exit::FAILED);

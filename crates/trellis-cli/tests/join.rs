@@ -40,6 +40,12 @@ impl Founders {
         start_role(role, &options)
     }
 
+    /// Ends founders that nobody can join any more.
+    fn stop_full(self) -> Ended {
+        signal(self.run.pid(), libc::SIGTERM);
+        self.run.finish()
+    }
+
     /// Ends the founders' work.
     fn stop(self) -> Ended {
         let stopper = self.join("stop", &[]).finish();
@@ -104,13 +110,24 @@ fn several_processes_join_at_once_and_a_full_cluster_says_so() {
     let stranger = founders.join_with("visit", foreign.to_str().unwrap(), &[]).finish();
     assert_eq!(stranger.code, Some(70), "{stranger:?}");
     assert!(stranger.stderr.contains("another secret"), "{}", stranger.stderr);
+    // That cluster is still there, and so is another one: not all of both are meant.
+    let more = Founders::start(1, 1, &[]);
+    let mut other = more.join("wait", &[]);
+    other.wait_for_output("up 1 ", 1);
+    let both = command(&["leave", "--all"]).output().unwrap();
+    assert_eq!(both.status.code(), Some(2), "{both:?}");
+    let said = String::from_utf8(both.stderr).unwrap();
+    assert!(said.contains("--every-cluster") && said.contains(&more.address), "{said}");
+    let one = command(&["leave", "--all", "--cluster", &more.address]).output().unwrap();
+    assert!(one.status.success(), "{one:?}");
+    assert_eq!(other.finish().code, Some(0));
+    assert_eq!(more.stop_full().code, Some(128 + libc::SIGTERM));
     let nobody = start_role("visit", &["--join", &address, "--secret-file", foreign.to_str().unwrap()]).finish();
     assert!(nobody.stderr.contains("cannot be reached"), "{}", nobody.stderr);
     let asked = command(&["leave", &waits.pid().to_string()]).output().unwrap();
     assert!(asked.status.success(), "{asked:?}");
     assert_eq!(waits.finish().code, Some(0));
-    signal(founders.run.pid(), libc::SIGTERM);
-    founders.run.finish();
+    founders.stop_full();
 }
 
 #[test]

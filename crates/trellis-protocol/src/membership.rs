@@ -3,13 +3,15 @@
 //! Promises: a peer whose connection breaks before it said that it leaves is reported as dead, once;
 //! a peer that is connected but says nothing for the configured time is reported as silent, once
 //! per silence; the end of the program's work is reached when every connected node has said that
-//! it leaves. It must never report a peer that left, nor one that never came.
+//! it leaves. It must never report a peer that left, nor one that never came; nor must a cluster fail because one that was
+//! not let in does.
 //!
 //! # Founders and joined nodes
 //!
 //! The first nodes are *founders*: they stay until all of them are done. Others may come and go
 //! ([`Membership::elastic`]). One founder, the *coordinator*, lets one of them in or out at a time,
-//! in the order in which they asked, so that everybody who is there knows everybody else:
+//! in the order in which they asked, so that everybody who is there knows everybody else. It lets nobody in before every
+//! founder has come: a founder that met a node only while that node leaves would wait for somebody who is gone.
 //!
 //! ```text
 //! joins:   n → coordinator  Join          leaves:  n → coordinator  Depart
@@ -66,8 +68,10 @@ pub enum Effect {
     Failed(NodeId),
     /// The peer has said nothing for so long.
     Silent(NodeId, Nanoseconds),
-    /// Everybody is done, or has said farewell to this node: connections may be closed.
+    /// Everybody is done, or has said farewell to this node: connections may be closed. Nothing is reported after it.
     AllLeft,
+    /// The coordinator ended before it let this node in: there is no cluster any more, and nobody failed.
+    Ended,
     /// This node was let in; the bits of those joined nodes are set that are there. Only now it may ask for pages, and
     /// none of the other joined nodes.
     Admitted(u64),
@@ -293,6 +297,8 @@ impl Membership {
         self.now = self.now.max(now);
         match input {
             Input::Connected(peer) => self.connected(now, peer, effects),
+            // Whoever turns to a node that is done comes too late for it, and must not make a failure of that.
+            Input::Lost(_) | Input::Message(..) | Input::Tick if self.finished => {}
             Input::Lost(peer) => self.lost(peer, effects),
             Input::Heard(peer) => self.hear(now, peer),
             Input::Message(peer, message) => {
@@ -345,7 +351,7 @@ impl Membership {
         match state {
             Peer::Present => true,
             Peer::Absent if is_founder => gathers && self.gathering.is_some_and(|all| self.now < all.until),
-            Peer::Absent => gathers && self.is_waiting(peer),
+            Peer::Absent => gathers && self.is_waiting(peer) && self.founders_are_there(),
             Peer::Leaving => self.gathering.is_some_and(|all| all.manager == peer),
             Peer::Departing => gathers,
             Peer::Gone => false,
@@ -363,6 +369,10 @@ impl Membership {
             if self.leaving {
                 effects.push(Effect::Send(peer, Message::Leave));
             }
+            if self.coordinates() && !self.finished {
+                // It may be the last for whom those who want to join wait.
+                self.begin_next(effects);
+            }
         }
     }
 
@@ -371,10 +381,8 @@ impl Membership {
         let Some(elastic) = &self.elastic else { return };
         let wanted = match elastic.stage {
             Stage::Calling => peer == elastic.coordinator,
-            Stage::Meeting => elastic.expected & bit(peer) != 0 || peer.0 < elastic.founders,
-            // A founder that started late.
-            Stage::Member => peer.0 < elastic.founders,
-            Stage::Departing | Stage::Going => false,
+            Stage::Meeting => elastic.expected & bit(peer) != 0,
+            Stage::Member | Stage::Departing | Stage::Going => false,
         };
         if wanted && self.linked[usize::from(peer.0)] && self.peers[usize::from(peer.0)] == Peer::Absent {
             effects.push(Effect::Send(peer, Message::Join));
@@ -384,7 +392,9 @@ impl Membership {
     fn message(&mut self, peer: NodeId, message: Message, effects: &mut Vec<Effect>) {
         match message {
             Message::Alive => {}
-            Message::Leave => self.peers[usize::from(peer.0)] = Peer::Leaving,
+            Message::Leave if !self.is_joined_node(peer) => self.peers[usize::from(peer.0)] = Peer::Leaving,
+            // Who was not let in has nothing whose loss could matter, and may not know that the cluster has ended.
+            Message::Fail(_) if self.is_stranger(peer) => {}
             Message::Fail(culprit) => {
                 // That the messenger goes too is a consequence, and not to be taken for the cause.
                 self.peers[usize::from(peer.0)] = Peer::Gone;
@@ -447,7 +457,7 @@ impl Membership {
             for other in self.others() {
                 self.call(other, effects);
             }
-        } else if matches!(self.stage(), Some(Stage::Meeting | Stage::Member)) && self.is_joined_node(self.me) {
+        } else if self.stage() == Some(Stage::Meeting) {
             self.peers[usize::from(peer.0)] = Peer::Present;
         } else {
             return effects.push(Effect::Violation(peer, "a welcome that was not asked for"));
@@ -485,8 +495,9 @@ impl Membership {
     }
 
     fn begin_next(&mut self, effects: &mut Vec<Effect>) {
-        let elastic = self.elastic.as_mut().expect("the coordinator of an elastic cluster");
-        if elastic.change.is_some() {
+        let there = self.founders_are_there();
+        let Some(elastic) = &mut self.elastic else { return };
+        if elastic.change.is_some() || !there {
             return;
         }
         elastic.change = elastic.waiting.pop_front();
@@ -537,7 +548,7 @@ impl Membership {
         match before {
             Peer::Present => effects.push(Effect::Died(peer)),
             // Nobody else can let this node in.
-            Peer::Absent if self.hears_coordinator(peer, Stage::Calling) => effects.push(Effect::Died(peer)),
+            Peer::Absent if self.hears_coordinator(peer, Stage::Calling) => effects.push(Effect::Ended),
             // It came and went before it was let in: its number is not given again.
             Peer::Absent => self.forget_wish(peer),
             Peer::Departing => {
@@ -596,6 +607,18 @@ impl Membership {
 
     fn is_joined_node(&self, node: NodeId) -> bool {
         self.elastic.as_ref().is_some_and(|elastic| node.0 >= elastic.founders)
+    }
+
+    /// Whether the peer is a joined node that this node has not met.
+    fn is_stranger(&self, peer: NodeId) -> bool {
+        self.is_joined_node(peer) && self.peers[usize::from(peer.0)] == Peer::Absent
+    }
+
+    /// Whether every founder has come, as far as this node knows.
+    fn founders_are_there(&self) -> bool {
+        let founders = self.elastic.as_ref().map_or(0, |elastic| elastic.founders);
+        let mut others = (0..founders).filter(|&node| node != self.me.0);
+        others.all(|node| self.peers[usize::from(node)] != Peer::Absent)
     }
 
     fn coordinates(&self) -> bool {

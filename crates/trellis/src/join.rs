@@ -5,6 +5,7 @@
 //! its peers, whatever the order in which they start, and says for whom.
 
 use std::fmt::Write as _;
+use std::io::ErrorKind;
 use std::net::{IpAddr, TcpListener, UdpSocket};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -97,7 +98,7 @@ pub(crate) fn join(config: Config) -> Result<Joined, JoinError> {
             config::LinkKind::Udp => Box::new(make_udp(&config, datagrams, &secret)?),
         }
     };
-    start(config, region, link, status, &this)
+    start(config, region, link, status, &this, &|| true)
 }
 
 /// Joins a cluster that runs already: asks for what must be agreed on, then for a number, and meets those who are there.
@@ -108,7 +109,8 @@ fn join_running(
     status: Option<StatusPage>,
 ) -> Result<Joined, JoinError> {
     let secret = Secret::choose(&config, secret)?;
-    let door = Door { address: config.join.clone().unwrap_or_default(), secret: &secret, until: patience(&config) };
+    let address = config.join.clone().unwrap_or_default();
+    let door = Door { address, secret: &secret, until: patience(&config), is_known: false };
     let (told, local) = door.read(None, "configuration")?;
     config.take_from_cluster(&told).map_err(|why| door.refused(why))?;
     if config.nodes.is_empty() || config.manager >= config.nodes.len() {
@@ -123,7 +125,7 @@ fn join_running(
         }
     };
     let own = listener.local_addr().map_err(|source| JoinError::System { what: "a socket has no address", source })?;
-    let coordinator = Door { address: config.nodes[config.manager].clone(), ..door };
+    let coordinator = Door { address: config.nodes[config.manager].clone(), is_known: true, ..door };
     let number = coordinator.ask(Some(config.manager), &format!("place {own}"))?.0;
     config.node = number.parse().map_err(|_| coordinator.refused(format!("it gave the number `{number}`")))?;
     if config.node < config.node_count() || config.node >= config.capacity() {
@@ -139,7 +141,8 @@ fn join_running(
     addresses[config.node] = own.to_string();
     let this = ThisNode::default();
     let link = make_tcp(&config, addresses, Some(listener), &secret, &this)?;
-    start(config, region, Box::new(link), status, &this)
+    let still_there = || coordinator.is_open();
+    start(config, region, Box::new(link), status, &this, &still_there)
 }
 
 /// When whoever waits at the start gives up.
@@ -152,6 +155,8 @@ struct Door<'a> {
     address: String,
     secret: &'a Secret,
     until: Instant,
+    /// A node of this cluster has answered: the secret is the right one.
+    is_known: bool,
 }
 
 impl Door<'_> {
@@ -172,7 +177,14 @@ impl Door<'_> {
         Ok((String::from_utf8_lossy(&answer).into_owned(), local))
     }
 
+    /// Whether somebody still listens here; for a door at which this process was answered before.
+    fn is_open(&self) -> bool {
+        let asked = question::ask(&self.address, None, self.secret.bytes(), b"configuration 0", LOOK_MAX);
+        !matches!(asked, Err(AskError::Unreachable { source, .. }) if source.kind() == ErrorKind::ConnectionRefused)
+    }
+
     fn ask_bytes(&self, node: Option<usize>, question: &str) -> Result<(Vec<u8>, IpAddr), JoinError> {
+        let mut silences = 0;
         loop {
             let left = self.until.saturating_duration_since(Instant::now());
             match question::ask(&self.address, node, self.secret.bytes(), question.as_bytes(), left) {
@@ -181,8 +193,21 @@ impl Door<'_> {
                 Err(AskError::Refused { why }) if why == NOT_READY && !left.is_zero() => {
                     std::thread::sleep(Duration::from_millis(10));
                 }
+                // A node that ends hangs up as one does that does not know the secret; a moment later nobody listens.
+                Err(AskError::Silent { .. }) if silences < LOOKS && !left.is_zero() => {
+                    silences += 1;
+                    std::thread::sleep(BETWEEN_LOOKS);
+                }
+                Err(AskError::Unreachable { source, .. })
+                    if source.kind() == ErrorKind::ConnectionRefused && (silences > 0 || self.is_known) =>
+                {
+                    return Err(self.refused("the cluster has ended; nobody listens there any more".to_owned()));
+                }
                 Err(AskError::Unreachable { source, .. }) => {
                     return Err(self.refused(format!("it cannot be reached ({source}); is it still running?")));
+                }
+                Err(AskError::Silent { .. }) if self.is_known => {
+                    return Err(self.refused("it does not answer any more; the cluster may be ending".to_owned()));
                 }
                 Err(AskError::Silent { .. }) => {
                     return Err(self.refused(
@@ -201,6 +226,12 @@ impl Door<'_> {
     }
 }
 
+/// How often a process looks whether whoever it wants to join is still there, before it believes that it is not.
+const LOOKS: u32 = 3;
+/// Between two of these looks.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+/// How long one of them may take: whoever does not answer at once may be busy, and is there.
+const LOOK_MAX: Duration = Duration::from_secs(1);
 /// The longest answer to one question.
 const ANSWER_BYTES_MAX: usize = trellis_transport::HELLO_BYTES_MAX;
 /// The answer of a node that has a link and nothing else yet.
@@ -242,7 +273,7 @@ fn answer(config: &Config, node: Option<&Node>, meant_for_this: bool, question: 
 
 pub(crate) fn join_over(config: Config, link: Box<dyn Link>) -> Result<Joined, JoinError> {
     let region = make_region(&config)?;
-    start(config, region, link, None, &ThisNode::default())
+    start(config, region, link, None, &ThisNode::default(), &|| true)
 }
 
 fn make_region(config: &Config) -> Result<trellis_memory::Region, JoinError> {
@@ -339,6 +370,7 @@ fn start(
     link: Box<dyn Link>,
     status: Option<StatusPage>,
     this: &ThisNode,
+    still_there: &dyn Fn() -> bool,
 ) -> Result<Joined, JoinError> {
     let system = |what| move |source| JoinError::System { what, source };
     let status = match status {
@@ -354,7 +386,7 @@ fn start(
     let service = start_service(&node).map_err(system("the service thread cannot be started"))?;
     let caught = node.region.catch(Arc::new(Server::new(&node)));
     caught.map_err(|source| refused_region(&node.config, source))?;
-    match wait_for_peers(&node) {
+    match wait_for_peers(&node, still_there) {
         Ok(()) => {
             node.doing(Activity::Computing);
             Ok((node, service))
@@ -367,10 +399,12 @@ fn start(
     }
 }
 
-fn wait_for_peers(node: &Node) -> Result<(), String> {
+/// `still_there` says whether whoever lets this node in still listens; `true` where nobody can know.
+fn wait_for_peers(node: &Node, still_there: &dyn Fn() -> bool) -> Result<(), String> {
     let begun = Instant::now();
     let limit = Duration::from_secs(node.config.start_seconds_max);
     let mut next_word = Duration::from_secs(1);
+    let (mut next_look, mut looks_in_vain) = (BETWEEN_LOOKS, 0);
     loop {
         let missing = missing_peers(node);
         if missing.is_empty() && (!node.is_joined_node() || node.has_joined()) {
@@ -380,9 +414,17 @@ fn wait_for_peers(node: &Node) -> Result<(), String> {
             return Err(node.failure.sentence());
         }
         let waited = begun.elapsed();
+        if node.is_joined_node() && !missing.is_empty() && waited >= next_look {
+            looks_in_vain = if still_there() { 0 } else { looks_in_vain + 1 };
+            next_look = begun.elapsed() + BETWEEN_LOOKS;
+            if looks_in_vain == LOOKS {
+                node.find_cluster_ended();
+                continue;
+            }
+        }
         if waited >= limit && missing.is_empty() {
             return Err(format!(
-                "it was not let in by {} within {} s; others may be leaving; try again, or set start_seconds_max",
+                "it was not let in by {} within {} s; others may be leaving, or founders have not come yet; try again, or set start_seconds_max",
                 node.name_of(NodeId(node.config.manager as u16)),
                 limit.as_secs()
             ));

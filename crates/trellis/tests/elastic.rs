@@ -242,3 +242,36 @@ fn a_node_that_had_pages_locked_leaves_at_once_and_nobody_waits_for_ever() {
         );
     }
 }
+
+/// A lock for a time is not held when that is over, whether it was given back or not.
+#[test]
+fn a_lock_whose_time_is_over_keeps_nobody_from_leaving() {
+    let done = AtomicBool::new(false);
+    run(
+        1,
+        1,
+        "lock(ivy)".parse().unwrap(),
+        |_| {
+            while !done.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+        },
+        |late| {
+            let (config, link) = late.into_iter().next().unwrap();
+            let cluster = Cluster::join_over(config, Box::new(link)).expect("it joins");
+            let hour = std::time::Duration::from_secs(3600);
+            let held = cluster.region().lock_range_for(4 * 4096, 4096, hour).expect("locked");
+            match cluster.leave() {
+                Err(WaitError::Misuse(sentence)) => assert!(sentence.contains("locked or waited for"), "{sentence}"),
+                other => panic!("{other:?}"),
+            }
+            held.unlock().expect("in time");
+            let moment = std::time::Duration::from_millis(1);
+            let guard = cluster.region().lock_range_for(0, 8192, moment).expect("locked");
+            std::thread::sleep(2 * moment);
+            cluster.leave().expect("nothing is held");
+            drop(guard);
+            done.store(true, Ordering::SeqCst);
+        },
+    );
+}

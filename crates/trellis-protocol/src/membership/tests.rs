@@ -98,6 +98,9 @@ struct Cluster {
     /// Links that stand, by the two numbers.
     links: BTreeSet<(u16, u16)>,
     under_way: Vec<(NodeId, NodeId, Option<Message>)>,
+    /// Pairs that are still to be connected: those who start late are met late.
+    apart: Vec<(u16, u16)>,
+    closed: BTreeSet<u16>,
     told: Vec<Vec<Effect>>,
     random: u64,
 }
@@ -106,17 +109,40 @@ const COORDINATOR: NodeId = NodeId(1);
 
 impl Cluster {
     fn new(founders: u16, nodes: u16, seed: u64) -> Cluster {
+        let mut cluster = Cluster::of_strangers(founders, nodes, seed);
+        while cluster.connect_some() {}
+        cluster
+    }
+
+    /// No founder has met another yet.
+    fn of_strangers(founders: u16, nodes: u16, seed: u64) -> Cluster {
         let node = |me| Membership::new(NodeId(me), nodes, 1_000_000).elastic(founders, COORDINATOR);
-        let mut cluster = Cluster {
+        Cluster {
             founders,
             nodes: (0..nodes).map(node).collect(),
             links: BTreeSet::new(),
             under_way: Vec::new(),
+            closed: BTreeSet::new(),
             told: vec![Vec::new(); usize::from(nodes)],
+            apart: (0..founders).flat_map(|node| (0..node).map(move |other| (node, other))).collect(),
             random: seed.wrapping_mul(2).wrapping_add(1),
-        };
-        (0..founders).for_each(|node| (0..node).for_each(|other| cluster.connect(node, other)));
-        cluster
+        }
+    }
+
+    /// Two that are still apart meet; false if there are none.
+    fn connect_some(&mut self) -> bool {
+        if self.apart.is_empty() {
+            return false;
+        }
+        let picked = self.chance(self.apart.len());
+        let (node, other) = self.apart.swap_remove(picked);
+        self.connect(node, other);
+        true
+    }
+
+    /// Whether a founder has met all the others, before which its program does not begin.
+    fn has_started(&self, founder: u16) -> bool {
+        !self.apart.iter().any(|&(a, b)| a < self.founders && (a == founder || b == founder))
     }
 
     fn chance(&mut self, of: usize) -> usize {
@@ -132,14 +158,35 @@ impl Cluster {
 
     /// A process asks for a number and connects to everybody who is there or was given a number before.
     fn begin_join(&mut self) -> Result<u16, NoPlace> {
-        let node = self.nodes[usize::from(COORDINATOR.0)].reserve()?.0;
-        let there = |other: &u16| *other < self.founders || !self.nodes[1].is_gone(NodeId(*other));
-        let others: Vec<u16> = (0..node).filter(there).collect();
+        let (node, others) = self.take_place()?;
         others.into_iter().for_each(|other| self.connect(node, other));
         Ok(node)
     }
 
+    /// The same, but it meets them one by one, whenever that may be.
+    fn begin_slow_join(&mut self) -> Result<u16, NoPlace> {
+        let (node, others) = self.take_place()?;
+        self.apart.extend(others.into_iter().map(|other| (node, other)));
+        Ok(node)
+    }
+
+    fn take_place(&mut self) -> Result<(u16, Vec<u16>), NoPlace> {
+        let node = self.nodes[usize::from(COORDINATOR.0)].reserve()?.0;
+        let there = |other: &u16| !self.closed.contains(other) && !self.nodes[1].is_gone(NodeId(*other));
+        Ok((node, (0..node).filter(there).collect()))
+    }
+
+    /// Somebody who was not let in gives up, and blames the coordinator.
+    fn fail(&mut self, node: u16) {
+        let peers = self.links.iter().filter(|link| link.0 == node || link.1 == node);
+        let blamed = peers.map(|link| (NodeId(node), NodeId(link.0 + link.1 - node), Some(Message::Fail(COORDINATOR))));
+        self.under_way.extend(blamed.collect::<Vec<_>>());
+        self.close(node);
+    }
+
     fn close(&mut self, node: u16) {
+        self.closed.insert(node);
+        self.apart.retain(|&(a, b)| a != node && b != node);
         for other in 0..self.nodes.len() as u16 {
             if self.links.remove(&(node.max(other), node.min(other))) {
                 // Comes after everything that was sent before.
@@ -198,6 +245,8 @@ impl Cluster {
         let first = self.under_way.iter().position(|message| (message.0, message.1) == pair).expect("it is there");
         let (from, to, message) = self.under_way.remove(first);
         match message {
+            // A process that has ended hears nothing.
+            _ if self.closed.contains(&to.0) => {}
             Some(message) => self.step(to, Input::Message(from, message)),
             None => self.step(to, Input::Lost(from)),
         }
@@ -314,12 +363,122 @@ fn whatever_the_order_everybody_comes_goes_and_ends() {
     }
 }
 
+/// Founders start late, others join meanwhile, go at once, give up, or come while the cluster ends: nobody is reported
+/// (see [`Cluster::step`]), and everybody ends.
+#[test]
+fn whoever_comes_early_late_or_in_vain_ends_no_cluster() {
+    let (mut met, mut too_late, mut gave_up) = (0, 0, 0);
+    for seed in 0..4000 {
+        let founders = 2 + (seed % 3) as u16;
+        let mut cluster = Cluster::of_strangers(founders, founders + 4, seed);
+        let mut joiners = BTreeSet::new();
+        let mut leaving = BTreeSet::new();
+        let mut steps = 0;
+        // After so many steps the founders' programs end.
+        let ends = cluster.chance(40);
+        while cluster.closed.len() < usize::from(founders) + joiners.len() {
+            steps += 1;
+            assert!(steps < 5000, "seed {seed}: {:?} ended, of {founders} and {joiners:?}", cluster.closed);
+            match cluster.chance(10) {
+                0 => joiners.extend(cluster.begin_slow_join()),
+                1 | 2 => {
+                    cluster.connect_some();
+                }
+                3 => {
+                    let founder = cluster.chance(usize::from(founders)) as u16;
+                    let may = cluster.has_started(founder) && steps > ends;
+                    if may && leaving.insert(founder) {
+                        cluster.step(NodeId(founder), Input::Leave);
+                    }
+                }
+                4 => {
+                    let ready = |node: &u16| cluster.heard(*node, Effect::Joined) == 1 && !leaving.contains(node);
+                    if let Some(node) = joiners.iter().copied().find(ready) {
+                        met += 1;
+                        leaving.insert(node);
+                        cluster.step(NodeId(node), Input::Leave);
+                    }
+                }
+                5 => {
+                    let open = |node: &u16| !cluster.closed.contains(node);
+                    let ended = |node: &u16| cluster.heard(*node, Effect::Ended) == 1;
+                    // Nobody listens at the coordinator's address, or this one does not want to wait for it.
+                    let waits = |node: &u16| !cluster.links.contains(&(*node, COORDINATOR.0));
+                    let is_admitted =
+                        |node: &u16| cluster.heard(*node, Effect::Admitted(0)) > 0 || leaving.contains(node);
+                    if let Some(node) = joiners.iter().copied().filter(open).find(ended) {
+                        too_late += 1;
+                        cluster.fail(node);
+                    } else if let Some(node) = joiners.iter().copied().filter(open).find(waits)
+                        && !is_admitted(&node)
+                        && cluster.nodes[usize::from(node)].stage() == Some(Stage::Calling)
+                        && (cluster.closed.contains(&COORDINATOR.0) || cluster.chance(8) == 0)
+                    {
+                        gave_up += 1;
+                        cluster.fail(node);
+                    }
+                }
+                _ => {
+                    cluster.go_on();
+                }
+            }
+        }
+        // Whoever was let in has met every founder, however late, and taken leave of each.
+        let let_in = joiners.iter().filter(|node| cluster.heard(**node, Effect::Joined) == 1);
+        for (&node, founder) in let_in.flat_map(|node| (0..founders).map(move |founder| (node, founder))) {
+            let heard = |effect| cluster.heard(founder, effect);
+            let both = (heard(Effect::Came(NodeId(node))), heard(Effect::Departs(NodeId(node))));
+            assert_eq!(both, (1, 1), "seed {seed}: founder {founder} knows of node {node}");
+        }
+    }
+    assert!(met > 1000 && too_late > 20 && gave_up > 100, "{met} let in, {too_late} too late, {gave_up} gave up");
+}
+
+#[test]
+fn nobody_is_let_in_before_every_founder_has_come() {
+    let mut m = Membership::new(NodeId(0), 5, 1000).elastic(3, NodeId(0));
+    step(&mut m, 0, Input::Connected(NodeId(2)));
+    step(&mut m, 0, Input::Connected(NodeId(3)));
+    assert_eq!(step(&mut m, 1, Input::Message(NodeId(3), Message::Join)), []);
+    let let_in = step(&mut m, 2, Input::Connected(NodeId(1)));
+    let welcome = Effect::Send(NodeId(3), Message::Welcome(0b111));
+    assert_eq!(let_in, [Effect::Came(NodeId(3)), welcome]);
+}
+
+#[test]
+fn the_end_before_the_welcome_is_no_death_and_the_failure_of_a_stranger_is_none_of_the_clusters() {
+    let mut joiner = Membership::new(NodeId(2), 4, 1000).elastic(2, NodeId(0));
+    step(&mut joiner, 0, Input::Connected(NodeId(0)));
+    let mut told = joiner.clone();
+    assert_eq!(step(&mut joiner, 1, Input::Lost(NodeId(0))), [Effect::Ended]);
+    let failed = step(&mut told, 1, Input::Message(NodeId(0), Message::Fail(NodeId(1))));
+    assert_eq!(failed, [Effect::Failed(NodeId(1))], "a founder knows");
+    let mut founder = Membership::new(NodeId(1), 4, 1000).elastic(2, NodeId(0));
+    step(&mut founder, 0, Input::Connected(NodeId(0)));
+    step(&mut founder, 0, Input::Connected(NodeId(2)));
+    let blame = Input::Message(NodeId(2), Message::Fail(NodeId(0)));
+    let mut met = founder.clone();
+    assert_eq!(step(&mut founder, 1, blame), []);
+    step(&mut met, 1, Input::Message(NodeId(2), Message::Join));
+    assert_eq!(step(&mut met, 2, blame), [Effect::Failed(NodeId(0))], "it was let in");
+}
+
+#[test]
+fn whoever_comes_to_a_node_that_is_done_is_not_let_in() {
+    let mut m = Membership::new(NodeId(0), 3, 1000).elastic(1, NodeId(0));
+    step(&mut m, 0, Input::Connected(NodeId(1)));
+    assert_eq!(step(&mut m, 1, Input::Leave), [Effect::AllLeft]);
+    assert_eq!(step(&mut m, 2, Input::Message(NodeId(1), Message::Join)), []);
+    assert_eq!(step(&mut m, 3, Input::Lost(NodeId(1))), []);
+}
+
 #[test]
 fn a_joined_node_that_dies_is_a_death() {
     let mut m = Membership::new(NodeId(0), 3, 1000).elastic(2, NodeId(0));
     step(&mut m, 0, Input::Connected(NodeId(2)));
     assert_eq!(step(&mut m, 1, Input::Lost(NodeId(2))), [], "it was not let in");
     let mut m = Membership::new(NodeId(0), 3, 1000).elastic(2, NodeId(0));
+    step(&mut m, 0, Input::Connected(NodeId(1)));
     step(&mut m, 0, Input::Connected(NodeId(2)));
     step(&mut m, 1, Input::Message(NodeId(2), Message::Join));
     assert_eq!(step(&mut m, 2, Input::Lost(NodeId(2))), [Effect::Died(NodeId(2))]);

@@ -128,6 +128,14 @@ impl Node {
         }
     }
 
+    /// The cluster ended before this node was part of it: its end is no failure of anybody's.
+    pub(crate) fn find_cluster_ended(&self) {
+        let coordinator = self.name_of(NodeId(self.config.manager as u16));
+        self.fail_alone(format!(
+            "the cluster has ended before this process was let in: {coordinator} is gone; start it again, or join another"
+        ));
+    }
+
     pub(super) fn note_came(&self, node: NodeId) {
         self.elastic.set_departed(node, false);
     }
@@ -143,8 +151,10 @@ impl Node {
         if let Some(id) = lock(&self.synchronisation).0.lock_in_use() {
             return Err(WaitError::Misuse(format!("lock {id} is held or waited for; give it back before leaving")));
         }
-        let locked = self.shards.iter().find_map(|shard| lock(shard).locks.first().map(|held| held.range));
-        match locked {
+        let now = self.now();
+        let locked =
+            |shard: &Mutex<Shard>| lock(shard).locks.iter().find(|held| !held.has_ended(now)).map(|it| it.range);
+        match self.shards.iter().find_map(locked) {
             Some(range) => {
                 Err(WaitError::Misuse(format!("{range} are locked or waited for; give them back before leaving")))
             }

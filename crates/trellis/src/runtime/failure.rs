@@ -45,11 +45,9 @@ impl Node {
 
     /// The same, because of a peer: the others must hear its name, not ours, whoever tells them first.
     pub(crate) fn fail_because_of(&self, culprit: NodeId, sentence: String) {
-        if self.failure.sentence.set(sentence).is_err() {
+        if !self.keep_failure(sentence) {
             return;
         }
-        self.status.set_failure(&self.failure.sentence());
-        self.failure.is_set.store(true, Ordering::Release);
         let encoded = wire::encode(&wire::Message::Membership(Message::Fail(culprit)), EPOCH);
         for peer in (0..self.nodes).map(NodeId).filter(|&peer| peer != self.me) {
             if self.link.is_connected(usize::from(peer.0)) {
@@ -57,6 +55,27 @@ impl Node {
                 let _ = self.link.send(usize::from(peer.0), &encoded.header, trellis_transport::Payload::Nothing);
             }
         }
+        self.end_waiting();
+    }
+
+    /// This node cannot go on, which is nobody else's business.
+    pub(super) fn fail_alone(&self, sentence: String) {
+        if self.keep_failure(sentence) {
+            self.end_waiting();
+        }
+    }
+
+    /// Whether it is the first.
+    fn keep_failure(&self, sentence: String) -> bool {
+        if self.failure.sentence.set(sentence).is_err() {
+            return false;
+        }
+        self.status.set_failure(&self.failure.sentence());
+        self.failure.is_set.store(true, Ordering::Release);
+        true
+    }
+
+    fn end_waiting(&self) {
         self.waiters.rouse_all();
         self.progress.stop();
     }

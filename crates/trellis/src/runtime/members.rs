@@ -61,7 +61,7 @@ impl Node {
         let mut members = lock(&self.membership);
         let mut effects = std::mem::take(&mut members.1);
         members.0.step(now, input, &mut effects);
-        let (mut sentence, mut vanished, mut took_over) = (None, None, false);
+        let (mut sentence, mut vanished, mut took_over, mut ended) = (None, None, false, false);
         for effect in effects.drain(..) {
             match effect {
                 Effect::Send(peer, message) => self.send(peer, &wire::Message::Membership(message)),
@@ -69,6 +69,7 @@ impl Node {
                     self.all_left.store(true, Ordering::SeqCst);
                     self.waiters.signal(self.leaver.load(Ordering::SeqCst), 0);
                 }
+                Effect::Ended => ended = true,
                 Effect::Admitted(there) => self.note_admitted(there),
                 Effect::Joined => self.elastic.note_joined(),
                 Effect::Came(peer) => self.note_came(peer),
@@ -116,6 +117,9 @@ impl Node {
         }
         if took_over {
             self.member_took_over();
+        }
+        if ended {
+            self.find_cluster_ended();
         }
         if let Some((culprit, sentence)) = sentence {
             self.fail_because_of(culprit, sentence);
