@@ -123,7 +123,9 @@ impl<'a> Region<'a> {
     ///
     /// [`WaitError::Misuse`] if the range leaves the region or does not begin and end with a page, if nodes asked for
     /// different changes, or if the program of a node holds or waits for a lock of a page of the range: then nothing
-    /// has changed on any node. [`WaitError::TooLong`] names who did not come.
+    /// has changed on any node. [`WaitError::TooLong`] names who did not come, or which node could not wait any longer:
+    /// this call returns it on every node, whenever they come, nothing has changed on any, and the next call is a new
+    /// one. Once all have agreed a node that does not come ends the cluster.
     ///
     /// # Examples
     ///

@@ -498,3 +498,199 @@ fn a_change_that_one_node_refuses_happens_nowhere() {
         },
     );
 }
+
+/// Whether the change happened; both nodes must say the same. Nobody may refuse it.
+fn changes_in_time(cluster: &Cluster, bytes: usize, text: &str) -> bool {
+    match cluster.region().set_protocol(0, bytes, text) {
+        Ok(()) => true,
+        Err(WaitError::TooLong { .. }) => false,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// Waits for a word without a deadline: the other node may take as long as this machine takes.
+fn wait_for(cluster: &Cluster, id: u64, value: u64) {
+    while cluster.atomic(id).load().unwrap() < value {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_change_to_which_a_node_comes_too_late_happens_nowhere_and_the_next_one_works() {
+    run(
+        3,
+        |config| config.wait_seconds_max = 1,
+        |cluster| {
+            let region = cluster.region();
+            word(cluster, 0).fetch_add(1, Ordering::Relaxed);
+            if cluster.node() == 1 {
+                // The others have given up when this one comes.
+                wait_for(cluster, 1, 2);
+            }
+            let sentence = region.set_protocol(0, PAGE_BYTES, "migrate").unwrap_err().to_string();
+            match cluster.node() {
+                1 => assert!(sentence.contains("could not wait any longer, and nothing has changed"), "{sentence}"),
+                _ => assert!(sentence.contains("gave up after 1 s changing the protocol"), "{sentence}"),
+            }
+            assert_eq!(region.protocol(0), Protocol::IVY);
+            cluster.atomic(1).fetch_add(1).unwrap();
+            wait_for(cluster, 1, 3);
+            // A node may be late again, but then for all.
+            while !changes_in_time(cluster, PAGE_BYTES, "dynamic") {
+                assert_eq!(region.protocol(0), Protocol::IVY);
+            }
+            assert_eq!(region.protocol(0), Protocol::DYNAMIC);
+            word(cluster, 0).fetch_add(1, Ordering::Relaxed);
+            cluster.atomic(2).fetch_add(1).unwrap();
+            wait_for(cluster, 2, 3);
+            assert_eq!(word(cluster, 0).load(Ordering::Relaxed), 6);
+        },
+    );
+}
+
+#[test]
+fn a_node_that_cannot_wait_for_a_page_any_longer_gives_up_for_all() {
+    run(
+        2,
+        // A page that came to node 1 stays there for longer than anybody waits.
+        |config| (config.coherence, config.wait_seconds_max) = (protocol("delay(ivy, 5000000us)"), 1),
+        |cluster| {
+            let region = cluster.region();
+            let count = word(cluster, 0);
+            if cluster.node() == 1 {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            cluster.atomic(1).fetch_add(1).unwrap();
+            wait_for(cluster, 1, 2);
+            // Node 1 waits for node 0, which waits for the page.
+            assert!(!changes_in_time(cluster, PAGE_BYTES, "migrate"));
+            assert_eq!(region.protocol(0), protocol("delay(ivy, 5000000us)"));
+            count.fetch_add(1, Ordering::Relaxed);
+            while !changes_in_time(cluster, PAGE_BYTES, "migrate") {}
+            assert_eq!(region.protocol(0), protocol("migrate"));
+            count.fetch_add(1, Ordering::Relaxed);
+            cluster.atomic(2).fetch_add(1).unwrap();
+            wait_for(cluster, 2, 2);
+            assert_eq!(count.load(Ordering::Relaxed), 5);
+        },
+    );
+}
+
+#[test]
+fn a_change_is_refused_while_another_node_waits_for_a_locked_page() {
+    run(
+        2,
+        |config| config.coherence = protocol("lock(ivy)"),
+        |cluster| {
+            let region = cluster.region();
+            std::thread::scope(|scope| {
+                let guard = (cluster.node() == 0).then(|| region.lock_range(0, 8).unwrap());
+                cluster.barrier(0).unwrap();
+                if cluster.node() == 1 {
+                    scope.spawn(|| assert_eq!(word(cluster, 0).load(Ordering::Relaxed), 7));
+                    // It was told that the page is locked.
+                    while cluster.counters().retries == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+                // The guard is given back only after this call, which must not wait for it.
+                let sentence = region.set_protocol(0, 2 * PAGE_BYTES, "lock(migrate)").unwrap_err().to_string();
+                let expected = ["holds or waits for a lock of page 0", "another node refuses"][cluster.node()];
+                assert!(sentence.contains(expected), "{sentence}");
+                if guard.is_some() {
+                    word(cluster, 0).store(7, Ordering::Relaxed);
+                }
+                drop(guard);
+            });
+            cluster.barrier(1).unwrap();
+            region.set_protocol(0, 2 * PAGE_BYTES, "lock(migrate)").unwrap();
+            assert_eq!(word(cluster, 0).load(Ordering::Relaxed), 7);
+        },
+    );
+}
+
+#[test]
+fn a_change_that_waits_for_another_node_keeps_nobody_from_its_pages() {
+    run(
+        2,
+        |config| config.coherence = protocol("lock(ivy)"),
+        |cluster| {
+            let region = cluster.region();
+            std::thread::scope(|scope| {
+                if cluster.node() == 0 {
+                    scope.spawn(|| {
+                        let guard = region.lock_range(0, 8).unwrap();
+                        cluster.barrier(0).unwrap();
+                        // This node's call has long begun to wait for node 1, which waits for the locked page.
+                        wait_for(cluster, 1, 2);
+                        word(cluster, PAGE_WORDS).store(3, Ordering::Relaxed);
+                        let other = region.lock_range(2 * PAGE_BYTES, 8).unwrap();
+                        drop(other);
+                        drop(guard);
+                    });
+                    wait_for(cluster, 1, 1);
+                    let seen = cluster.counters().messages_in;
+                    scope.spawn(move || {
+                        // Not before the call below could have begun: what it would do wrong, it would do at once.
+                        while cluster.counters().messages_in < seen + 50 {
+                            cluster.atomic(2).load().unwrap();
+                            cluster.atomic(3).load().unwrap();
+                        }
+                        cluster.atomic(1).store(2).unwrap();
+                    });
+                } else {
+                    cluster.barrier(0).unwrap();
+                    cluster.atomic(1).store(1).unwrap();
+                    word(cluster, 0).store(1, Ordering::Relaxed);
+                }
+                region.set_protocol(PAGE_BYTES, 3 * PAGE_BYTES, "lock(dynamic)").unwrap();
+            });
+            assert_eq!(word(cluster, PAGE_WORDS).load(Ordering::Relaxed), 3);
+        },
+    );
+}
+
+#[test]
+fn locks_across_the_border_go_on_while_protocols_change() {
+    const ROUNDS: u64 = 60;
+    run(
+        3,
+        |config| config.coherence = protocol("lock(ivy)"),
+        |cluster| {
+            let region = cluster.region();
+            let (one, two) = (word(cluster, 2 * PAGE_WORDS - 1), word(cluster, 2 * PAGE_WORDS));
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        for _ in 0..ROUNDS {
+                            let _guard = region.lock_range(PAGE_BYTES, 2 * PAGE_BYTES).unwrap();
+                            let before = one.load(Ordering::Relaxed);
+                            assert_eq!(two.load(Ordering::Relaxed), before, "half of another call's update");
+                            one.store(before + 1, Ordering::Relaxed);
+                            two.store(before + 1, Ordering::Relaxed);
+                        }
+                    });
+                }
+                for number in 0..20 {
+                    let text = ["lock(dynamic)", "lock(migrate)", "delay(lock(ivy))"][number % 3];
+                    let before = region.protocol(2 * PAGE_BYTES);
+                    let expected = match region.set_protocol(2 * PAGE_BYTES, 2 * PAGE_BYTES, text) {
+                        Ok(()) => protocol(text),
+                        Err(WaitError::Misuse(_)) => before,
+                        Err(other) => panic!("{other}"),
+                    };
+                    assert_eq!(region.protocol(2 * PAGE_BYTES), expected);
+                    // All nodes have the same.
+                    let changed = u64::from(expected == protocol(text));
+                    let agreeing = cluster.atomic(100 + number as u64).fetch_add(changed).unwrap();
+                    assert!(agreeing == 0 || changed == 1, "only some nodes changed");
+                }
+            });
+            cluster.barrier(0).unwrap();
+            assert_eq!([one, two].map(|word| word.load(Ordering::Relaxed)), [3 * 2 * ROUNDS; 2]);
+            for number in 0..20 {
+                assert!([0, 3].contains(&cluster.atomic(100 + number).load().unwrap()), "change {number}");
+            }
+        },
+    );
+}

@@ -1,38 +1,85 @@
 //! Another protocol for a part of the region, while the cluster runs.
 //!
-//! Every node makes the same call. Each node first *freezes* the pages: its threads that need one wait, and no guess
-//! asks for one; then it waits until nothing that it asked for is under way. When all nodes have done so, the home of
-//! each page pulls it, for stores, unless nobody ever touched it. When all homes have done so, every node changes its
+//! Every node makes the same call. Once all have come, so that none waits for another node's program any more, each
+//! *freezes* the pages: its threads that need one wait, no guess asks for one, and nobody begins to lock one. Then each
+//! says whether it objects, and only if none does, each waits until nothing that it asked for is under way, and the home
+//! of each page pulls it, for stores, unless nobody ever touched it. When all homes have done so, every node changes its
 //! own choice, and when all have, the pages thaw.
 //!
+//! A node that cannot wait any longer tries to *give up* for all: one word decides whether that came before all nodes had
+//! met for the last time. If so none changes; if not, the node goes on like the others.
+//!
 //! Promises: bytes stay what they are; either every node changes or none does, and then each says why; threads may go
-//! on using the region meanwhile. Must never change a page that is locked by the program.
+//! on using the region meanwhile. Must never change a page that is locked by the program, and never go on in a cluster
+//! whose nodes may disagree.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trellis_protocol::coherence::{Coherence, Input, PROTOCOLS_MAX, Protocol};
 use trellis_protocol::sync::Operation;
-use trellis_protocol::{Access, PageIndex, PageRange};
+use trellis_protocol::{Access, NodeId, PageIndex, PageRange};
 
-use super::Node;
 use super::faults::Why;
 use super::pages::{Waiting, lock, runs};
 use super::progress::Waited;
 use super::synchronisation::RESERVED_FIRST;
+use super::{Node, Ticket};
 use crate::cluster::WaitError;
 use crate::launch::Activity;
 
+/// The barriers between the steps, in their order: all nodes have come; their pages are frozen, and who objects has said
+/// so; nothing is under way; every page is at its home; every node has changed.
+const ARRIVED: u64 = 0;
+const FROZEN: u64 = 1;
+const SETTLED: u64 = 2;
+const GATHERED: u64 = 3;
+const CHANGED: u64 = 4;
+
+/// The word that decides: how many calls were agreed on, or that a node gave up.
+const DECISION: u64 = 0;
 /// The word that holds what the nodes shall change, while they do.
-const PROPOSAL: u64 = RESERVED_FIRST;
+const PROPOSAL: u64 = 1;
 /// The word that counts the nodes that cannot.
-const OBJECTIONS: u64 = RESERVED_FIRST + 1;
-/// The barriers between the steps.
-const FROZEN: u64 = RESERVED_FIRST + 2;
-const GATHERED: u64 = RESERVED_FIRST + 3;
-const CHANGED: u64 = RESERVED_FIRST + 4;
+const OBJECTIONS: u64 = 2;
+
+/// In [`DECISION`], with the number of the node that gave up.
+const GIVEN_UP: u64 = 1 << 63;
+
+/// A call that was given up leaves barriers that not all nodes have left, so later calls use others: this many numbers.
+const NUMBERS_PER_SET: u64 = 8;
+const SETS_MAX: u64 = (u64::MAX - RESERVED_FIRST) / NUMBERS_PER_SET;
 
 const ACTIVITY: Activity = Activity::ChangingProtocol;
+
+/// What a node knows about the changes up to now. All nodes agree on the numbers whenever they begin a call.
+#[derive(Default)]
+pub(super) struct Changes {
+    /// A thread of this node is changing protocols.
+    is_busy: AtomicBool,
+    /// Protocols were changed since the start.
+    any: AtomicBool,
+    /// Calls that were given up.
+    given_up: AtomicU64,
+    /// Calls since then that were not.
+    agreed: AtomicU64,
+}
+
+/// One call, by the numbers of its barriers and words.
+struct Call {
+    first: u64,
+    /// What [`DECISION`] says until this call is decided, and one more when all nodes agreed on how it ends.
+    round: u64,
+    /// The first barrier that this node has not come to.
+    next: u64,
+}
+
+/// What the nodes said about a call.
+struct Votes {
+    objection: Option<String>,
+    differs: bool,
+    objections: u64,
+}
 
 impl Node {
     /// Gives `pages` to `protocol`; every node calls this with the same arguments.
@@ -42,14 +89,13 @@ impl Node {
                         choose them with the keys coherence and coherence_ranges";
             return Err(WaitError::Misuse(what.to_owned()));
         }
-        if self.changing.swap(true, Ordering::Acquire) {
+        if self.changes.is_busy.swap(true, Ordering::Acquire) {
             let what = "another thread of this node is changing protocols; one thread per node may";
             return Err(WaitError::Misuse(what.to_owned()));
         }
-        self.freeze(pages.clone());
         let changed = self.change_together(&pages, protocol);
         self.thaw(pages);
-        self.changing.store(false, Ordering::Release);
+        self.changes.is_busy.store(false, Ordering::Release);
         changed
     }
 
@@ -60,47 +106,141 @@ impl Node {
 
     /// Whether the protocols are, or may be, others than at the start.
     pub(crate) fn has_changed_protocols(&self) -> bool {
-        self.changing.load(Ordering::Acquire) || self.changed.load(Ordering::Acquire)
+        self.changes.is_busy.load(Ordering::Acquire) || self.changes.any.load(Ordering::Acquire)
     }
 
     fn change_together(&self, pages: &Range<u32>, protocol: Protocol) -> Result<(), WaitError> {
-        self.settle(pages)?;
+        let sets = self.changes.given_up.load(Ordering::Relaxed);
+        if sets == SETS_MAX {
+            return Err(WaitError::Misuse(format!("{SETS_MAX} changes of protocols were given up, which is the most")));
+        }
+        let round = self.changes.agreed.load(Ordering::Relaxed);
+        let mut call = Call { first: RESERVED_FIRST + sets * NUMBERS_PER_SET, round, next: ARRIVED };
+        let votes = self.vote(&mut call, pages, protocol).and_then(|votes| self.agree(&mut call).map(|()| votes));
+        let votes = votes.map_err(|error| self.give_up(&mut call, error))?;
+        self.changes.agreed.store(round + 1, Ordering::Relaxed);
+        let ended = self.carry_out_together(&mut call, pages, protocol, votes.objections);
+        ended.map_err(|error| self.disagree(error))?;
+        votes.result(pages, protocol)
+    }
+
+    /// Up to where every page is at its home, unless a node objects.
+    fn vote(&self, call: &mut Call, pages: &Range<u32>, protocol: Protocol) -> Result<Votes, WaitError> {
+        self.meet(call, ARRIVED)?;
+        self.freeze(pages.clone());
         let objection = self.objection(pages, protocol);
         let ours = proposal(pages, protocol);
-        let theirs = self.operate_as(PROPOSAL, Operation::CompareExchange(0, ours), ACTIVITY)?;
+        let theirs = self.operate_as(call.first + PROPOSAL, Operation::CompareExchange(0, ours), ACTIVITY)?;
         let differs = theirs != 0 && theirs != ours;
         if differs || objection.is_some() {
-            self.operate_as(OBJECTIONS, Operation::FetchAdd(1), ACTIVITY)?;
+            self.operate_as(call.first + OBJECTIONS, Operation::FetchAdd(1), ACTIVITY)?;
         }
-        self.barrier_as(FROZEN, ACTIVITY)?;
-        let objections = self.operate_as(OBJECTIONS, Operation::Load, ACTIVITY)?;
+        self.meet(call, FROZEN)?;
+        let objections = self.operate_as(call.first + OBJECTIONS, Operation::Load, ACTIVITY)?;
         if objections == 0 {
+            // Nobody has locked a page of these, and nobody can: whatever was asked for comes.
+            self.settle(pages)?;
+            self.meet(call, SETTLED)?;
             self.gather(pages)?;
         }
-        self.barrier_as(GATHERED, ACTIVITY)?;
+        Ok(Votes { objection, differs, objections })
+    }
+
+    /// All nodes are done with a step, and none has given up as far as is known.
+    fn meet(&self, call: &mut Call, barrier: u64) -> Result<(), WaitError> {
+        let ticket = self.come_to(call, barrier);
+        self.wait_in_barrier(&ticket, call.first + barrier, ACTIVITY)?;
+        self.unless_given_up(self.operate_as(call.first + DECISION, Operation::Load, ACTIVITY)?)
+    }
+
+    fn come_to(&self, call: &mut Call, barrier: u64) -> Ticket<'_> {
+        call.next = barrier + 1;
+        self.enter_barrier(call.first + barrier)
+    }
+
+    /// All nodes have voted: from here on nobody can give up.
+    fn agree(&self, call: &mut Call) -> Result<(), WaitError> {
+        let ticket = self.come_to(call, GATHERED);
+        let met = self.wait_in_barrier(&ticket, call.first + GATHERED, ACTIVITY);
+        if let Err(error) = met {
+            if matches!(error, WaitError::Failed(_)) || self.decide(call, self.giving_up())? != call.round + 1 {
+                return Err(error);
+            }
+            // Another node was let go on, so all have come here; that news is on its way.
+            let met = self.wait_in_barrier(&ticket, call.first + GATHERED, ACTIVITY);
+            return met.map_err(|error| self.disagree(error));
+        }
+        self.unless_given_up(self.decide(call, call.round + 1)?)
+    }
+
+    /// What the word says once it has been decided; the first to decide does.
+    fn decide(&self, call: &Call, decision: u64) -> Result<u64, WaitError> {
+        let operation = Operation::CompareExchange(call.round, decision);
+        let before = self.operate_as(call.first + DECISION, operation, ACTIVITY);
+        let before = before.map_err(|error| self.disagree(error))?;
+        Ok(if before == call.round { decision } else { before })
+    }
+
+    fn giving_up(&self) -> u64 {
+        GIVEN_UP | u64::from(self.me.0)
+    }
+
+    fn unless_given_up(&self, decision: u64) -> Result<(), WaitError> {
+        if decision & GIVEN_UP == 0 {
+            return Ok(());
+        }
+        Err(WaitError::TooLong {
+            what: ACTIVITY.to_string(),
+            seconds: self.config.wait_seconds_max,
+            whom: format!(
+                "{} could not wait any longer, and nothing has changed on any node",
+                self.name_of(NodeId((decision & !GIVEN_UP) as u16))
+            ),
+        })
+    }
+
+    /// Makes all nodes give up because of `error`; returns what the program is told.
+    fn give_up(&self, call: &mut Call, error: WaitError) -> WaitError {
+        if matches!(error, WaitError::Failed(_)) {
+            return error;
+        }
+        if let Err(failed) = self.decide(call, self.giving_up()) {
+            return failed;
+        }
+        // The others must not wait for this node, which will not come.
+        while call.next <= GATHERED {
+            drop(self.come_to(call, call.next));
+        }
+        self.changes.given_up.fetch_add(1, Ordering::Relaxed);
+        self.changes.agreed.store(0, Ordering::Relaxed);
+        error
+    }
+
+    /// After the decision every node does its part: where one cannot, none may go on.
+    fn disagree(&self, error: WaitError) -> WaitError {
+        if !matches!(error, WaitError::Failed(_)) {
+            self.fail(format!("{error}; the nodes may disagree about the protocol of pages now, so none goes on"));
+        }
+        WaitError::Failed(self.failure.sentence())
+    }
+
+    fn carry_out_together(
+        &self,
+        call: &mut Call,
+        pages: &Range<u32>,
+        protocol: Protocol,
+        objections: u64,
+    ) -> Result<(), WaitError> {
         if self.me.0 == 0 {
-            self.operate_as(PROPOSAL, Operation::Exchange(0), ACTIVITY)?;
-            self.operate_as(OBJECTIONS, Operation::Exchange(0), ACTIVITY)?;
+            self.operate_as(call.first + PROPOSAL, Operation::Exchange(0), ACTIVITY)?;
+            self.operate_as(call.first + OBJECTIONS, Operation::Exchange(0), ACTIVITY)?;
         }
         if objections == 0 {
-            self.changed.store(true, Ordering::Release);
+            self.changes.any.store(true, Ordering::Release);
             self.change(pages, protocol);
         }
-        self.barrier_as(CHANGED, ACTIVITY)?;
-        match (objection, differs, objections) {
-            (_, _, 0) => Ok(()),
-            (Some(objection), ..) => Err(WaitError::Misuse(objection)),
-            (None, true, _) => Err(WaitError::Misuse(format!(
-                "another node changes other pages or to another protocol than {protocol} for pages {} to {}; call \
-                 set_protocol with the same arguments on every node",
-                pages.start,
-                pages.end - 1
-            ))),
-            (None, false, _) => Err(WaitError::Misuse(
-                "another node refuses to change the protocol; its own error says why, and nothing has changed"
-                    .to_owned(),
-            )),
-        }
+        let ticket = self.come_to(call, CHANGED);
+        self.wait_in_barrier(&ticket, call.first + CHANGED, ACTIVITY)
     }
 
     fn freeze(&self, pages: Range<u32>) {
@@ -135,9 +275,11 @@ impl Node {
 
     /// Why this node cannot have the change, if so. Locks that are waited for count: they may come at any time.
     fn objection(&self, pages: &Range<u32>, protocol: Protocol) -> Option<String> {
-        let now = self.now();
         for run in runs(pages.clone()) {
-            let shard = lock(self.shard_of(run.first()));
+            let mut shard = lock(self.shard_of(run.first()));
+            let now = self.now();
+            // Locks whose time is over end before this looks.
+            self.release_due(&mut shard);
             let overlaps = |range: PageRange| range.first().0 < run.end() && run.first().0 < range.end();
             if let Some(held) = shard.locks.iter().find(|held| overlaps(held.range) && !held.has_ended(now)) {
                 return Some(format!(
@@ -243,6 +385,24 @@ impl Node {
                 whom: format!("page {} did not come: {}", page.0, self.who_has_page(page)),
             },
         }
+    }
+}
+
+impl Votes {
+    fn result(self, pages: &Range<u32>, protocol: Protocol) -> Result<(), WaitError> {
+        let sentence = match self {
+            Votes { objections: 0, .. } => return Ok(()),
+            Votes { objection: Some(objection), .. } => objection,
+            Votes { differs: true, .. } => format!(
+                "another node changes other pages or to another protocol than {protocol} for pages {} to {}; call \
+                 set_protocol with the same arguments on every node",
+                pages.start,
+                pages.end - 1
+            ),
+            _ => "another node refuses to change the protocol; its own error says why, and nothing has changed"
+                .to_owned(),
+        };
+        Err(WaitError::Misuse(sentence))
     }
 }
 

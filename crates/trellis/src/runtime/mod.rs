@@ -82,10 +82,7 @@ pub(crate) struct Node {
     geometry: Geometry,
     /// Every protocol that the region has had.
     protocols: Mutex<Vec<Protocol>>,
-    /// A thread of this node is changing protocols.
-    changing: AtomicBool,
-    /// Protocols were changed since the start.
-    changed: AtomicBool,
+    changes: change::Changes,
     /// The number of the next call for a lock of a range.
     lock_calls: AtomicU32,
     /// Ranges that the program holds without a guard.
@@ -169,8 +166,7 @@ impl Node {
             shards: (0..SHARDS).map(|shard| Mutex::new(Shard::new(&config, pages, shard))).collect(),
             geometry: pages::geometry(&config, pages, 0),
             protocols: Mutex::new(protocols(&config)),
-            changing: AtomicBool::new(false),
-            changed: AtomicBool::new(false),
+            changes: change::Changes::default(),
             lock_calls: AtomicU32::new(0),
             unguarded: Mutex::new(Vec::new()),
             streams: Mutex::new(Streams::new(pages, window_pages_max(&config))),

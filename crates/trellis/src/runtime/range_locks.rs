@@ -36,6 +36,14 @@ impl LockCall {
     }
 }
 
+/// The time of the lock that was given last from `first` on runs from now: it is over when the alarm for it is due.
+pub(super) fn time_runs(shard: &mut Shard, first: PageIndex, now: u64) {
+    let timed = shard.locks.iter_mut().filter(|held| held.range.first() == first && held.stay.is_some());
+    if let Some(given) = timed.max_by_key(|held| held.since) {
+        given.since = Some(now);
+    }
+}
+
 /// What a thread holds after [`Node::lock_range`]: runs with the numbers of their calls, in ascending order.
 #[derive(Debug)]
 pub(crate) struct RangeLock {
@@ -168,6 +176,10 @@ impl Node {
         let range = shard.protocol.alike(rest.first(), rest);
         self.refuse_unlockable(&shard, range)?;
         let call = self.lock_calls.fetch_add(1, Ordering::Relaxed);
+        let now = self.now();
+        // Locks that ended by themselves and are never given back.
+        self.release_due(&mut shard);
+        shard.locks.retain(|held| !held.has_ended(now));
         shard.locks.push(LockCall { range, call, ticket: ticket.name(), stay, since: None });
         self.step(&mut shard, Input::Lock { range, call, stay });
         let waits = shard.sent > 0 || !ticket.is_done();

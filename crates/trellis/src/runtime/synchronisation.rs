@@ -61,11 +61,22 @@ impl Node {
     }
 
     /// Waits in a barrier, be it the program's or our own.
-    pub(super) fn barrier_as(&self, id: u64, activity: Activity) -> Result<(), WaitError> {
-        let started = self.now();
+    fn barrier_as(&self, id: u64, activity: Activity) -> Result<(), WaitError> {
+        let ticket = self.enter_barrier(id);
+        self.wait_in_barrier(&ticket, id, activity)
+    }
+
+    /// This node has come to a barrier from now on, whether or not anybody waits in it.
+    pub(super) fn enter_barrier(&self, id: u64) -> Ticket<'_> {
         let ticket = self.waiters.take();
         self.sync_step(Input::Arrive(id, ticket.name()));
-        let result = self.wait_for_call(&ticket, activity, |node| node.who_is_missing(id));
+        ticket
+    }
+
+    /// Waits for the others, also once more after an error.
+    pub(super) fn wait_in_barrier(&self, ticket: &Ticket<'_>, id: u64, activity: Activity) -> Result<(), WaitError> {
+        let started = self.now();
+        let result = self.wait_for_call(ticket, activity, |node| node.who_is_missing(id));
         LiveCounters::add(&self.counters().barriers, 1);
         LiveCounters::add(&self.counters().barrier_wait_ns, self.now() - started);
         result.map(drop)
