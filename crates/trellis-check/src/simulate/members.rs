@@ -335,6 +335,7 @@ impl<S: Start> World<'_, S> {
                     let others: Vec<u16> =
                         others.filter(|&other| self.nodes[usize::from(other)].is_present()).collect();
                     self.members.leaving = Some(Leaving { node, stage: Stage::Telling(others.len() as u32) });
+                    self.memories.retire(node);
                     for other in others {
                         let at = self.now + self.members.random.below(4 * self.scenario.wires.latency_ns);
                         self.queue.put(at, Event::Gone { node: other, leaver: node });

@@ -16,6 +16,8 @@ pub(super) struct Memories {
     layout: Layout,
     places: usize,
     views: Vec<Access>,
+    /// Nodes whose programs are done and which are leaving.
+    retired: Vec<u16>,
     values: Vec<u32>,
     /// Grants with bytes that are on their way from a node, by node and page.
     travelling: Vec<u16>,
@@ -51,6 +53,7 @@ impl Memories {
             layout,
             places,
             views: vec![Access::None; count],
+            retired: Vec::new(),
             values: vec![ABSENT; count],
             travelling: vec![0; count],
             shared: vec![Shared::default(); places],
@@ -217,6 +220,11 @@ impl Memories {
         lock.is_some_and(|held| held.node == node && held.until > now)
     }
 
+    /// `node` is about to leave: none of its threads loads any more, though its views may still allow it.
+    pub(super) fn retire(&mut self, node: u16) {
+        self.retired.push(node);
+    }
+
     /// `node` is no more: it neither loads nor stores. What it sent is on its way.
     pub(super) fn remove(&mut self, node: u16) {
         for place in 0..self.places {
@@ -244,6 +252,10 @@ impl Memories {
             nodes.filter(|node| self.views[node * self.places + place] >= least).collect()
         };
         let (writers, readers) = (may(Access::Write), may(Access::Read));
+        let others = |node: &&usize| !writers.contains(node) && !self.retired.contains(&(**node as u16));
+        if writers.len() == 1 && readers.iter().filter(others).count() == 0 {
+            return Ok(());
+        }
         Err(format!("nodes {writers:?} may store to {page} while nodes {readers:?} may load from it"))
     }
 
