@@ -30,7 +30,7 @@
  *
  * Units. Sizes and offsets are bytes. Times are nanoseconds unless a name says otherwise. Nodes are counted from 0.
  *
- * Threads. Every function may be called from any thread, except trellis_leave(), after which the handle is gone.
+ * Threads. Every function may be called from any thread, except trellis_leave(), which takes the handle.
  * A handle of another process (after fork) is not usable: the child has no region and no connections.
  */
 #ifndef TRELLIS_H
@@ -108,9 +108,11 @@ void trellis_config_free(trellis_config *config);
  * Errors: ARGUMENT, CONFIGURATION, JOIN, STATE (the process is a node already). */
 int trellis_join(const trellis_config *config, trellis_cluster **cluster);
 
-/* Leave together: returns when every node has called it, so no node takes away bytes another still needs. The region
- * is unmapped and the handle is gone whatever is returned. No other thread may be using either.
- * Errors: ARGUMENT, DEADLINE, NODE_LOST. */
+/* Leave together: returns when every node has called it, so no node takes away bytes another still needs. A node that
+ * joined later hands on what it has and goes at once. The region is unmapped and the handle is gone whatever is
+ * returned, except STATE: a node that joined later still holds a lock; nothing has changed, and it may try again once it
+ * gave the lock back. No other thread may be using either.
+ * Errors: ARGUMENT, DEADLINE, NODE_LOST, STATE. */
 int trellis_leave(trellis_cluster *cluster);
 
 /* Give up without waiting for anybody: the other nodes are told that this one failed and end with an error that names

@@ -175,14 +175,20 @@ public:
         if (cluster_ == nullptr) return;
         if (std::uncaught_exceptions() > exceptions_at_join_) {
             trellis_abandon(cluster_);
-        } else if (trellis_leave(cluster_) != TRELLIS_OK) {
+        } else if (const int status = trellis_leave(cluster_); status != TRELLIS_OK) {
             std::fprintf(stderr, "trellis: %s\n", trellis_last_error());
+            // Refused because it holds a lock, and nobody is left who could give it back.
+            if (status == TRELLIS_ERROR_STATE) trellis_abandon(cluster_);
         }
     }
 
-    /// Leave now and learn whether it worked. The region is gone afterwards; so are mutexes and words.
+    /// Leave now and learn whether it worked. The region is gone afterwards; so are mutexes and words. A node that joined
+    /// later and still holds a lock stays a member, and may try again once it gave the lock back.
     void leave() {
-        if (cluster_ != nullptr) detail::check(trellis_leave(std::exchange(cluster_, nullptr)));
+        if (cluster_ == nullptr) return;
+        const int status = trellis_leave(cluster_);
+        if (status != TRELLIS_ERROR_STATE) cluster_ = nullptr;
+        detail::check(status);
     }
 
     [[nodiscard]] std::size_t node() const noexcept { return trellis_node(cluster_); }

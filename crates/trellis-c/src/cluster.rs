@@ -134,9 +134,14 @@ pub unsafe extern "C" fn trellis_leave(cluster: *mut ClusterHandle) -> c_int {
     answer(|| {
         refuse_in_child()?;
         // SAFETY: the caller's promise.
-        let handle = unsafe { take(cluster) }
+        let handle = unsafe { cluster.as_ref() }
             .ok_or_else(|| Failure::new(status::ARGUMENT, "cluster is NULL; give the handle of trellis_join"))?;
-        handle.cluster.leave()?;
+        let left = handle.cluster.leave();
+        if !matches!(left, Err(WaitError::Misuse(_))) {
+            // SAFETY: the caller's promise; a node that was refused is a member still, and keeps its handle.
+            drop(unsafe { take(cluster) });
+        }
+        left?;
         Ok(status::OK)
     })
 }

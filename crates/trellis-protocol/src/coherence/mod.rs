@@ -13,8 +13,8 @@
 //! 3. *Downgrade before read-out before send*, in the order of effects.
 //! 4. *Every fault ends, and is overtaken a bounded number of times*: whatever others do, only a
 //!    bounded number of other requests for the page are served before one that was sent.
-//! 5. *A page that was granted to a faulting thread stays until that thread ran on*
-//!    ([`Input::Resumed`]) or a bounded time passed ([`Effect::Hold`]); otherwise busy pages could
+//! 5. *A page that was granted to faulting threads stays until they ran on*, which is said once for all of
+//!    them ([`Input::Resumed`]), or a bounded time passed ([`Effect::Hold`]); otherwise busy pages could
 //!    travel for ever without anybody using them.
 //! 6. *At home and alone, it can be handed over*: where the home's view allows stores, no other
 //!    node knows anything that a different protocol could not start from ([`Coherence::release`],
@@ -131,7 +131,7 @@ pub enum Input {
         /// What it says.
         message: Message,
     },
-    /// The thread for which `page` was granted has run on, or its time to do so is over.
+    /// Every thread that was woken for `page` has run on, or their time to do so is over.
     Resumed {
         /// The page that was granted.
         page: PageIndex,

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::links::descriptors::{Epoll, Event};
-use crate::links::{Link, LinkStatistics, Lost, Payload, PeerStatistics, Placement, SendError, Sink};
+use crate::links::{Link, LinkStatistics, Lost, Payload, PeerStatistics, Placement, SendError, Sink, check_sendable};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX, QUEUE_BYTES_MAX, QUEUED_FRAME_BYTES};
 
 /// Frames delivered from one peer in one poll, so that a fast peer does not starve the others.
@@ -216,15 +216,7 @@ impl Drop for InProcess {
 
 impl InProcess {
     fn check(&self, peer: usize, bytes: usize) -> Result<(), SendError> {
-        if peer >= self.nodes() {
-            return Err(SendError::NoSuchNode { peer, nodes: self.nodes() });
-        }
-        if peer == self.node {
-            return Err(SendError::ToSelf { node: peer });
-        }
-        if bytes > BODY_BYTES_MAX {
-            return Err(SendError::TooLong { bytes });
-        }
+        check_sendable(self.node, self.nodes(), peer, bytes)?;
         if self.mesh.ends[self.node].closed.load(Ordering::SeqCst) {
             return Err(SendError::Closed);
         }

@@ -249,6 +249,21 @@ pub enum SendError {
     Closed,
 }
 
+/// What every link refuses, whatever its state: a peer that is none, and a body that is too long.
+#[inline]
+pub(crate) fn check_sendable(node: usize, nodes: usize, peer: usize, bytes: usize) -> Result<(), SendError> {
+    if peer >= nodes {
+        return Err(SendError::NoSuchNode { peer, nodes });
+    }
+    if peer == node {
+        return Err(SendError::ToSelf { node });
+    }
+    if bytes > BODY_BYTES_MAX {
+        return Err(SendError::TooLong { bytes });
+    }
+    Ok(())
+}
+
 /// What passed over a link since it was made. Bytes count headers and bodies, not tags.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkStatistics {

@@ -80,13 +80,6 @@ pub(super) struct Asked {
 }
 
 impl Shard {
-    /// A thread that was woken for `page` looks; the page stays for those that have not yet.
-    pub(super) fn looks(&mut self, page: PageIndex) {
-        if let Some(index) = self.woken.iter().position(|woken| *woken == page) {
-            self.woken.swap_remove(index);
-        }
-    }
-
     pub(super) fn new(config: &Config, pages: u32, shard: u32) -> Shard {
         let nobody = Asked { page: PageIndex(u32::MAX), node: NodeId(u16::MAX), is_locked: false };
         let mut this = Shard {
@@ -118,6 +111,13 @@ impl Shard {
     pub(super) fn change(&mut self, run: PageRange, protocol: Protocol) {
         self.protocol.change(run, protocol).expect("the region's protocols were counted");
         self.is_timed |= is_timed(protocol);
+    }
+
+    /// A thread that was woken for `page` looks; the page stays for those that have not yet.
+    pub(super) fn looks(&mut self, page: PageIndex) {
+        if let Some(index) = self.woken.iter().position(|woken| *woken == page) {
+            self.woken.swap_remove(index);
+        }
     }
 
     /// Whom this node asked for `page` last, where that is still known.

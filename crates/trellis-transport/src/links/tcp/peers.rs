@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use super::input::{Harvest, Input};
 use super::output::{Output, Queue};
 use super::sockets;
+use crate::HEADER_BYTES;
 use crate::links::descriptors::{Descriptor, Epoll, Event};
-use crate::links::{LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink};
+use crate::links::{LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink, check_sendable};
 use crate::wrap::secure::Keys;
-use crate::{BODY_BYTES_MAX, HEADER_BYTES};
 
 /// Leaving is given up when no byte moved for so long: the peer's process is stopped or its machine
 /// is gone.
@@ -117,15 +117,8 @@ impl Peers {
     #[inline]
     pub(super) fn send(&self, peer: usize, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<(), SendError> {
         let bytes = payload.bytes();
-        let Some(to) = self.peers.get(peer) else {
-            return Err(SendError::NoSuchNode { peer, nodes: self.count() });
-        };
-        if peer == self.node {
-            return Err(SendError::ToSelf { node: peer });
-        }
-        if bytes > BODY_BYTES_MAX {
-            return Err(SendError::TooLong { bytes });
-        }
+        check_sendable(self.node, self.count(), peer, bytes)?;
+        let to = &self.peers[peer];
         if self.closed.load(Ordering::Relaxed) || self.is_forked() {
             return Err(SendError::Closed);
         }

@@ -16,10 +16,10 @@ use super::input::{CONFIRMATION_DATAGRAM_BYTES, Harvest, Input, Step};
 use super::output::Output;
 use super::sockets::Wire;
 use super::timer::{self, Timer};
+use crate::HEADER_BYTES;
 use crate::links::descriptors::{Epoll, Event};
-use crate::links::{LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink};
+use crate::links::{LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink, check_sendable};
 use crate::wrap::secure::Keys;
-use crate::{BODY_BYTES_MAX, HEADER_BYTES};
 
 /// Datagrams of one peer in one poll, so that a fast peer does not starve the others.
 const RECEIVES_PER_POLL_MAX: usize = 32;
@@ -160,15 +160,8 @@ impl Peers {
     #[inline]
     pub(super) fn send(&self, peer: usize, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<(), SendError> {
         let bytes = payload.bytes();
-        let Some(to) = self.peers.get(peer) else {
-            return Err(SendError::NoSuchNode { peer, nodes: self.count() });
-        };
-        if peer == self.node {
-            return Err(SendError::ToSelf { node: peer });
-        }
-        if bytes > BODY_BYTES_MAX {
-            return Err(SendError::TooLong { bytes });
-        }
+        check_sendable(self.node, self.count(), peer, bytes)?;
+        let to = &self.peers[peer];
         if self.closed.load(Ordering::Relaxed) || self.is_forked() {
             return Err(SendError::Closed);
         }
