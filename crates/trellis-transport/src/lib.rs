@@ -20,7 +20,9 @@ pub mod wrap;
 pub use links::in_process::{InProcess, mesh};
 pub use links::tcp::{StartError, Tcp, TcpOptions};
 pub use links::udp::{Udp, UdpOptions};
-pub use links::{Choice, Link, LinkStatistics, Lost, Payload, PeerStatistics, Placement, Refused, SendError, Sink};
+pub use links::{
+    Choice, Link, LinkStatistics, Lost, Payload, PeerStatistics, Placement, Refused, SendError, SharedMemory, Sink,
+};
 pub use wrap::faulty::Faults;
 pub use wrap::secure::Security;
 

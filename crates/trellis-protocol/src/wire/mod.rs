@@ -21,10 +21,12 @@
 //! Every number is checked against the cluster before it is used: [`decode`] is total and never
 //! panics, whatever the bytes. It must never allocate.
 
-use crate::coherence::{self, Content};
-use crate::membership;
+mod coherence;
+mod membership;
+mod sync;
+
+use crate::coherence::Content;
 use crate::page::{CHUNK_PAGES, NodeId, PageIndex, PageRange};
-use crate::sync::{self, Operation};
 
 /// Of this format. Nodes of different versions do not talk to each other.
 pub const VERSION: u8 = 2;
@@ -74,11 +76,11 @@ pub mod kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Message {
     /// About pages.
-    Coherence(coherence::Message),
+    Coherence(crate::coherence::Message),
     /// About locks, barriers and words.
-    Sync(sync::Message),
+    Sync(crate::sync::Message),
     /// About the nodes themselves.
-    Membership(membership::Message),
+    Membership(crate::membership::Message),
 }
 
 /// What a received number is checked against.
@@ -272,200 +274,6 @@ impl Fields {
             return Err(Malformed::Field);
         }
         Ok(fields)
-    }
-
-    fn put_coherence(&mut self, message: &coherence::Message) {
-        use coherence::Message::{Again, Confirm, Forward, Grant, Invalidate, Invalidated, Redirect, Request, Retry};
-        self.put_run(message.page(), PageRange::one(message.page()));
-        match *message {
-            Request { demand, range, write, announced, requester, hops } => {
-                self.kind = kind::REQUEST;
-                self.put_run(demand, range);
-                self.flags = u8::from(write) | u8::from(announced) << 3;
-                self.node = requester.0;
-                self.sequence = u32::from(hops);
-            }
-            Redirect { owner, .. } => {
-                self.kind = kind::REDIRECT;
-                self.node = owner.0;
-            }
-            Forward { demand, range, write, requester, after, sequence } => {
-                self.kind = kind::FORWARD;
-                self.put_run(demand, range);
-                self.flags = u8::from(write);
-                self.node = requester.0;
-                self.sequence = sequence;
-                self.put_body(&after.to_le_bytes());
-            }
-            Grant { demand, range, write, content, sequence } => {
-                self.kind = kind::GRANT;
-                self.put_run(demand, range);
-                self.flags = u8::from(write)
-                    | match content {
-                        Content::Kept => 0,
-                        Content::Zero => 1 << 1,
-                        Content::Bytes => 2 << 1,
-                    };
-                self.sequence = sequence;
-            }
-            Confirm { demand, range } => {
-                self.kind = kind::CONFIRM;
-                self.put_run(demand, range);
-            }
-            Invalidate { owner, .. } => {
-                self.kind = kind::INVALIDATE;
-                self.node = owner.0;
-            }
-            Invalidated { .. } => self.kind = kind::INVALIDATED,
-            Retry { .. } => self.kind = kind::RETRY,
-            Again { .. } => self.kind = kind::AGAIN,
-        }
-    }
-
-    fn coherence(&self, body: &[u8], limits: &Limits) -> Result<coherence::Message, Malformed> {
-        use coherence::Message::{Again, Confirm, Forward, Grant, Invalidate, Invalidated, Redirect, Request, Retry};
-        let range = self.run(limits)?;
-        let demand = PageIndex(range.first().0.saturating_add(self.detail));
-        if !range.contains(demand) {
-            return Err(Malformed::Pages);
-        }
-        let write = self.flags & 1 != 0;
-        let sequence = self.sequence;
-        Ok(match self.kind {
-            kind::REQUEST => {
-                let hops = u16::try_from(sequence).map_err(|_| Malformed::Field)?;
-                let requester = self.member(limits)?;
-                Request { demand, range, write, announced: self.flags >> 3 & 1 != 0, requester, hops }
-            }
-            kind::REDIRECT => Redirect { page: demand, owner: self.member(limits)? },
-            kind::RETRY => Retry { page: demand },
-            kind::AGAIN => Again { page: demand },
-            kind::FORWARD => {
-                let after = body.try_into().map(u32::from_le_bytes).map_err(|_| Malformed::Body)?;
-                let requester = self.member(limits)?;
-                Forward { demand, range, write, requester, after, sequence }
-            }
-            kind::GRANT => {
-                let content = self.content()?;
-                Grant { demand, range, write, content, sequence }
-            }
-            kind::CONFIRM => Confirm { demand, range },
-            kind::INVALIDATE => Invalidate { page: demand, owner: self.member(limits)? },
-            _ => Invalidated { page: demand },
-        })
-    }
-
-    fn put_sync(&mut self, message: &sync::Message) {
-        use sync::Message::*;
-        match *message {
-            LockRequest(id) => self.put_object(kind::LOCK_REQUEST, id, 0),
-            LockForward(id, next) => {
-                self.put_object(kind::LOCK_FORWARD, id, 0);
-                self.node = next.0;
-            }
-            LockToken(id) => self.put_object(kind::LOCK_TOKEN, id, 0),
-            LockReturn(id) => self.put_object(kind::LOCK_RETURN, id, 0),
-            BarrierArrive(id, generation) => self.put_object(kind::BARRIER_ARRIVE, id, generation),
-            BarrierRelease(id, generation) => {
-                self.put_object(kind::BARRIER_RELEASE, id, generation);
-            }
-            AtomicRequest(id, operation, waiter) => {
-                self.put_object(kind::ATOMIC_REQUEST, id, waiter);
-                let (code, first, second) = match operation {
-                    Operation::Load => (0, 0, 0),
-                    Operation::Exchange(value) => (1, value, 0),
-                    Operation::FetchAdd(value) => (2, value, 0),
-                    Operation::CompareExchange(expected, value) => (3, expected, value),
-                };
-                self.detail = code;
-                let operands = u128::from(first) | u128::from(second) << 64;
-                self.put_body(&operands.to_le_bytes());
-            }
-            AtomicReply(id, waiter, before) => {
-                self.put_object(kind::ATOMIC_REPLY, id, waiter);
-                self.put_body(&before.to_le_bytes());
-            }
-        }
-    }
-
-    fn sync(&self, body: &[u8], limits: &Limits) -> Result<sync::Message, Malformed> {
-        use sync::Message::*;
-        let id = self.object;
-        Ok(match self.kind {
-            kind::LOCK_REQUEST => LockRequest(id),
-            kind::LOCK_FORWARD => LockForward(id, self.member(limits)?),
-            kind::LOCK_TOKEN => LockToken(id),
-            kind::LOCK_RETURN => LockReturn(id),
-            kind::BARRIER_ARRIVE => BarrierArrive(id, self.count),
-            kind::BARRIER_RELEASE => BarrierRelease(id, self.count),
-            kind::ATOMIC_REQUEST => {
-                let operands: [u8; 16] = body.try_into().map_err(|_| Malformed::Body)?;
-                let operands = u128::from_le_bytes(operands);
-                let (first, second) = (operands as u64, (operands >> 64) as u64);
-                let operation = match self.detail {
-                    0 => Operation::Load,
-                    1 => Operation::Exchange(first),
-                    2 => Operation::FetchAdd(first),
-                    3 => Operation::CompareExchange(first, second),
-                    _ => return Err(Malformed::Field),
-                };
-                AtomicRequest(id, operation, self.count)
-            }
-            _ => {
-                let before: [u8; 8] = body.try_into().map_err(|_| Malformed::Body)?;
-                AtomicReply(id, self.count, u64::from_le_bytes(before))
-            }
-        })
-    }
-
-    fn put_membership(&mut self, message: &membership::Message) {
-        use membership::Message::*;
-        self.kind = match *message {
-            Alive => kind::ALIVE,
-            Leave => kind::LEAVE,
-            Fail(culprit) => {
-                self.node = culprit.0;
-                kind::FAIL
-            }
-            Join => kind::JOIN,
-            Welcome(members) => {
-                self.object = members;
-                kind::WELCOME
-            }
-            Joined => kind::JOINED,
-            Depart => kind::DEPART,
-            Turn => kind::TURN,
-            Behind(range) => {
-                self.put_run(range.first(), range);
-                kind::BEHIND
-            }
-            Handed(named) => {
-                self.count = named;
-                kind::HANDED
-            }
-            Taken => kind::TAKEN,
-            Going => kind::GOING,
-            Farewell => kind::FAREWELL,
-        };
-    }
-
-    fn membership(&self, limits: &Limits) -> Result<membership::Message, Malformed> {
-        use membership::Message::*;
-        Ok(match self.kind {
-            kind::ALIVE => Alive,
-            kind::LEAVE => Leave,
-            kind::FAIL => Fail(self.member(limits)?),
-            kind::JOIN => Join,
-            kind::WELCOME => Welcome(self.object),
-            kind::JOINED => Joined,
-            kind::DEPART => Depart,
-            kind::TURN => Turn,
-            kind::BEHIND => Behind(self.run(limits)?),
-            kind::HANDED => Handed(self.count),
-            kind::TAKEN => Taken,
-            kind::GOING => Going,
-            _ => Farewell,
-        })
     }
 
     fn put_run(&mut self, demand: PageIndex, range: PageRange) {

@@ -2,6 +2,8 @@
 //! cluster.
 
 use super::*;
+use crate::sync::Operation;
+use crate::{coherence, membership, sync};
 use alloc::vec::Vec;
 
 const LIMITS: Limits = Limits { pages: 1000, page_bytes: 4096, nodes: 5, epoch: 7 };

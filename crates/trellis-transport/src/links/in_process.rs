@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use crate::links::descriptors::{Epoll, Event};
-use crate::links::{Link, LinkStatistics, Lost, Payload, PeerStatistics, Placement, SendError, Sink, check_sendable};
+use crate::links::{
+    Choice, Link, LinkStatistics, Lost, Payload, PeerStatistics, Placement, SendError, Sink, check_sendable,
+};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX, QUEUE_BYTES_MAX, QUEUED_FRAME_BYTES};
 
 /// Frames delivered from one peer in one poll, so that a fast peer does not starve the others.
@@ -128,6 +130,10 @@ impl Link for InProcess {
         drop(queue);
         self.mesh.ends[peer].event.signal();
         Ok(())
+    }
+
+    fn way(&self, _peer: usize) -> Choice {
+        Choice::InProcess
     }
 
     fn poll(&self, sink: &mut dyn Sink) -> bool {

@@ -154,6 +154,18 @@ impl From<String> for Refused {
     }
 }
 
+/// Memory that pinned bodies come from and placed bodies go to: the engine view of a region. A link that can do more
+/// with it than with any address learns of it by [`Link::share`].
+#[derive(Clone, Copy, Debug)]
+pub struct SharedMemory {
+    /// The first byte. Valid, and always readable and writable, until the link is closed.
+    pub pointer: *mut u8,
+    /// How many bytes.
+    pub bytes: usize,
+    /// The file that holds them, from its start, and that another process may map. It belongs to the region.
+    pub file: RawFd,
+}
+
 /// Who receives. Called from [`Link::poll`], by one thread at a time for each peer.
 pub trait Sink {
     /// A frame begins: says where its body goes. An error drops the frame and the peer.
@@ -330,6 +342,41 @@ pub trait Link: Send + Sync {
     ///
     /// What a [`Payload::Pinned`] must be until then is said there.
     fn send(&self, peer: usize, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<(), SendError>;
+
+    /// Sends one frame to several peers, as [`Link::send`] to each does: by one multicast where the link has it.
+    ///
+    /// # Errors
+    ///
+    /// The first peer that it could not be sent to, and why; the others get it all the same.
+    fn send_to_all(
+        &self,
+        peers: &[usize],
+        header: &[u8; HEADER_BYTES],
+        payload: Payload<'_>,
+    ) -> Result<(), (usize, SendError)> {
+        let mut result = Ok(());
+        for &peer in peers {
+            if let Err(error) = self.send(peer, header, payload) {
+                result = result.and(Err((peer, error)));
+            }
+        }
+        result
+    }
+
+    /// Tells the link of memory that bodies will come from and go to, so that it can make it known to its peers or to
+    /// its hardware once and for all. At most once, before the first frame with such a body; a link that has no use for
+    /// it does nothing.
+    ///
+    /// # Errors
+    ///
+    /// A sentence, when the link needs it and the system refuses.
+    fn share(&self, memory: SharedMemory) -> Result<(), String> {
+        let _ = memory;
+        Ok(())
+    }
+
+    /// How frames travel to `peer`, in the words of [`Choice`]; of interest where the link chose it itself.
+    fn way(&self, peer: usize) -> Choice;
 
     /// Receives what is there and sends what waits; returns whether anything came, if only a part of
     /// a frame. Never blocks; does a bounded amount of work.

@@ -39,7 +39,7 @@ use thiserror::Error;
 use self::doorman::Doorman;
 use self::peers::Peers;
 use crate::links::descriptors::Descriptor;
-use crate::links::{Link, LinkStatistics, Payload, SendError, Sink};
+use crate::links::{Choice, Link, LinkStatistics, Payload, SendError, Sink};
 use crate::wrap::secure::Security;
 use crate::{HEADER_BYTES, HELLO_BYTES_MAX};
 
@@ -201,6 +201,10 @@ impl Link for Tcp {
     }
 
     #[inline]
+    fn way(&self, _peer: usize) -> Choice {
+        Choice::Tcp
+    }
+
     fn poll(&self, sink: &mut dyn Sink) -> bool {
         self.peers.poll(sink)
     }

@@ -51,7 +51,7 @@ use std::thread::JoinHandle;
 use self::doorman::Doorman;
 use self::peers::{Peers, lock};
 use crate::links::tcp::{Admit, OnRefused, StartError};
-use crate::links::{Link, LinkStatistics, Payload, SendError, Sink};
+use crate::links::{Choice, Link, LinkStatistics, Payload, SendError, Sink};
 use crate::wrap::faulty::Faults;
 use crate::wrap::secure::Security;
 use crate::{HEADER_BYTES, HELLO_BYTES_MAX};
@@ -171,6 +171,10 @@ impl Link for Udp {
     }
 
     #[inline]
+    fn way(&self, _peer: usize) -> Choice {
+        Choice::Udp
+    }
+
     fn poll(&self, sink: &mut dyn Sink) -> bool {
         self.peers.poll(sink)
     }

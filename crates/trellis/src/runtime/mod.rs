@@ -9,6 +9,7 @@
 //! connection's send side. Nothing is ever waited for while one is held.
 
 mod change;
+mod consistency;
 mod elastic;
 mod failure;
 mod faults;
