@@ -12,15 +12,19 @@
 //! PREFIX/lib/pkgconfig/{trellis,libivy}.pc
 //! PREFIX/lib/cmake/Trellis/TrellisConfig.cmake, TrellisConfigVersion.cmake
 //! PREFIX/include/{trellis.h,trellis.hpp,ivy.hh,libivy.hh}, PREFIX/include/libivy/*.hh
+//! PREFIX/include/trellis/*.hpp, PREFIX/include/trellis/parmacs.h
+//! PREFIX/share/trellis/c.m4.trellis
 //! ```
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 /// Headers, below `include/` both here and there.
-const HEADERS: [&str; 8] = [
+const HEADERS: [&str; 10] = [
     "trellis.h",
     "trellis.hpp",
+    "trellis/heap.hpp",
+    "trellis/parmacs.h",
     "ivy.hh",
     "libivy.hh",
     "libivy/common.hh",
@@ -28,6 +32,9 @@ const HEADERS: [&str; 8] = [
     "libivy/ivy.hh",
     "libivy/libivy.hh",
 ];
+
+/// The macros of PARMACS programs, from this crate's folder and below the prefix.
+const MACROS: (&str, &str) = ("../../parmacs/c.m4.trellis", "share/trellis/c.m4.trellis");
 
 /// Templates in `cmake/` and where they go; `@VERSION@` in them becomes the version.
 const TEMPLATES: [(&str, &str); 4] = [
@@ -51,6 +58,7 @@ pub(crate) fn install(source: &Path, library: &Path, prefix: &Path, version: &st
     for header in HEADERS {
         copy(&source.join("include").join(header), &prefix.join("include").join(header), &mut written)?;
     }
+    copy(&source.join(MACROS.0), &prefix.join(MACROS.1), &mut written)?;
     for (template, target) in TEMPLATES {
         let from = source.join("cmake").join(template);
         let text = std::fs::read_to_string(&from).map_err(|error| named(error, "read", &from))?;

@@ -103,6 +103,9 @@ void trellis_config_free(trellis_config *config);
 
 /* ---------------------------------------------------------------------------------------------- joining, leaving -- */
 
+/* The handle of the cluster that this process is a node of, from trellis_join() to trellis_leave(); NULL otherwise. */
+trellis_cluster *trellis_current(void);
+
 /* Become a node: map the region, connect, wait for the peers (at most `start_seconds_max`). `config` stays the
  * caller's; NULL means trellis_config_load(NULL, ...). Without any configuration the process is a cluster of one.
  * Errors: ARGUMENT, CONFIGURATION, JOIN, STATE (the process is a node already). */
@@ -173,6 +176,66 @@ int trellis_set_protocol(trellis_cluster *cluster, const void *address, size_t b
  * `text_bytes` is too small (64 always suffice for what this version has). Answers the length of the whole text.
  * Errors: ARGUMENT. */
 int trellis_protocol_at(const trellis_cluster *cluster, const void *address, char *text, size_t text_bytes);
+
+/* ---------------------------------------------------------------------------------------------- the shared heap -- */
+
+/* Memory of the region for objects of any size, from its end downwards, allocated and freed at any node. What a node
+ * allocates never shares a page with what another node allocates. A function that returns a pointer returns NULL when it
+ * failed, and trellis_last_error() says why. Blocks are aligned to 16 bytes at least; a block of 0 bytes is a block. A
+ * node that joined later may free blocks and not allocate any. */
+
+/* Values for `home`, besides a node's index: which node shall keep the pages, where their protocol lets that be chosen. A
+ * hint. UNSPECIFIED: large blocks as the protocol does, small ones here. INTERLEAVED: the nodes in turn, for blocks with
+ * pages of their own. */
+#define TRELLIS_HOME_UNSPECIFIED SIZE_MAX
+#define TRELLIS_HOME_HERE (SIZE_MAX - 1)
+#define TRELLIS_HOME_INTERLEAVED (SIZE_MAX - 2)
+
+/* Values for `padding`: how far a block stays from others. PER_CACHE_LINE is for what threads of one node use at the same
+ * time, PER_PAGE for what different nodes write. */
+#define TRELLIS_PACKED 0
+#define TRELLIS_PER_CACHE_LINE 1
+#define TRELLIS_PER_PAGE 2
+
+/* A block, with everything that can be said about it. `alignment` is a power of two. The bytes may be anything, or zero. */
+void *trellis_allocate(trellis_cluster *cluster, size_t bytes, size_t alignment, size_t home, int padding);
+void *trellis_allocate_zeroed(trellis_cluster *cluster, size_t bytes, size_t alignment, size_t home, int padding);
+
+/* As C has them; `count` times `bytes` zeros. A block that is reallocated has its contents as far as they fit, is aligned
+ * to 16, and stays what it was when NULL is returned; NULL is reallocated as it is in C. */
+void *trellis_malloc(trellis_cluster *cluster, size_t bytes);
+void *trellis_calloc(trellis_cluster *cluster, size_t count, size_t bytes);
+void *trellis_realloc(trellis_cluster *cluster, void *block, size_t bytes);
+void *trellis_aligned_alloc(trellis_cluster *cluster, size_t alignment, size_t bytes);
+
+/* A block whose pages have their home at `node`; a block that stays away from others. */
+void *trellis_malloc_at(trellis_cluster *cluster, size_t bytes, size_t node);
+void *trellis_malloc_padded(trellis_cluster *cluster, size_t bytes, int padding);
+
+/* Give a block back, at whichever node. When this returns, any node can have the memory. No thread of any node may use it
+ * any more, and whoever used it last is ordered before this call, as by a lock or a barrier. NULL is allowed.
+ * Errors: ARGUMENT (it was freed before, or no allocation returned it: nothing has changed), DEADLINE, NODE_LOST. */
+int trellis_free(trellis_cluster *cluster, void *block);
+
+/* How many bytes a block has: what was asked for, or a little more; all may be used. 0 when it is no block. */
+size_t trellis_usable_size(trellis_cluster *cluster, const void *block);
+
+/* The offset in the region from which on the heap may use it (`heap_bytes`); a program that also places data by itself
+ * keeps below. */
+size_t trellis_heap_start(const trellis_cluster *cluster);
+
+/* How much is in use. Fields are only ever added at the end. */
+typedef struct trellis_heap_counts {
+    uint64_t blocks;                /* that this node allocated and nobody freed yet */
+    uint64_t block_bytes;
+    uint64_t span_bytes;            /* of the pages that this node has for its blocks */
+    uint64_t allocations;           /* that this node ever made */
+    uint64_t frees_by_others;       /* of those, how many another node freed */
+    uint64_t free_bytes;            /* that no node has; known at the manager, 0 elsewhere */
+} trellis_heap_counts;
+
+/* Fill `*counts`; `counts_bytes` is sizeof(trellis_heap_counts), as for trellis_read_counters(). Errors: ARGUMENT. */
+int trellis_heap_statistics(const trellis_cluster *cluster, trellis_heap_counts *counts, size_t counts_bytes);
 
 /* ---------------------------------------------------------------------------------------------- waiting together -- */
 

@@ -317,4 +317,6 @@ void set_protocol(cluster& where, std::span<T, Extent> part, const std::string& 
 
 }  // namespace trellis
 
+#include "trellis/heap.hpp"
+
 #endif  // TRELLIS_HPP

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::Duration;
 
 use trellis::{Cluster, JoinError, ToProtocol, WaitError};
@@ -22,6 +22,15 @@ pub struct ClusterHandle {
     cluster: Cluster,
     _membership: Membership,
 }
+
+impl ClusterHandle {
+    pub(crate) fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+}
+
+/// The handle of this process, where it is a node.
+static CURRENT: AtomicPtr<ClusterHandle> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The right to be a node: one per process, because a region has one address and a node one set of connections.
 struct Membership;
@@ -67,7 +76,7 @@ impl From<WaitError> for Failure {
     }
 }
 
-fn refuse_in_child() -> Result<(), Failure> {
+pub(crate) fn refuse_in_child() -> Result<(), Failure> {
     if IS_CHILD.load(Ordering::Relaxed) {
         let why = "this is a forked child, which has no region and no connections; call Trellis in the parent only";
         return Err(Failure::new(status::STATE, why));
@@ -79,7 +88,7 @@ fn refuse_in_child() -> Result<(), Failure> {
 ///
 /// # Safety
 /// `cluster` is NULL or came from [`trellis_join`] and was not given back.
-unsafe fn on_cluster(cluster: *const ClusterHandle, body: impl FnOnce(&Cluster) -> Result<c_int, Failure>) -> c_int {
+pub(crate) unsafe fn on_cluster(cluster: *const ClusterHandle, body: impl FnOnce(&Cluster) -> Result<c_int, Failure>) -> c_int {
     answer(|| {
         refuse_in_child()?;
         // SAFETY: the caller's promise.
@@ -121,6 +130,7 @@ pub unsafe extern "C" fn trellis_join(config: *const ConfigHandle, cluster: *mut
             other => Failure::new(status::JOIN, other),
         })?;
         *place = Box::into_raw(Box::new(ClusterHandle { cluster: joined, _membership: membership }));
+        CURRENT.store(*place, Ordering::Release);
         Ok(status::OK)
     })
 }
@@ -166,8 +176,16 @@ pub unsafe extern "C" fn trellis_abandon(cluster: *mut ClusterHandle) {
 /// # Safety
 /// `cluster` is NULL or came from [`trellis_join`] and was not taken before.
 unsafe fn take(cluster: *mut ClusterHandle) -> Option<Box<ClusterHandle>> {
+    // Another handle than this there is not, and what is given back can be asked for no more.
+    let _ = CURRENT.compare_exchange(cluster, std::ptr::null_mut(), Ordering::AcqRel, Ordering::Relaxed);
     // SAFETY: not null, made by Box::into_raw in trellis_join, and otherwise the caller's promise.
     (!cluster.is_null()).then(|| unsafe { Box::from_raw(cluster) })
+}
+
+/// The handle of this process, or NULL where it is no node.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_current() -> *mut ClusterHandle {
+    CURRENT.load(Ordering::Acquire)
 }
 
 /// This node's index.

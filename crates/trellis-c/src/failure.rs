@@ -39,6 +39,16 @@ pub(crate) fn answer(body: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
     failure.status
 }
 
+/// Runs the body of a function that answers with a value, or with `otherwise` and a sentence that says why.
+pub(crate) fn answer_or<T>(otherwise: T, body: impl FnOnce() -> Result<T, Failure>) -> T {
+    let mut value = otherwise;
+    answer(|| {
+        value = body()?;
+        Ok(status::OK)
+    });
+    value
+}
+
 /// Runs the body of a function that has no way to say that it failed.
 pub(crate) fn value_or<T>(otherwise: T, body: impl FnOnce() -> Option<T>) -> T {
     catch_unwind(AssertUnwindSafe(body)).ok().flatten().unwrap_or(otherwise)

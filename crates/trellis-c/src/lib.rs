@@ -13,5 +13,7 @@ pub mod cluster;
 pub mod config;
 pub mod counters;
 mod failure;
+pub mod heap;
+pub mod parmacs;
 pub mod signals;
 pub mod status;

@@ -1,23 +1,27 @@
-//! A small cluster whose threads use locks, barriers and atomic words: what the explorer walks
-//! through for synchronisation.
+//! A small cluster whose threads wait for each other in every way there is: what the explorer walks through for
+//! synchronisation.
 //!
-//! The network is a bag: any message may arrive next. What is checked:
+//! The network is a bag: any message may arrive next. What is checked, for each program by [`oracle`]:
 //!
-//! 1. *Mutual exclusion*: a lock is given to a thread only while nobody holds it.
-//! 2. *First come, first served*: nodes get the token in the order in which their requests reached
-//!    the lock's home.
-//! 3. *Nobody leaves a barrier* before every node has entered it.
-//! 4. *Additions are linearizable*: each sees a value that no other saw, larger than all that were
-//!    seen before it began and smaller than the number of additions begun.
-//! 5. *Every call ends*, and is woken exactly once.
+//! 1. *Mutual exclusion*: a lock is given to a thread only while nobody holds it; a read-write lock only to one writer or
+//!    to readers; a semaphore lets in as many as were posted.
+//! 2. *First come, first served*: nodes get the token of a lock in the order in which their requests reached its home.
+//! 3. *Nobody leaves a barrier* before everybody has entered it; what is reduced is what everybody brought.
+//! 4. *Additions are linearizable*: each sees a value that no other saw, larger than all that were seen before it began
+//!    and smaller than the number of additions begun.
+//! 5. *Nothing is woken without a cause*: an event must have been set, a condition signalled, what is done once be done.
+//! 6. *Every call ends*, and is woken exactly once: no signal, post or lock is lost, also where calls are abandoned.
+//! 7. *Nothing is left behind*: when all is over no node remembers anything about calls.
 //!
 //! It must never look into the protocol: it knows inputs and effects and nothing else.
+
+mod oracle;
 
 use crate::explore::{Model, Successors};
 use crate::intern::{Numbered, Stepped, Steps, guarded};
 use std::hash::Hash;
 use trellis_protocol::NodeId;
-use trellis_protocol::sync::{Effect, Input, Message, Operation, Sync, Waiter};
+use trellis_protocol::sync::{ABANDONED, Effect, Input, Message, Sync, Waiter};
 
 /// What every thread does, `rounds` times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -30,6 +34,22 @@ pub enum Program {
     Barrier,
     /// Adds one to one of the words.
     Words,
+    /// Takes or tries one of the locks, and gives it back if it was got.
+    TriedLocks,
+    /// Enters the barrier with a number, and gets the sum (one thread per node).
+    Reduce,
+    /// Reads or writes one of the read-write locks, or tries to.
+    ReadWriteLocks,
+    /// Lowers the semaphore, which lets two in, or tries to; then raises it.
+    Semaphores,
+    /// The first thread sets the event, clears it, and sets it again; each other waits for it once.
+    Events,
+    /// Finds it done, or does it; or fails to, for which a call's patience is spent.
+    Onces,
+    /// The first thread signals or broadcasts while somebody waits; each other waits to be woken.
+    Conditions,
+    /// Enters the counting barrier.
+    CountingBarrier,
 }
 
 /// The size of a cluster and what its threads do.
@@ -45,17 +65,26 @@ pub struct SyncInstance {
     pub rounds: u8,
     /// Locks or words to choose from, with homes at different nodes.
     pub objects: u8,
+    /// How many calls may be abandoned, all together.
+    pub impatience: u8,
 }
 
 /// What can stand at a node.
 pub trait Synchronises: Clone + Eq + Hash {
     /// As [`Sync::step`].
     fn step(&mut self, input: Input, effects: &mut Vec<Effect>);
+
+    /// As [`Sync::is_quiet`].
+    fn is_quiet(&self) -> bool;
 }
 
 impl Synchronises for Sync {
     fn step(&mut self, input: Input, effects: &mut Vec<Effect>) {
         Sync::step(self, input, effects);
+    }
+
+    fn is_quiet(&self) -> bool {
+        Sync::is_quiet(self)
     }
 }
 
@@ -83,17 +112,26 @@ impl SyncInstance {
     /// What makes this instance different from others, in a few words.
     pub fn describe(&self) -> String {
         format!(
-            "{} nodes={} threads={} rounds={} objects={}",
+            "{} nodes={} threads={} rounds={} objects={} impatience={}",
             match self.program {
                 Program::Locks => "locks",
                 Program::ImpatientLocks => "locks abandoned",
                 Program::Barrier => "barrier",
                 Program::Words => "words",
+                Program::TriedLocks => "locks tried",
+                Program::Reduce => "barrier with a sum",
+                Program::ReadWriteLocks => "read-write locks",
+                Program::Semaphores => "semaphores",
+                Program::Events => "events",
+                Program::Onces => "onces",
+                Program::Conditions => "conditions",
+                Program::CountingBarrier => "counting barrier",
             },
             self.nodes,
             self.threads,
             self.rounds,
-            self.objects
+            self.objects,
+            self.impatience
         )
     }
 }
@@ -110,11 +148,22 @@ pub struct Calls<N> {
 
 type Envelope = (NodeId, NodeId, Message);
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Activity {
     Idle,
     Waiting,
     Holding,
+    /// Waits for the answer to what ends its hold.
+    Ending,
+}
+
+/// Of a call: several may be made for one thing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Main,
+    Ending,
+    /// That a wait for a condition has begun.
+    Enrolled,
 }
 
 #[derive(Clone, Copy)]
@@ -122,8 +171,12 @@ struct Thread {
     activity: Activity,
     left: u8,
     object: u8,
-    /// The least value that the addition under way may see.
+    /// What the thread may see, or has seen; a matter of the program.
     floor: u8,
+    /// Which of the things that the program allows it does.
+    mode: u8,
+    /// How often it gave up on this round.
+    tries: u8,
 }
 
 #[derive(Clone)]
@@ -136,31 +189,41 @@ struct State {
     begun: Vec<u8>,
     /// Per object, the nodes whose requests reached the home, in that order, without the token yet.
     queues: Vec<Vec<u8>>,
+    /// How many calls may still be abandoned.
+    impatience: u8,
+    /// What the program's oracle remembers.
+    ledger: [u8; 3],
     messages: Vec<u32>,
 }
 
 #[derive(Clone, Copy)]
 enum Action {
     Deliver(u32),
-    Begin { thread: usize, object: u8 },
-    Release { thread: usize },
+    Begin { thread: usize, object: u8, mode: u8 },
+    Release { thread: usize, mode: u8 },
     Abandon { thread: usize },
 }
 
 impl<N: Synchronises> Model for Calls<N> {
     fn initial(&mut self) -> Vec<u8> {
         let objects = usize::from(self.instance.objects);
-        let thread = Thread { activity: Activity::Idle, left: self.instance.rounds, object: 0, floor: 0 };
         let threads = usize::from(self.instance.nodes) * usize::from(self.instance.threads);
-        State {
+        let left = |thread| oracle::rounds(&self.instance, thread);
+        let mut state = State {
             nodes: self.start.clone(),
-            threads: vec![thread; threads],
+            threads: (0..threads).map(|thread| Thread::idle(left(thread))).collect(),
             seen: vec![0; objects],
             begun: vec![0; objects],
             queues: vec![Vec::new(); objects],
+            impatience: self.instance.impatience,
+            ledger: [0; 3],
             messages: Vec::new(),
+        };
+        for (home, input) in oracle::prelude(&self.instance) {
+            let stepped = self.stepped(state.nodes[usize::from(home.0)], home, input).expect("a first step");
+            state.nodes[usize::from(home.0)] = stepped.after;
         }
-        .write()
+        state.write()
     }
 
     fn expand(&mut self, state: &[u8], next: &mut Successors) -> Result<(), String> {
@@ -176,6 +239,7 @@ impl<N: Synchronises> Model for Calls<N> {
         let waits = before.threads.iter().position(|thread| thread.activity != Activity::Idle);
         match waits.filter(|_| !must_go_on) {
             Some(thread) => Err(format!("{} waits for ever", self.name(thread))),
+            None if before.is_over() => self.refuse_leftovers(&before),
             None => Ok(()),
         }
     }
@@ -185,8 +249,11 @@ impl<N: Synchronises> Model for Calls<N> {
         let action = self.enabled(&state).0[action];
         let mut lines = vec![match action {
             Action::Deliver(number) => format!("arrives: {}", self.envelope_text(number)),
-            Action::Begin { thread, object } => format!("{} calls for {object}", self.name(thread)),
-            Action::Release { thread } => format!("{} releases", self.name(thread)),
+            Action::Begin { thread, object, mode } => {
+                format!("{} calls for {object}, {}", self.name(thread), oracle::mode_name(self.instance.program, mode))
+            }
+            Action::Release { thread, mode: 0 } => format!("{} releases", self.name(thread)),
+            Action::Release { thread, .. } => format!("{} fails", self.name(thread)),
             Action::Abandon { thread } => format!("{} gives up", self.name(thread)),
         }];
         if let Err(what) = self.act(&mut state, action, Some(&mut lines)) {
@@ -208,18 +275,26 @@ impl<N: Synchronises> Calls<N> {
         }
         for (index, thread) in state.threads.iter().enumerate() {
             match thread.activity {
-                Activity::Idle if thread.left > 0 => {
-                    actions.extend((0..self.instance.objects).map(|object| Action::Begin { thread: index, object }))
+                Activity::Idle => {
+                    for mode in oracle::modes(&self.instance, state, index) {
+                        let begin = |object| Action::Begin { thread: index, object, mode };
+                        actions.extend((0..self.instance.objects).map(begin));
+                    }
                 }
-                Activity::Holding => actions.push(Action::Release { thread: index }),
-                _ => {}
+                Activity::Holding => actions.push(Action::Release { thread: index, mode: 0 }),
+                Activity::Waiting | Activity::Ending => {}
             }
         }
         let must_go_on = !actions.is_empty();
-        if self.instance.program == Program::ImpatientLocks {
-            let waiting =
-                (0..state.threads.len()).filter(|&thread| state.threads[thread].activity == Activity::Waiting);
-            actions.extend(waiting.map(|thread| Action::Abandon { thread }));
+        let is_impatient = self.instance.program == Program::ImpatientLocks || state.impatience > 0;
+        for (index, thread) in state.threads.iter().enumerate().filter(|_| is_impatient) {
+            match (thread.activity, self.instance.program) {
+                // Whoever signals waits for nobody but the home.
+                (Activity::Waiting, Program::Events | Program::Conditions) if index == 0 => {}
+                (Activity::Waiting, _) => actions.push(Action::Abandon { thread: index }),
+                (Activity::Holding, Program::Onces) => actions.push(Action::Release { thread: index, mode: 1 }),
+                _ => {}
+            }
         }
         (actions, must_go_on)
     }
@@ -231,7 +306,7 @@ impl<N: Synchronises> Calls<N> {
                 state.messages.remove(index.expect("a message under way"));
                 let (from, to, message) = *self.envelopes.value(number);
                 match message {
-                    Message::LockRequest(id) => {
+                    Message::LockRequest(id, _) => {
                         state.queues[id as usize].push(from.0 as u8);
                     }
                     Message::LockToken(id) => state.take_turn(id as usize, to.0 as u8)?,
@@ -239,33 +314,34 @@ impl<N: Synchronises> Calls<N> {
                 }
                 self.step(state, to, Input::Message(from, message), told)
             }
-            Action::Begin { thread, object } => {
-                let waiter = self.waiter(state, thread);
-                let seen = state.seen[usize::from(object)];
+            Action::Begin { thread, object, mode } => {
                 let began = &mut state.threads[thread];
-                began.activity = Activity::Waiting;
-                began.object = object;
-                let id = u64::from(object);
-                let input = match self.instance.program {
-                    Program::Locks | Program::ImpatientLocks => Input::Acquire(id, waiter),
-                    Program::Barrier => Input::Arrive(id, waiter),
-                    Program::Words => {
-                        began.floor = (32 - seen.leading_zeros()) as u8;
-                        state.begun[usize::from(object)] += 1;
-                        Input::Operate(id, Operation::FetchAdd(1), waiter)
-                    }
-                };
+                (began.activity, began.object, began.mode) = (Activity::Waiting, object, mode);
+                oracle::begin(&self.instance, state, thread);
+                let input = oracle::call(&self.instance, &state.threads[thread], thread, |phase| {
+                    self.waiter(state, thread, phase)
+                });
                 self.step(state, self.node_of(thread), input, told)
             }
-            Action::Release { thread } => {
-                let object = state.threads[thread].object;
-                state.threads[thread].retire();
-                self.step(state, self.node_of(thread), Input::Release(u64::from(object)), told)
+            Action::Release { thread, mode } => {
+                let waiter = self.waiter(state, thread, Phase::Ending);
+                let input = oracle::end(&self.instance, state, thread, mode, waiter);
+                match oracle::is_end_answered(self.instance.program) {
+                    true => state.threads[thread].activity = Activity::Ending,
+                    false => state.threads[thread].retire(),
+                }
+                self.step(state, self.node_of(thread), input, told)
             }
             Action::Abandon { thread } => {
-                let waiter = self.waiter(state, thread);
+                let waiter = self.waiter(state, thread, Phase::Main);
                 let object = u64::from(state.threads[thread].object);
-                self.step(state, self.node_of(thread), Input::Abandon(object, waiter), told)
+                let input = match self.instance.program {
+                    Program::Locks | Program::ImpatientLocks | Program::TriedLocks => Input::Abandon(object, waiter),
+                    Program::Barrier | Program::Reduce => Input::AbandonBarrier(object, waiter),
+                    _ => Input::AbandonDemand(waiter),
+                };
+                state.impatience = state.impatience.saturating_sub(1);
+                self.step(state, self.node_of(thread), input, told)
             }
         }
     }
@@ -304,7 +380,7 @@ impl<N: Synchronises> Calls<N> {
                 return Err(format!("{me} sends a message to itself or to nobody"));
             }
             Effect::Send(to, message) => {
-                if let Message::LockForward(id, next) = message
+                if let Message::LockForward(id, next, _) = message
                     && next == me
                 {
                     state.queues[id as usize].push(me.0 as u8);
@@ -315,11 +391,11 @@ impl<N: Synchronises> Calls<N> {
             }
             Effect::Wake(waiter, value) => self.woken(state, me, waiter, value)?,
             Effect::Refused(waiter, what) => {
-                let thread = self.thread_of(state, me, waiter)?;
-                if what != "abandoned" {
+                let (thread, _) = self.thread_of(state, me, waiter)?;
+                if what != ABANDONED {
                     return Err(format!("{} is refused: {what}", self.name(thread)));
                 }
-                state.threads[thread].retire();
+                oracle::abandoned(&self.instance, state, thread);
             }
             Effect::Violation(from, what) => {
                 return Err(format!("{me} reports of {from}: {what}"));
@@ -329,61 +405,46 @@ impl<N: Synchronises> Calls<N> {
     }
 
     fn woken(&self, state: &mut State, me: NodeId, waiter: Waiter, value: u64) -> Result<(), String> {
-        let index = self.thread_of(state, me, waiter)?;
-        let thread = state.threads[index];
-        match self.instance.program {
-            Program::Locks | Program::ImpatientLocks => {
-                let holder = state
-                    .threads
-                    .iter()
-                    .position(|other| other.activity == Activity::Holding && other.object == thread.object);
-                if let Some(holder) = holder {
-                    let (new, old) = (self.name(index), self.name(holder));
-                    return Err(format!("{new} gets the lock that {old} holds"));
-                }
-                state.threads[index].activity = Activity::Holding;
+        let (thread, phase) = self.thread_of(state, me, waiter)?;
+        match phase {
+            Phase::Main => {
+                oracle::woken(&self.instance, state, thread, value, |thread| self.name(thread))?;
             }
-            Program::Barrier => {
-                let round = self.instance.rounds - thread.left;
-                let late = state.threads.iter().position(|other| {
-                    let entered = self.instance.rounds - other.left;
-                    entered + u8::from(other.activity == Activity::Waiting) <= round
-                });
-                if let Some(late) = late {
-                    let (new, late) = (self.name(index), self.name(late));
-                    return Err(format!("{new} leaves the barrier before {late} entered it"));
-                }
-                state.threads[index].retire();
-            }
-            Program::Words => {
-                let object = usize::from(thread.object);
-                let range = u64::from(thread.floor)..u64::from(state.begun[object]);
-                if !range.contains(&value) || state.seen[object] >> value & 1 != 0 {
-                    return Err(format!("{} sees {value}, which cannot be", self.name(index)));
-                }
-                state.seen[object] |= 1 << value;
-                state.threads[index].retire();
-            }
+            Phase::Enrolled => state.threads[thread].floor = 1,
+            Phase::Ending => state.threads[thread].retire(),
         }
         Ok(())
     }
 
-    /// Waiters are different for every call: a wake for an old one is noticed.
-    fn waiter(&self, state: &State, thread: usize) -> Waiter {
-        let round = self.instance.rounds - state.threads[thread].left;
-        Waiter::from(round) | (thread as u32) << 8
+    /// At the end no node may remember anything about calls.
+    fn refuse_leftovers(&self, state: &State) -> Result<(), String> {
+        match state.nodes.iter().position(|&node| !self.nodes.value(node).is_quiet()) {
+            Some(node) => Err(format!("all is over, but node {node} remembers calls")),
+            None => Ok(()),
+        }
     }
 
-    fn thread_of(&self, state: &State, me: NodeId, waiter: Waiter) -> Result<usize, String> {
-        let thread = (waiter >> 8) as usize;
-        let waits = state
-            .threads
-            .get(thread)
-            .is_some_and(|other| other.activity == Activity::Waiting && self.waiter(state, thread) == waiter);
-        if waits && self.node_of(thread) == me {
-            return Ok(thread);
-        }
-        Err(format!("{me} wakes call {waiter}, which does not wait"))
+    /// Waiters are different for every call: a wake for an old one is noticed.
+    fn waiter(&self, state: &State, thread: usize, phase: Phase) -> Waiter {
+        let of = &state.threads[thread];
+        let round = oracle::rounds(&self.instance, thread) - of.left;
+        Waiter::from(round) | (phase as u32) << 4 | u32::from(of.tries) << 6 | (thread as u32) << 8
+    }
+
+    fn thread_of(&self, state: &State, me: NodeId, waiter: Waiter) -> Result<(usize, Phase), String> {
+        let index = (waiter >> 8) as usize;
+        let phase = state.threads.get(index).and_then(|thread| match thread.activity {
+            Activity::Waiting if waiter == self.waiter(state, index, Phase::Main) => Some(Phase::Main),
+            Activity::Waiting if thread.floor == 0 && waiter == self.waiter(state, index, Phase::Enrolled) => {
+                Some(Phase::Enrolled)
+            }
+            Activity::Ending if waiter == self.waiter(state, index, Phase::Ending) => Some(Phase::Ending),
+            _ => None,
+        });
+        phase
+            .filter(|_| self.node_of(index) == me)
+            .map(|phase| (index, phase))
+            .ok_or_else(|| format!("{me} wakes call {waiter}, which does not wait"))
     }
 
     fn node_of(&self, thread: usize) -> NodeId {
@@ -409,12 +470,14 @@ impl<N: Synchronises> Calls<N> {
         let threads = usize::from(self.instance.nodes) * usize::from(self.instance.threads);
         let threads = (0..threads).map(|_| {
             let [activity, left, object, floor] = four().to_le_bytes();
+            let [mode, tries, _, _] = four().to_le_bytes();
             let activity = match activity {
                 0 => Activity::Idle,
                 1 => Activity::Waiting,
-                _ => Activity::Holding,
+                2 => Activity::Holding,
+                _ => Activity::Ending,
             };
-            Thread { activity, left, object, floor }
+            Thread { activity, left, object, floor, mode, tries }
         });
         let threads = threads.collect();
         let begun = (0..objects).map(|_| four() as u8).collect();
@@ -424,19 +487,30 @@ impl<N: Synchronises> Calls<N> {
                 (0..waiting).map(|_| four() as u8).collect()
             })
             .collect();
+        let [impatience, ledger @ ..] = four().to_le_bytes();
         let count = four();
         let messages = (0..count).map(|_| four()).collect();
-        State { nodes, threads, seen, begun, queues, messages }
+        State { nodes, threads, seen, begun, queues, impatience, ledger, messages }
     }
 }
 
 impl Thread {
+    fn idle(left: u8) -> Thread {
+        Thread { activity: Activity::Idle, left, object: 0, floor: 0, mode: 0, tries: 0 }
+    }
+
     fn retire(&mut self) {
-        *self = Thread { activity: Activity::Idle, left: self.left - 1, object: 0, floor: 0 };
+        *self = Thread::idle(self.left - 1);
     }
 }
 
 impl State {
+    /// Every thread has done all that it does, and nothing is under way.
+    fn is_over(&self) -> bool {
+        self.messages.is_empty()
+            && self.threads.iter().all(|thread| thread.activity == Activity::Idle && thread.left == 0)
+    }
+
     /// The token of lock `id` reaches `node`.
     fn take_turn(&mut self, id: usize, node: u8) -> Result<(), String> {
         let queue = &mut self.queues[id];
@@ -454,12 +528,15 @@ impl State {
         for thread in &self.threads {
             let parts = [thread.activity as u8, thread.left, thread.object, thread.floor];
             four(u32::from_le_bytes(parts));
+            four(u32::from_le_bytes([thread.mode, thread.tries, 0, 0]));
         }
         self.begun.iter().for_each(|&count| four(u32::from(count)));
         for queue in &self.queues {
             four(queue.len() as u32);
             queue.iter().for_each(|&node| four(u32::from(node)));
         }
+        let [one, two, three] = self.ledger;
+        four(u32::from_le_bytes([self.impatience, one, two, three]));
         four(self.messages.len() as u32);
         self.messages.iter().for_each(|&number| four(number));
         bytes

@@ -225,7 +225,7 @@ fn instances_that_differ_are_described_differently() {
 }
 
 fn sync(program: Program, nodes: u16, threads: u8, rounds: u8, objects: u8) {
-    let instance = SyncInstance { program, nodes, threads, rounds, objects };
+    let instance = SyncInstance { program, nodes, threads, rounds, objects, impatience: 0 };
     passes_model(&instance.describe(), &mut instance.model(), MUST_END);
 }
 
@@ -251,4 +251,69 @@ fn barriers_hold_everybody_back() {
 fn additions_are_linearizable() {
     sync(Program::Words, 3, 1, 2, 1);
     sync(Program::Words, 2, 2, 1, 2);
+}
+
+fn impatient(program: Program, nodes: u16, threads: u8, rounds: u8, impatience: u8) {
+    let instance = SyncInstance { program, nodes, threads, rounds, objects: 1, impatience };
+    passes_model(&instance.describe(), &mut instance.model(), MUST_END);
+}
+
+#[test]
+fn who_tries_a_lock_is_told_and_keeps_nobody_waiting() {
+    sync(Program::TriedLocks, 3, 1, 2, 1);
+    sync(Program::TriedLocks, 2, 2, 1, 1);
+    impatient(Program::TriedLocks, 3, 1, 1, 2);
+}
+
+#[test]
+fn barriers_bring_what_everybody_brought() {
+    sync(Program::Reduce, 3, 1, 3, 1);
+    sync(Program::Reduce, 6, 1, 1, 1);
+}
+
+#[test]
+fn who_gave_up_in_a_barrier_has_come() {
+    impatient(Program::Barrier, 3, 1, 2, 2);
+    impatient(Program::Reduce, 3, 1, 2, 2);
+    impatient(Program::CountingBarrier, 3, 1, 2, 2);
+    impatient(Program::CountingBarrier, 2, 2, 1, 2);
+}
+
+#[test]
+fn writers_are_alone_and_readers_together() {
+    sync(Program::ReadWriteLocks, 3, 1, 1, 1);
+    sync(Program::ReadWriteLocks, 2, 1, 2, 1);
+    sync(Program::ReadWriteLocks, 2, 1, 1, 2);
+    impatient(Program::ReadWriteLocks, 3, 1, 1, 2);
+}
+
+#[test]
+fn semaphores_let_in_as_many_as_were_posted() {
+    sync(Program::Semaphores, 3, 1, 2, 1);
+    impatient(Program::Semaphores, 3, 1, 1, 2);
+}
+
+#[test]
+fn events_wake_everybody_and_only_when_set() {
+    sync(Program::Events, 3, 1, 2, 1);
+    impatient(Program::Events, 3, 1, 2, 2);
+}
+
+#[test]
+fn what_is_done_once_is_done_once() {
+    sync(Program::Onces, 3, 1, 2, 1);
+    impatient(Program::Onces, 3, 1, 2, 2);
+}
+
+#[test]
+fn conditions_lose_no_signal_and_wake_nobody_without_one() {
+    sync(Program::Conditions, 3, 1, 2, 1);
+    impatient(Program::Conditions, 3, 1, 2, 1);
+    impatient(Program::Conditions, 4, 1, 1, 2);
+}
+
+#[test]
+fn counting_barriers_hold_everybody_back() {
+    sync(Program::CountingBarrier, 3, 1, 3, 1);
+    sync(Program::CountingBarrier, 2, 2, 2, 1);
 }

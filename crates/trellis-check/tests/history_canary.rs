@@ -51,7 +51,7 @@ impl<N: Coherence> Cluster<N> {
         let mut random = Random::new(seed);
         let home = Home::Manager(Manager(NodeId(random.below(NODES as u32) as u16)));
         let (nodes, pages) = (NODES as u16, PAGES as u32);
-        let geometry = |me| Geometry { me: NodeId(me), nodes, founders: nodes, pages, shard: 0, shards: 1, home };
+        let geometry = |me| Geometry { me: NodeId(me), nodes, founders: nodes, pages, shard: 0, shards: 1, home, marks: false };
         let mut cluster = Cluster {
             nodes: (0..nodes).map(|me| start(geometry(me))).collect(),
             views: [[Access::None; PAGES]; NODES],

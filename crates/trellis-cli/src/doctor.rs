@@ -8,6 +8,7 @@ use std::fs;
 use clap::Args;
 use serde_json::json;
 use trellis::config::Config;
+use trellis::transport::links::udp::{Interface, try_multicast};
 use trellis_check::say;
 use trellis_memory::{Capabilities, Catcher, choose, probe};
 
@@ -56,6 +57,7 @@ struct Machine {
     descriptors_hard: u64,
     map_count_max: Option<u64>,
     overcommit: Option<u64>,
+    interfaces: Vec<Interface>,
 }
 
 impl Machine {
@@ -74,6 +76,7 @@ impl Machine {
             descriptors_hard: limit.rlim_max,
             map_count_max: number_in("/proc/sys/vm/max_map_count"),
             overcommit: number_in("/proc/sys/vm/overcommit_memory"),
+            interfaces: try_multicast().unwrap_or_default(),
         }
     }
 
@@ -164,6 +167,34 @@ fn as_text(capabilities: &Capabilities, machine: &Machine, chosen: &Chosen, advi
         let mark = if capability.available { "yes" } else { "no " };
         let _ = writeln!(out, "  {mark}  {}: {}", capability.name, capability.detail);
     }
+    let _ = writeln!(
+        out,
+        "\nMulticast (link `udp`; between hosts the switches must carry it too, which each run finds out)"
+    );
+    for Interface { name, address, multicast } in &machine.interfaces {
+        let _ = match multicast {
+            Ok(()) => writeln!(out, "  yes  {name} {address}"),
+            Err(why) => writeln!(out, "  no   {name} {address}: {why}"),
+        };
+    }
+    if machine.interfaces.is_empty() {
+        let _ = writeln!(out, "  no   no interface with an IPv4 address is up");
+    }
+    let _ = writeln!(out, "\nlibfabric (link `fabric`)");
+    match fabric_providers() {
+        Some(providers) if providers.is_empty() => {
+            let _ = writeln!(out, "  no   it offers no provider here");
+        }
+        Some(providers) => {
+            let _ = writeln!(out, "  yes  {}", providers.join(", "));
+        }
+        None => {
+            let _ = writeln!(
+                out,
+                "  no   this build has no link fabric; build with the cargo feature `fabric` (Debian: libfabric-dev)"
+            );
+        }
+    }
     let _ = writeln!(out, "\nCatchers");
     for catcher in Catcher::ALL {
         match choose(Some(catcher), capabilities) {
@@ -206,6 +237,14 @@ fn as_json(capabilities: &Capabilities, machine: &Machine, chosen: &Chosen, advi
         .into_iter()
         .map(|capability| json!({ "name": capability.name, "available": capability.available, "detail": capability.detail }))
         .collect();
+    let multicast: Vec<serde_json::Value> = machine
+        .interfaces
+        .iter()
+        .map(|Interface { name, address, multicast }| {
+            let why = multicast.as_ref().err();
+            json!({ "interface": name, "address": address.to_string(), "works": multicast.is_ok(), "why": why })
+        })
+        .collect();
     let sysctls: serde_json::Map<String, serde_json::Value> =
         capabilities.sysctls.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
     json!({
@@ -223,10 +262,20 @@ fn as_json(capabilities: &Capabilities, machine: &Machine, chosen: &Chosen, advi
         "open_files_max": machine.descriptors_soft,
         "map_count_max": machine.map_count_max,
         "overcommit_memory": machine.overcommit,
+        "multicast": multicast,
+        "fabric_providers": fabric_providers(),
         "security_loopback": loopback_security(),
         "security_between_hosts": "sealed",
         "advice": advice,
     })
+}
+
+/// What libfabric offers for the link `fabric`, in its order; none in a build without that link.
+fn fabric_providers() -> Option<Vec<String>> {
+    #[cfg(feature = "fabric")]
+    return Some(trellis::transport::links::fabric::providers());
+    #[cfg(not(feature = "fabric"))]
+    None
 }
 
 fn loopback_security() -> String {
@@ -247,6 +296,10 @@ mod tests {
             descriptors_hard: 4096,
             map_count_max: Some(1 << 20),
             overcommit: Some(0),
+            interfaces: vec![
+                Interface { name: "lo".into(), address: [127, 0, 0, 1].into(), multicast: Ok(()) },
+                Interface { name: "eth9".into(), address: [10, 0, 0, 9].into(), multicast: Err("no way; try".into()) },
+            ],
         }
     }
 
@@ -280,5 +333,11 @@ mod tests {
         let catcher = object["catch"].as_str().expect("something works wherever tests run");
         assert!(text.contains(&format!("the catcher `{catcher}` is used")), "{text}");
         assert_eq!(object["region_bytes_max"], 5u64 << 30);
+        assert!(text.contains("yes  lo 127.0.0.1\n") && text.contains("no   eth9 10.0.0.9: no way; try\n"), "{text}");
+        assert_eq!((&object["multicast"][0]["works"], &object["multicast"][0]["why"]), (&json!(true), &json!(null)));
+        assert_eq!(
+            (&object["multicast"][1]["works"], &object["multicast"][1]["why"]),
+            (&json!(false), &json!("no way; try"))
+        );
     }
 }

@@ -5,8 +5,8 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
 
+use crate::sys::linux::pagemap;
 use crate::sys::linux::uffd::{self, Door, Uffd};
 
 /// One thing that a machine can do or cannot.
@@ -43,6 +43,8 @@ pub struct Capabilities {
     pub write_protect_async: Capability,
     /// Written pages can be collected with one request.
     pub pagemap_scan: Capability,
+    /// Both together, tried on one page: what [`crate::Detection::Marks`] needs.
+    pub marks: Capability,
     /// Shared memory can have huge pages.
     pub shmem_huge_pages: Capability,
     /// Sysctls that matter, with their values.
@@ -51,7 +53,7 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// Every capability, in the order in which a report shows them.
-    pub fn all(&self) -> [&Capability; 10] {
+    pub fn all(&self) -> [&Capability; 11] {
         [
             &self.device,
             &self.system_call,
@@ -62,6 +64,7 @@ impl Capabilities {
             &self.mechanism,
             &self.write_protect_async,
             &self.pagemap_scan,
+            &self.marks,
             &self.shmem_huge_pages,
         ]
     }
@@ -86,6 +89,7 @@ impl Capabilities {
             mechanism: there("mechanism"),
             write_protect_async: there("async"),
             pagemap_scan: there("scan"),
+            marks: there("marks"),
             shmem_huge_pages: there("huge"),
             sysctls: Vec::new(),
         }
@@ -121,6 +125,7 @@ pub fn probe() -> Capabilities {
             "6.7",
         ),
         pagemap_scan: pagemap_scan(),
+        marks: marks(),
         shmem_huge_pages: shmem_huge_pages(),
         sysctls: sysctls(),
     }
@@ -167,44 +172,23 @@ fn mechanism() -> Capability {
     }
 }
 
-#[repr(C)]
-#[derive(Default)]
-struct PagemapScan {
-    bytes: u64,
-    flags: u64,
-    start: u64,
-    end: u64,
-    walk_end: u64,
-    vector: u64,
-    vector_len: u64,
-    pages_max: u64,
-    category_inverted: u64,
-    category_mask: u64,
-    category_any_of_mask: u64,
-    return_mask: u64,
-}
-
-const PAGEMAP_SCAN: u64 = (3 << 30) | ((std::mem::size_of::<PagemapScan>() as u64) << 16) | (0x66 << 8) | 16;
-const _: () = assert!(PAGEMAP_SCAN == 0xc060_6610);
-
-/// Scans nothing: a kernel that knows the request accepts it.
 fn pagemap_scan() -> Capability {
     let name = "PAGEMAP_SCAN";
-    let file = match fs::File::open("/proc/self/pagemap") {
-        Ok(file) => file,
-        Err(error) => return absent(name, format!("/proc/self/pagemap cannot be opened ({error})")),
-    };
-    let page = crate::sys::linux::kernel_page_bytes() as u64;
-    let mut scan = PagemapScan {
-        bytes: std::mem::size_of::<PagemapScan>() as u64,
-        start: page,
-        end: 2 * page,
-        ..PagemapScan::default()
-    };
-    // SAFETY: the request matches the number, lives for the call, and asks for no output.
-    match unsafe { libc::ioctl(file.as_raw_fd(), PAGEMAP_SCAN as _, &raw mut scan) } {
-        -1 => absent(name, format!("{}; Linux 6.7 or newer has it", io::Error::last_os_error())),
-        _ => present(name, "offered by the kernel".to_owned()),
+    match pagemap::is_known() {
+        Ok(()) => present(name, "offered by the kernel".to_owned()),
+        Err(why) => absent(name, why),
+    }
+}
+
+fn marks() -> Capability {
+    let name = "stores marked by the kernel";
+    match uffd::try_out_marks() {
+        Ok(()) => present(
+            name,
+            "tried on one page, works (Linux 6.7 or newer): where a protocol allows it, a first store is no fault"
+                .to_owned(),
+        ),
+        Err(why) => absent(name, format!("{why}; so a first store to a page is always a write-protect fault")),
     }
 }
 

@@ -157,6 +157,17 @@ pub enum MapError {
         /// How many pages.
         count: usize,
     },
+    /// The kernel cannot note stores.
+    #[error(
+        "stores to {count} page(s) from page {page} cannot be noted without faults here; use Linux 6.7 or newer and the \
+         catcher signal or handler (see `trellis doctor`), or let stores be faults"
+    )]
+    NoMarks {
+        /// The first page.
+        page: usize,
+        /// How many pages.
+        count: usize,
+    },
     /// The kernel refused.
     #[error("{operation} on {count} page(s) from page {page} failed: {}; run `trellis doctor`", io::Error::from_raw_os_error(*errno))]
     Kernel {

@@ -5,6 +5,10 @@
 //! [`Fault`]. The *engine view* is always readable and writable; bytes are received straight into
 //! it and become visible with [`Region::install`].
 //!
+//! Where several nodes may store to a page at once, the kernel notes stores instead of making them faults
+//! ([`Region::detect`], [`Region::stored_to`]), and what was stored is the difference of the page from its twin
+//! ([`Region::keep_twin`], [`diff`]).
+//!
 //! The crate promises that the path of a fault allocates nothing, logs nothing and takes no lock,
 //! and that what a machine cannot do is refused at the start with a sentence. It must never decide
 //! *who* may read or write a page, never wait for another process and never open a socket: those
@@ -14,6 +18,7 @@
 compile_error!("trellis-memory needs Linux on x86-64 or aarch64: it tells read faults from write faults there");
 
 mod catch;
+pub mod diff;
 mod doctor;
 mod error;
 mod region;
@@ -23,7 +28,7 @@ pub use catch::{Abilities, Catcher, choose};
 pub use doctor::{Capabilities, Capability, probe};
 pub use error::{MapError, RegionError, UnknownWord};
 pub use region::{
-    Access, FAULT_BATCH, Fault, FaultServer, PAGE_BYTES_MAX, PAGE_BYTES_MIN, REGION_BYTES_MAX, REGION_BYTES_MIN,
-    Region, RegionOptions, Reserve,
+    Access, Detection, FAULT_BATCH, Fault, FaultServer, PAGE_BYTES_MAX, PAGE_BYTES_MIN, REGION_BYTES_MAX,
+    REGION_BYTES_MIN, Region, RegionOptions, Reserve,
 };
 pub use sys::linux::signals::{REGIONS_MAX, claim_signal};

@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::catch::{self, Catch, Catcher, Refusal, Span};
 use crate::error::{MapError, RegionError, UnknownWord};
 use crate::sys::linux::memfd::{Memfd, View, ViewError};
+use crate::sys::linux::private::Private;
 use crate::sys::linux::uffd::Message;
 use crate::sys::linux::watches::{self, Place, Watched};
 use crate::sys::linux::{kernel_page_bytes, limits, signals};
@@ -40,6 +41,15 @@ pub enum Access {
     Read,
     /// Read and write.
     Write,
+}
+
+/// How a store to a page that allows loads is noticed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Detection {
+    /// It is a fault.
+    Faults,
+    /// The kernel notes it and lets it pass; see [`Region::stored_to`].
+    Marks,
 }
 
 /// An access that was not allowed.
@@ -138,6 +148,7 @@ struct Parts {
     catch: Box<dyn Catch>,
     application: View,
     engine: View,
+    twins: Private,
     file: Memfd,
 }
 
@@ -168,10 +179,17 @@ impl Region {
             })?;
         }
         let view = Span { start: application.base(), bytes };
-        let catch = catch::prepare(options.catcher, view)
+        let catch = catch::prepare(options.catcher, view, options.page_bytes, &file)
             .map_err(|why| RegionError::Catcher { catcher: options.catcher, why })?;
         Ok(Region {
-            parts: ManuallyDrop::new(Parts { place: Mutex::new(None), catch, application, engine, file }),
+            parts: ManuallyDrop::new(Parts {
+                place: Mutex::new(None),
+                catch,
+                application,
+                engine,
+                twins: Private::new(bytes),
+                file,
+            }),
             page_bytes: options.page_bytes,
             bytes,
             catcher: options.catcher,
@@ -195,13 +213,14 @@ impl Region {
             return Err(RegionError::AlreadyCatching);
         }
         let signal = self.parts.catch.signal();
+        let mut descriptors = [Some(self.parts.file.number()); watches::DESCRIPTORS];
+        descriptors[1..].copy_from_slice(&self.parts.catch.descriptors());
         let watched = Watched {
             base: self.parts.application.base(),
             bytes: self.bytes,
             page_bytes: self.page_bytes,
             server: signal.map(|_| server),
-            file: self.parts.file.number(),
-            uffd: self.parts.catch.descriptor(),
+            descriptors,
         };
         let taken = watches::take(watched).ok_or(RegionError::TooManyRegions { max: signals::REGIONS_MAX })?;
         let refused = |source| RegionError::Kernel {
@@ -266,6 +285,12 @@ impl Region {
     pub fn engine(&self, page: usize, count: usize) -> *mut u8 {
         self.check(page, count);
         (self.parts.engine.base() + page * self.page_bytes) as *mut u8
+    }
+
+    /// The file that holds the bytes, from its start; its size is sealed. For those who map it in another process; it
+    /// belongs to the region.
+    pub fn file(&self) -> RawFd {
+        self.parts.file.number()
     }
 
     /// Makes pages that were *none* accessible, and wakes who waits for them.
@@ -387,10 +412,7 @@ impl Region {
 
     /// The descriptor that is readable while faults wait: catcher `handler` only.
     pub fn event_fd(&self) -> Option<RawFd> {
-        match self.parts.catch.signal() {
-            Some(_) => None,
-            None => self.parts.catch.descriptor(),
-        }
+        self.parts.catch.event()
     }
 
     /// Takes faults that wait, at most [`FAULT_BATCH`] and at most what `into` has room for. Never
@@ -408,6 +430,79 @@ impl Region {
             assert!(offset < self.bytes, "the kernel reports faults of the registered range only");
             into.push(Fault { page: offset / self.page_bytes, write });
         }
+    }
+
+    /// Whether [`Detection::Marks`] works here. It was tried out when the region was made; never with the catcher
+    /// `mprotect`, nor before Linux 6.7.
+    pub fn marks_work(&self) -> bool {
+        self.parts.catch.marks_work()
+    }
+
+    /// From now on stores to these pages are noticed so. Pages may be in any state: *none* and *read* stay what they
+    /// are, a *write* page stays *write* and counts as stored to.
+    ///
+    /// Threads may use the pages meanwhile; a fault may be reported for a page whose access is good already. Nobody may
+    /// change the access of these pages meanwhile. Starts a thread and waits for it: not while a fault is served.
+    ///
+    /// # Errors
+    /// Marks do not work here, or the kernel refused.
+    ///
+    /// # Panics
+    /// When the range is not inside the region.
+    pub fn detect(&self, page: usize, count: usize, detection: Detection) -> Result<(), MapError> {
+        let span = self.span(page, count);
+        self.parts.catch.detect(span, detection).map_err(|refusal| map_error(refusal, page, count))
+    }
+
+    /// Calls `found` with runs of pages, first and count, that were stored to since they were installed or downgraded;
+    /// *write* pages count as stored to. Changes nothing: downgrade the pages, then look at their bytes.
+    ///
+    /// Under marks, `install` for [`Access::Read`] maps pages that let stores pass and notes them. A page that the
+    /// kernel reclaimed may be told although nobody stored to it. Allocates nothing and takes no lock.
+    ///
+    /// # Errors
+    /// Marks do not work here, or the kernel refused.
+    ///
+    /// # Panics
+    /// When the range is not inside the region.
+    pub fn stored_to(&self, page: usize, count: usize, found: &mut dyn FnMut(usize, usize)) -> Result<(), MapError> {
+        let span = self.span(page, count);
+        self.parts.catch.stored_to(span, found).map_err(|refusal| map_error(refusal, page, count))
+    }
+
+    /// Keeps what the engine view of these pages holds now, as their twins.
+    ///
+    /// # Panics
+    /// When the range is not inside the region, or this process can have no second memory of the region's size.
+    pub fn keep_twin(&self, page: usize, count: usize) {
+        let (bytes, twin) = (count * self.page_bytes, self.twin(page, count));
+        // SAFETY: both are `count` pages long, of different mappings. Threads of the application may store to the page
+        // meanwhile: then each byte of the twin is an earlier or a later one, and a later diff is taken against it.
+        unsafe { self.engine(page, count).copy_to_nonoverlapping(twin, bytes) };
+    }
+
+    /// The twins of these pages: private memory, zero until something is kept.
+    ///
+    /// # Panics
+    /// When the range is not inside the region, or this process can have no second memory of the region's size.
+    pub fn twin(&self, page: usize, count: usize) -> *mut u8 {
+        self.check(page, count);
+        let base = self.parts.twins.base().unwrap_or_else(|error| {
+            panic!(
+                "no room for the twins of a region of {} bytes ({error}); raise `ulimit -v` or set vm.overcommit_memory=0",
+                self.bytes
+            )
+        });
+        (base + page * self.page_bytes) as *mut u8
+    }
+
+    /// Gives the memory of twins back.
+    ///
+    /// # Panics
+    /// When the range is not inside the region.
+    pub fn drop_twins(&self, page: usize, count: usize) {
+        self.check(page, count);
+        self.parts.twins.give_back(page * self.page_bytes, count * self.page_bytes);
     }
 
     fn span(&self, page: usize, count: usize) -> Span {
@@ -517,6 +612,7 @@ fn map_error(refusal: Refusal, page: usize, count: usize) -> MapError {
     match errno {
         libc::ENOMEM if operation == catch::MPROTECT_REQUEST => MapError::TooManyMappings { page, count },
         libc::ENOMEM => MapError::OutOfMemory { page, count },
+        libc::EOPNOTSUPP if operation == catch::MARKS_REQUEST => MapError::NoMarks { page, count },
         _ => MapError::Kernel { operation, page, count, errno },
     }
 }

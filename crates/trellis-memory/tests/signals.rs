@@ -299,7 +299,7 @@ fn a_forked_child_keeps_no_descriptor_and_may_drop_its_copy() {
     );
 }
 
-/// Counts this process's descriptors of regions and userfaultfds. Allocates nothing.
+/// Counts this process's descriptors of regions and of what catches their faults. Allocates nothing.
 fn region_descriptors() -> c_int {
     let mut found = 0;
     for number in 0..256 {
@@ -316,7 +316,7 @@ fn region_descriptors() -> c_int {
         // SAFETY: a path that ends with a zero, and room for 64 bytes.
         let length = unsafe { libc::readlink(short.as_ptr().cast(), target.as_mut_ptr().cast(), 64) };
         let target = &target[..length.max(0) as usize];
-        let ours = [&b"trellis-region"[..], b"[userfaultfd]"];
+        let ours = [&b"trellis-region"[..], b"[userfaultfd]", b"[eventpoll]", b"/pagemap"];
         found += c_int::from(ours.iter().any(|name| target.windows(name.len()).any(|part| part == *name)));
     }
     found

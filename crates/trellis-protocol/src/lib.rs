@@ -23,6 +23,7 @@
 extern crate alloc;
 
 pub mod coherence;
+pub mod heap;
 pub mod homes;
 pub mod membership;
 pub mod page;
@@ -30,7 +31,7 @@ pub mod prefetch;
 pub mod sync;
 pub mod wire;
 
-pub use page::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange};
+pub use page::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange, PageSet};
 
 /// Nanoseconds of a monotonic clock that the caller chose; only differences are used.
 pub type Nanoseconds = u64;

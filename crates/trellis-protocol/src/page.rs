@@ -122,6 +122,126 @@ impl fmt::Display for PageRange {
     }
 }
 
+/// Some pages of one *window*: 64 neighbouring pages, the first of which has a number divisible by 64. Never empty.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct PageSet {
+    window: u32,
+    mask: u64,
+}
+
+impl PageSet {
+    /// Pages of a window.
+    pub const WINDOW_PAGES: u32 = 64;
+
+    /// The set of one page.
+    pub fn one(page: PageIndex) -> PageSet {
+        PageSet { window: page.0 / PageSet::WINDOW_PAGES, mask: 1 << (page.0 % PageSet::WINDOW_PAGES) }
+    }
+
+    /// The set whose window is the one of `page` and whose pages have these bits; `None` when empty.
+    pub fn new(page: PageIndex, mask: u64) -> Option<PageSet> {
+        (mask != 0).then_some(PageSet { window: page.0 / PageSet::WINDOW_PAGES, mask })
+    }
+
+    /// The bits of the pages.
+    pub fn mask(self) -> u64 {
+        self.mask
+    }
+
+    /// The first page.
+    pub fn first(self) -> PageIndex {
+        PageIndex(self.window * PageSet::WINDOW_PAGES + self.mask.trailing_zeros())
+    }
+
+    /// The last page.
+    pub fn last(self) -> PageIndex {
+        PageIndex(self.window * PageSet::WINDOW_PAGES + 63 - self.mask.leading_zeros())
+    }
+
+    /// Number of pages, at least one.
+    pub fn count(self) -> u32 {
+        self.mask.count_ones()
+    }
+
+    /// Whether `page` is in the same window.
+    pub fn window_holds(self, page: PageIndex) -> bool {
+        page.0 / PageSet::WINDOW_PAGES == self.window
+    }
+
+    /// Whether `page` is one of them.
+    pub fn contains(self, page: PageIndex) -> bool {
+        self.window_holds(page) && self.mask & PageSet::one(page).mask != 0
+    }
+
+    /// Whether every page of `other` is one of these.
+    pub fn covers(self, other: PageSet) -> bool {
+        self.window == other.window && other.mask & !self.mask == 0
+    }
+
+    /// The bit of `page`, which is in the window.
+    pub fn bit(self, page: PageIndex) -> u64 {
+        debug_assert!(self.window_holds(page));
+        PageSet::one(page).mask
+    }
+
+    /// These and `page`, which is in the window.
+    #[must_use]
+    pub fn with(self, page: PageIndex) -> PageSet {
+        PageSet { mask: self.mask | self.bit(page), ..self }
+    }
+
+    /// Those of these pages whose bits are in `mask`.
+    pub fn masked(self, mask: u64) -> Option<PageSet> {
+        (self.mask & mask != 0).then_some(PageSet { mask: self.mask & mask, ..self })
+    }
+
+    /// These without those of `other`, which is of the same window.
+    pub fn without(self, other: PageSet) -> Option<PageSet> {
+        debug_assert_eq!(self.window, other.window);
+        self.masked(!other.mask)
+    }
+
+    /// Those that satisfy `is_one`.
+    pub fn filter(self, is_one: impl Fn(PageIndex) -> bool) -> Option<PageSet> {
+        let mask = self.pages().filter(|&page| is_one(page)).fold(0, |mask, page| mask | self.bit(page));
+        self.masked(mask)
+    }
+
+    /// The pages in ascending order.
+    pub fn pages(self) -> impl Iterator<Item = PageIndex> {
+        let mut rest = self.mask;
+        core::iter::from_fn(move || {
+            let bit = rest.trailing_zeros();
+            (rest != 0).then(|| {
+                rest &= rest - 1;
+                PageIndex(self.window * PageSet::WINDOW_PAGES + bit)
+            })
+        })
+    }
+
+    /// The longest runs of neighbours, in ascending order.
+    pub fn runs(self) -> impl Iterator<Item = PageRange> {
+        let mut rest = self.mask;
+        core::iter::from_fn(move || {
+            let first = rest.trailing_zeros();
+            (rest != 0).then(|| {
+                let count = (!(rest >> first)).trailing_zeros();
+                rest = if first + count == 64 { 0 } else { rest >> (first + count) << (first + count) };
+                PageRange { first: self.window * PageSet::WINDOW_PAGES + first, count }
+            })
+        })
+    }
+}
+
+impl fmt::Display for PageSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, run) in self.runs().enumerate() {
+            write!(f, "{}{run}", if index == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
+
 /// One set of nodes per page, for any number of nodes: `nodes / 64` words a page, all zero at the
 /// start, so that pages which nobody shares cost address space and no memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -202,6 +322,19 @@ mod tests {
         let range = PageRange::new(PageIndex(10), 10).unwrap();
         let grown = range.grow(PageIndex(14), |page| page.0 != 11 && page.0 < 18);
         assert_eq!((grown.first().0, grown.end()), (12, 18));
+    }
+
+    #[test]
+    fn a_set_is_made_of_its_runs() {
+        let bits = 0b1011_0001 | 1 << 62 | 1 << 63;
+        let set = PageSet::new(PageIndex(70), bits).unwrap();
+        let runs: Vec<(u32, u32)> = set.runs().map(|run| (run.first().0, run.count())).collect();
+        assert_eq!(runs, [(64, 1), (68, 2), (71, 1), (126, 2)]);
+        assert_eq!(set.pages().count() as u32, set.count());
+        assert_eq!((set.first().0, set.last().0), (64, 127));
+        assert_eq!(PageSet::new(PageIndex(0), u64::MAX).unwrap().runs().count(), 1);
+        assert_eq!(set.without(set), None);
+        assert_eq!(set.filter(|page| page.0 > 70).unwrap().count(), 3);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use trellis_transport::{
-    HEADER_BYTES, Link, Lost, Payload, Placement, Refused, Security, Sink, Tcp, TcpOptions, Udp, UdpOptions,
+    HEADER_BYTES, Link, Lost, Multicast, Payload, Placement, Refused, Security, Sink, Tcp, TcpOptions, Udp, UdpOptions,
 };
 
 const PAGE_BYTES: usize = 4096;
@@ -292,6 +292,7 @@ fn udp_pair(security: Security) -> [Box<dyn Link>; 2] {
             admit: Box::new(|_, _| Ok(())),
             refused: Box::new(|why| eprintln!("{why}")),
             faults: None,
+            multicast: Multicast::Off,
         });
         Box::new(link.expect("two nodes on loopback")) as Box<dyn Link>
     })

@@ -1,4 +1,4 @@
-//! Links between nodes: authenticated frames over tcp, over udp or in one process.
+//! Links between nodes: authenticated frames over tcp, over udp, in shared memory or in one process.
 //!
 //! This crate moves bytes and nothing else. A [`Link`] joins a fixed number of nodes; each ordered
 //! pair of nodes is one stream of frames: a header of [`HEADER_BYTES`] bytes, then a body of any
@@ -17,9 +17,12 @@
 pub mod links;
 pub mod wrap;
 
+#[cfg(feature = "fabric")]
+pub use links::fabric::{Fabric, FabricError, FabricOptions};
 pub use links::in_process::{InProcess, mesh};
+pub use links::shm::{Manner, Shm, ShmOptions};
 pub use links::tcp::{StartError, Tcp, TcpOptions};
-pub use links::udp::{Udp, UdpOptions};
+pub use links::udp::{Multicast, Udp, UdpOptions};
 pub use links::{
     Choice, Link, LinkStatistics, Lost, Payload, PeerStatistics, Placement, Refused, SendError, SharedMemory, Sink,
 };

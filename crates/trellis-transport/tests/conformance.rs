@@ -19,11 +19,19 @@ macro_rules! for_every_link {
         mod tcp_plain { use super::*; $(#[test] fn $test() { super::$test(Kind::Tcp(Security::Plain)) })* }
         mod tcp_signed { use super::*; $(#[test] fn $test() { super::$test(Kind::Tcp(Security::Signed)) })* }
         mod tcp_sealed { use super::*; $(#[test] fn $test() { super::$test(Kind::Tcp(Security::Sealed)) })* }
+        mod shm_plain { use super::*; $(#[test] fn $test() { super::$test(Kind::Shm(Security::Plain)) })* }
+        mod shm_sealed { use super::*; $(#[test] fn $test() { super::$test(Kind::Shm(Security::Sealed)) })* }
+        mod automatic_apart { use super::*; $(#[test] fn $test() { super::$test(Kind::Apart(Security::Plain)) })* }
+        mod automatic_mixed { use super::*; $(#[test] fn $test() { super::$test(Kind::Mixed) })* }
         mod udp_plain { use super::*; $(#[test] fn $test() { super::$test(Kind::Udp(Security::Plain)) })* }
         mod udp_signed { use super::*; $(#[test] fn $test() { super::$test(Kind::Udp(Security::Signed)) })* }
         mod udp_sealed { use super::*; $(#[test] fn $test() { super::$test(Kind::Udp(Security::Sealed)) })* }
         mod udp_signed_faulty { use super::*; $(#[test] fn $test() { super::$test(Kind::UdpFaulty(Security::Signed)) })* }
         mod udp_sealed_faulty { use super::*; $(#[test] fn $test() { super::$test(Kind::UdpFaulty(Security::Sealed)) })* }
+        #[cfg(feature = "fabric")]
+        mod fabric_tcp { use super::*; $(#[test] fn $test() { super::$test(Kind::Fabric("tcp")) })* }
+        #[cfg(feature = "fabric")]
+        mod fabric_shm { use super::*; $(#[test] fn $test() { super::$test(Kind::Fabric("shm")) })* }
     };
 }
 
@@ -41,6 +49,8 @@ for_every_link! {
     impossible_frames_are_refused_where_they_are_sent
     statistics_count_frames_and_bytes
     a_mesh_of_many_nodes_exchanges_all_pairs
+    a_frame_for_several_nodes_reaches_each_of_them_once
+    a_frame_for_several_nodes_says_who_does_not_get_it_and_the_others_do
 }
 
 const SIZES: [usize; 13] = [1, 31, 32, 33, 4095, 4096, 4097, 16 << 10, 65_535, 65_537, 300_000, 1 << 20, 2 << 20];
@@ -240,7 +250,15 @@ fn a_full_queue_gives_the_frame_back_and_recovers(kind: Kind) {
     assert!(queued_bytes + BYTES + QUEUED_FRAME_BYTES > QUEUE_BYTES_MAX, "not before it is full");
     assert_eq!(links[0].statistics().peers[1].queued_bytes, queued_bytes as u64);
     // Ciphers are slow in a build without optimisation, so with them not all of it has to arrive.
-    let all = matches!(kind, Kind::InProcess | Kind::Tcp(Security::Plain) | Kind::Udp(Security::Plain));
+    let all = matches!(
+        kind,
+        Kind::InProcess
+            | Kind::Tcp(Security::Plain)
+            | Kind::Udp(Security::Plain)
+            | Kind::Shm(_)
+            | Kind::Apart(Security::Plain)
+            | Kind::Mixed
+    );
     let enough = if all { taken } else { 60 };
     poll_until(&links, &mut sinks, |sinks| sinks[1].frames.len() as u64 >= enough);
     if all {
@@ -270,7 +288,7 @@ fn pinned_bodies_wait_by_reference_and_arrive_whole(kind: Kind) {
         let frame = header(Form::Inline, 1, sequence as u64, 50);
         links[0].send(1, &frame, Payload::Copy(&body(sequence as u64, 50))).unwrap();
     }
-    if kind == Kind::Tcp(Security::Plain) || kind == Kind::Tcp(Security::Signed) {
+    if matches!(kind, Kind::Tcp(Security::Plain | Security::Signed) | Kind::Shm(_)) {
         let queued = links[0].statistics().peers[1].queued_bytes as usize;
         assert!(queued > 0, "the sockets cannot hold all of it");
         assert!(queued < 40 * (QUEUED_FRAME_BYTES + 64), "no copies: {queued} bytes are held");
@@ -473,6 +491,66 @@ fn a_mesh_of_many_nodes_exchanges_all_pairs(kind: Kind) {
         }
         assert!(counts.len() == NODES - 1 && counts.values().all(|&count| count == 5));
     }
+}
+
+/// Every node sends to sets of others, sometimes of one and sometimes of none, in between frames for one of them.
+fn a_frame_for_several_nodes_reaches_each_of_them_once(kind: Kind) {
+    const NODES: usize = 4;
+    let sizes = [0, 1, 100, 4096, 4096, 30_000, 70_000, 300_000];
+    let bodies: Vec<_> = sizes.iter().zip(0..).map(|(&bytes, sequence)| body(sequence, bytes)).collect();
+    let links = build(kind, NODES);
+    let mut sinks = recorders(NODES);
+    connect(&links, &mut sinks);
+    let mut expected = vec![Vec::new(); NODES * NODES];
+    for round in 0..15 {
+        for from in 0..NODES {
+            let peers: Vec<_> = (0..NODES).filter(|&to| to != from && (round >> to) & 1 == 0).collect();
+            for (at, &bytes) in sizes.iter().enumerate() {
+                let sequence = round * 100 + at as u64;
+                // Bodies say by themselves which they are.
+                let own = body(sequence, bytes);
+                let pinned = round == 0 && bytes > 0;
+                let payload = match (bytes, pinned) {
+                    (0, _) => Payload::Nothing,
+                    (_, true) => Payload::Pinned(bodies[at].as_ptr(), bytes),
+                    _ => Payload::Copy(&own),
+                };
+                let form = if bytes == 0 { Form::Nothing } else { Form::At };
+                links[from].send_to_all(&peers, &header(form, 0, sequence, bytes), payload).unwrap();
+                peers.iter().for_each(|&to| expected[to * NODES + from].push(sequence));
+                if let Some(&one) = peers.first() {
+                    send_frame(&*links[from], one, Form::Inline, sequence + 50, 10);
+                    expected[one * NODES + from].push(sequence + 50);
+                }
+            }
+            for (link, sink) in links.iter().zip(&mut sinks) {
+                link.poll(sink);
+            }
+        }
+    }
+    poll_until(&links, &mut sinks, |sinks| {
+        sinks.iter().map(|sink| sink.frames.len()).sum::<usize>() == expected.iter().map(Vec::len).sum()
+    });
+    for (node, sink) in sinks.iter().enumerate() {
+        assert!(sink.lost.is_empty());
+        for peer in (0..NODES).filter(|&peer| peer != node) {
+            sink.expect_sequences(&*links[node], peer, 0, expected[node * NODES + peer].clone());
+        }
+    }
+}
+
+fn a_frame_for_several_nodes_says_who_does_not_get_it_and_the_others_do(kind: Kind) {
+    let links = build(kind, 4);
+    let mut sinks = recorders(4);
+    connect(&links, &mut sinks);
+    links[2].close();
+    poll_until(&links, &mut sinks, |sinks| sinks[0].lost.len() == 1);
+    let frame = header(Form::Nothing, 0, 1, 0);
+    let error = links[0].send_to_all(&[1, 2, 0, 3], &frame, Payload::Nothing).unwrap_err();
+    assert!(matches!(error, (2, SendError::Lost { peer: 2, .. })), "the first one that failed: {error:?}");
+    poll_until(&links, &mut sinks, |sinks| sinks[1].frames.len() == 1 && sinks[3].frames.len() == 1);
+    links[0].close();
+    assert_eq!(links[0].send_to_all(&[1, 3], &frame, Payload::Nothing), Err((1, SendError::Closed)));
 }
 
 /// All nodes have heard of all others.

@@ -1,11 +1,8 @@
-//! The public face of a node: joining, the region, synchronisation, leaving.
+//! The public face of a node: joining, the region, leaving. Waiting for other nodes is in [`crate::synchronisation`].
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-
-use trellis_protocol::sync::Operation;
 
 use crate::config::Config;
 use crate::join;
@@ -123,38 +120,6 @@ impl Cluster {
         Region { node: self.inner() }
     }
 
-    /// Waits until one thread of every node has entered barrier `id`. What every node wrote before, every node reads
-    /// after. (The last 65,536 numbers are kept for Trellis itself, as barriers, locks and words.)
-    ///
-    /// # Errors
-    ///
-    /// [`WaitError::TooLong`] names the nodes that did not come; [`WaitError::Misuse`] if another thread of this node
-    /// is in the same barrier.
-    pub fn barrier(&self, id: u64) -> Result<(), WaitError> {
-        self.inner().barrier(id)
-    }
-
-    /// Takes lock `id` and gives it back when the guard is dropped.
-    pub fn lock(&self, id: u64) -> Result<LockGuard<'_>, WaitError> {
-        self.lock_acquire(id)?;
-        Ok(LockGuard { cluster: self, id, not_send: PhantomData })
-    }
-
-    /// Takes lock `id`: one thread of one node has it; others queue and get it in the order in which they asked.
-    pub fn lock_acquire(&self, id: u64) -> Result<(), WaitError> {
-        self.inner().acquire(id)
-    }
-
-    /// Gives lock `id` back.
-    pub fn lock_release(&self, id: u64) -> Result<(), WaitError> {
-        self.inner().release(id)
-    }
-
-    /// The 64-bit word number `id`, zero at first, which lives at its home and not in the region.
-    pub fn atomic(&self, id: u64) -> Atomic<'_> {
-        Atomic { node: self.inner(), id }
-    }
-
     /// Fetches bytes `[offset, offset + bytes)` of the region before they are touched, in large pieces; with `write`
     /// also the right to write them. A hint: other nodes may take the pages away again.
     ///
@@ -217,7 +182,7 @@ impl Cluster {
         }
     }
 
-    fn inner(&self) -> &Node {
+    pub(crate) fn inner(&self) -> &Node {
         &self.handle.node
     }
 }
@@ -371,55 +336,5 @@ impl<'a> Region<'a> {
         );
         assert_eq!(offset_bytes % align_of::<T>(), 0, "byte {offset_bytes} is not aligned for this type");
         self.base().wrapping_add(offset_bytes).cast()
-    }
-}
-
-/// A lock that is held; dropping it gives the lock back.
-pub struct LockGuard<'a> {
-    cluster: &'a Cluster,
-    id: u64,
-    /// As with `std::sync::MutexGuard`, the thread that took the lock gives it back.
-    not_send: PhantomData<*const ()>,
-}
-
-impl Drop for LockGuard<'_> {
-    fn drop(&mut self) {
-        // It can only fail where the cluster failed, which the next call reports.
-        let _ = self.cluster.lock_release(self.id);
-    }
-}
-
-/// A 64-bit word that lives at its home; every operation is one round trip there, and none at the home itself.
-#[derive(Clone, Copy)]
-pub struct Atomic<'a> {
-    node: &'a Node,
-    id: u64,
-}
-
-impl Atomic<'_> {
-    /// The value.
-    pub fn load(&self) -> Result<u64, WaitError> {
-        self.node.operate(self.id, Operation::Load)
-    }
-
-    /// Puts `value`.
-    pub fn store(&self, value: u64) -> Result<(), WaitError> {
-        self.exchange(value).map(drop)
-    }
-
-    /// Puts `value`; the value before.
-    pub fn exchange(&self, value: u64) -> Result<u64, WaitError> {
-        self.node.operate(self.id, Operation::Exchange(value))
-    }
-
-    /// Adds `value`, wrapping round; the value before.
-    pub fn fetch_add(&self, value: u64) -> Result<u64, WaitError> {
-        self.node.operate(self.id, Operation::FetchAdd(value))
-    }
-
-    /// Puts `value` if the word is `current`: `Ok` with the value before if it was, `Err` with it if not.
-    pub fn compare_exchange(&self, current: u64, value: u64) -> Result<Result<u64, u64>, WaitError> {
-        let before = self.node.operate(self.id, Operation::CompareExchange(current, value))?;
-        Ok(if before == current { Ok(before) } else { Err(before) })
     }
 }

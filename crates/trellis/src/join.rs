@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use trellis_memory::{Catcher, RegionOptions};
 use trellis_protocol::NodeId;
 use trellis_transport::links::tcp::question::{self, AskError};
-use trellis_transport::links::{in_process, tcp, udp};
-use trellis_transport::{Link, TcpOptions, UdpOptions};
+use trellis_transport::links::{in_process, shm, tcp, udp};
+use trellis_transport::{Link, Manner, SharedMemory, ShmOptions, TcpOptions, UdpOptions};
 
 use crate::config::{self, Config, ConfigError, Start};
 use crate::launch::{Activity, Inherited, LaunchError, StatusPage};
@@ -53,6 +53,15 @@ pub enum JoinError {
         place: String,
         /// What cannot be had, and why.
         source: trellis_transport::StartError,
+    },
+    /// The link `fabric`.
+    #[cfg(feature = "fabric")]
+    #[error("{place}: {source}")]
+    Fabric {
+        /// Where the link was given.
+        place: String,
+        /// What cannot be had, and why.
+        source: trellis_transport::FabricError,
     },
     /// Something small that the system refused.
     #[error("{what}: {source}")]
@@ -93,10 +102,7 @@ pub(crate) fn join(config: Config) -> Result<Joined, JoinError> {
         let mut addresses = config.nodes.clone();
         // Nobody knows yet where those are that may come.
         addresses.resize(config.capacity(), String::new());
-        match config.link {
-            config::LinkKind::Tcp => Box::new(make_tcp(&config, addresses, listener, &secret, &this)?),
-            config::LinkKind::Udp => Box::new(make_udp(&config, datagrams, &secret)?),
-        }
+        make_link(&config, addresses, listener, datagrams, &secret, &this)?
     };
     start(config, region, link, status, &this, &|| true)
 }
@@ -140,9 +146,9 @@ fn join_running(
     }
     addresses[config.node] = own.to_string();
     let this = ThisNode::default();
-    let link = make_tcp(&config, addresses, Some(listener), &secret, &this)?;
+    let link = make_link(&config, addresses, Some(listener), None, &secret, &this)?;
     let still_there = || coordinator.is_open();
-    start(config, region, Box::new(link), status, &this, &still_there)
+    start(config, region, link, status, &this, &still_there)
 }
 
 /// When whoever waits at the start gives up.
@@ -313,15 +319,52 @@ fn refused_region(config: &Config, source: trellis_memory::RegionError) -> JoinE
     JoinError::Region { place: config.place_of(key), source }
 }
 
-fn make_tcp(
+/// The link that the configuration names.
+fn make_link(
+    config: &Config,
+    addresses: Vec<String>,
+    listener: Option<TcpListener>,
+    datagrams: Option<UdpSocket>,
+    secret: &Secret,
+    this: &ThisNode,
+) -> Result<Box<dyn Link>, JoinError> {
+    let refused = |source| JoinError::Link { place: config.place_of("nodes"), source };
+    let over_tcp = |listener| (tcp_options(config, addresses, listener, secret), answers(config, this));
+    Ok(match config.link {
+        config::LinkKind::Udp => Box::new(make_udp(config, datagrams, secret)?),
+        config::LinkKind::Tcp => {
+            let (options, answer) = over_tcp(listener);
+            Box::new(tcp::Tcp::start_and_answer(options, answer).map_err(refused)?)
+        }
+        #[cfg(feature = "fabric")]
+        config::LinkKind::Fabric => {
+            let (tcp, answer) = over_tcp(listener);
+            let provider = config.fabric_provider.clone().unwrap_or_default();
+            let options = trellis_transport::FabricOptions { tcp, provider };
+            Box::new(trellis_transport::Fabric::start_and_answer(options, answer).map_err(|source| match source {
+                trellis_transport::FabricError::Start(source) => refused(source),
+                source => JoinError::Fabric { place: config.place_of("link"), source },
+            })?)
+        }
+        #[cfg(not(feature = "fabric"))]
+        config::LinkKind::Fabric => unreachable!("the configuration refuses it in builds without the feature"),
+        config::LinkKind::Auto | config::LinkKind::Shm => {
+            let manner = if config.link == config::LinkKind::Shm { Manner::Require } else { Manner::Prefer };
+            let (tcp, answer) = over_tcp(listener);
+            let options = ShmOptions { tcp, manner, host: None };
+            Box::new(shm::Shm::start_and_answer(options, answer).map_err(refused)?)
+        }
+    })
+}
+
+fn tcp_options(
     config: &Config,
     addresses: Vec<String>,
     listener: Option<TcpListener>,
     secret: &Secret,
-    this: &ThisNode,
-) -> Result<tcp::Tcp, JoinError> {
+) -> TcpOptions {
     let agreement = config.clone();
-    let options = TcpOptions {
+    TcpOptions {
         node: config.node,
         addresses,
         listener,
@@ -330,14 +373,16 @@ fn make_tcp(
         hello: config.agreement().into_bytes(),
         admit: Box::new(move |_peer, hello| agreement.agree(&String::from_utf8_lossy(hello))),
         refused: Box::new(|sentence| eprintln!("trellis: {sentence}")),
-    };
+    }
+}
+
+/// What those are told who ask to join.
+fn answers(config: &Config, this: &ThisNode) -> tcp::Answer {
     let (told, this) = (config.clone(), Arc::clone(this));
-    let answer = move |meant_for_this: bool, question: &[u8]| {
+    Box::new(move |meant_for_this: bool, question: &[u8]| {
         let node = this.get().and_then(Weak::upgrade);
         answer(&told, node.as_deref(), meant_for_this, &String::from_utf8_lossy(question))
-    };
-    let started = tcp::Tcp::start_and_answer(options, Box::new(answer));
-    started.map_err(|source| JoinError::Link { place: config.place_of("nodes"), source })
+    })
 }
 
 fn make_udp(config: &Config, socket: Option<UdpSocket>, secret: &Secret) -> Result<udp::Udp, JoinError> {
@@ -352,6 +397,7 @@ fn make_udp(config: &Config, socket: Option<UdpSocket>, secret: &Secret) -> Resu
         admit: Box::new(move |_peer, hello| agreement.agree(&String::from_utf8_lossy(hello))),
         refused: Box::new(|sentence| eprintln!("trellis: {sentence}")),
         faults: config.link_faults.clone(),
+        multicast: config.multicast_group,
     };
     udp::Udp::start(options).map_err(|source| JoinError::Link { place: config.place_of("nodes"), source })
 }
@@ -377,6 +423,13 @@ fn start(
         Some(status) => status,
         None => StatusPage::create().map_err(system("a page for the counters cannot be made"))?,
     };
+    // Before anybody polls: what a link tells its peers of this memory, it tells them when they meet.
+    let pages = region.bytes() / config.page_bytes;
+    let memory = SharedMemory { pointer: region.engine(0, pages), bytes: region.bytes(), file: region.file() };
+    link.share(memory).map_err(|sentence| JoinError::System {
+        what: "the link cannot make the region known",
+        source: std::io::Error::other(sentence),
+    })?;
     let node = Node::new(config, region, link, status).map_err(system("descriptors cannot be made"))?;
     let node = Arc::new(node);
     node.status.set_node(node.me.0);

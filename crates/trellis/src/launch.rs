@@ -156,10 +156,24 @@ pub enum Activity {
     Lock(u64),
     /// Waiting for the answer to an operation on a word.
     Atomic(u64),
+    /// Waiting in a barrier for a number of participants.
+    CountingBarrier(u64),
+    /// Waiting for a read-write lock.
+    ReadWriteLock(u64),
+    /// Waiting for a semaphore.
+    Semaphore(u64),
+    /// Waiting for an event flag.
+    Event(u64),
+    /// Waiting for what is done once.
+    Once(u64),
+    /// Waiting for a condition to be signalled.
+    Condition(u64),
     /// Waiting for pages to lock, of which this is the first.
     LockRange(u64),
     /// Taking part in a change of protocols.
     ChangingProtocol,
+    /// Waiting for memory of the shared heap, or for it to be taken back.
+    Heap,
     /// Leaving the cluster.
     Leaving,
     /// No longer a member.
@@ -177,8 +191,15 @@ impl std::fmt::Display for Activity {
             Activity::Barrier(id) => write!(formatter, "waiting in barrier {id}"),
             Activity::Lock(id) => write!(formatter, "waiting for lock {id}"),
             Activity::Atomic(id) => write!(formatter, "waiting for atomic {id}"),
+            Activity::CountingBarrier(id) => write!(formatter, "waiting in counting barrier {id}"),
+            Activity::ReadWriteLock(id) => write!(formatter, "waiting for read-write lock {id}"),
+            Activity::Semaphore(id) => write!(formatter, "waiting for semaphore {id}"),
+            Activity::Event(id) => write!(formatter, "waiting for event {id}"),
+            Activity::Once(id) => write!(formatter, "waiting for once {id}"),
+            Activity::Condition(id) => write!(formatter, "waiting for condition {id}"),
             Activity::LockRange(page) => write!(formatter, "waiting to lock page {page}"),
             Activity::ChangingProtocol => formatter.write_str("changing the protocol of pages"),
+            Activity::Heap => formatter.write_str("waiting for the shared heap"),
             Activity::Leaving => formatter.write_str("leaving the cluster"),
             Activity::Left => formatter.write_str("ending after it left the cluster"),
         }
@@ -203,6 +224,13 @@ impl Activity {
             Activity::Left => (9, 0),
             Activity::LockRange(page) => (10, page),
             Activity::ChangingProtocol => (11, 0),
+            Activity::CountingBarrier(id) => (12, id),
+            Activity::ReadWriteLock(id) => (13, id),
+            Activity::Semaphore(id) => (14, id),
+            Activity::Event(id) => (15, id),
+            Activity::Once(id) => (16, id),
+            Activity::Condition(id) => (17, id),
+            Activity::Heap => (20, 0),
         };
         code << DETAIL_BITS | detail & ((1 << DETAIL_BITS) - 1)
     }
@@ -221,6 +249,13 @@ impl Activity {
             9 => Activity::Left,
             10 => Activity::LockRange(detail),
             11 => Activity::ChangingProtocol,
+            12 => Activity::CountingBarrier(detail),
+            13 => Activity::ReadWriteLock(detail),
+            14 => Activity::Semaphore(detail),
+            15 => Activity::Event(detail),
+            16 => Activity::Once(detail),
+            17 => Activity::Condition(detail),
+            20 => Activity::Heap,
             _ => return None,
         })
     }

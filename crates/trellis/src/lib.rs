@@ -19,17 +19,21 @@
 
 mod cluster;
 pub mod config;
+mod heap;
 mod join;
 pub mod launch;
 mod ranges;
 pub mod record;
 mod runtime;
 pub mod secret;
+pub mod synchronisation;
 
-pub use cluster::{Atomic, Cluster, JoinError, LockGuard, Region, WaitError};
+pub use cluster::{Cluster, JoinError, Region, WaitError};
 pub use config::{Config, ConfigError};
+pub use heap::{Heap, HeapError, HeapStatistics, Home, Padding};
 pub use ranges::{RangeGuard, ToProtocol};
 pub use record::Counters;
+pub use synchronisation::{Atomic, LockGuard};
 /// Which protocols there are, and how they combine.
 pub use trellis_protocol::coherence::Protocol;
 /// The leaves, for tools that look below the runtime (`trellis doctor`, embedders with a link of their own).

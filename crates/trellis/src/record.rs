@@ -111,6 +111,12 @@ counters! {
     packets_in,
     /// Datagrams sent, those that were sent again included; frames, where the kernel cuts them.
     packets_out,
+    /// Time threads spent on publishing what they stored and on dropping what others changed.
+    overhead_ns,
+    /// Diffs sent.
+    diffs_out,
+    /// Diffs put into pages.
+    diffs_in,
 }
 
 impl LiveCounters {

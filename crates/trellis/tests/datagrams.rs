@@ -6,7 +6,7 @@ use std::net::UdpSocket;
 use std::sync::atomic::Ordering;
 
 use support::{REGION_BYTES, run_over, word};
-use trellis::transport::{Faults, Security, Udp, UdpOptions};
+use trellis::transport::{Faults, Multicast, Security, Udp, UdpOptions};
 use trellis::{Cluster, Protocol};
 
 const PAGE_BYTES: usize = 4096;
@@ -28,6 +28,7 @@ fn mesh(nodes: usize, faults: &str) -> Vec<Udp> {
             admit: Box::new(|_, _| Ok(())),
             refused: Box::new(|sentence| eprintln!("{sentence}")),
             faults: faults.clone(),
+            multicast: Multicast::Automatic,
         };
         Udp::start(options).unwrap()
     });

@@ -46,7 +46,7 @@ fn prove(protocol: Protocol) -> bool {
 
 fn start(protocol: Protocol, me: NodeId) -> Running {
     let home = Home::Manager(Manager(NodeId(0)));
-    protocol.start(Geometry { me, nodes: 2, founders: 2, pages: PAGES, shard: 0, shards: 1, home })
+    protocol.start(Geometry { me, nodes: 2, founders: 2, pages: PAGES, shard: 0, shards: 1, home, marks: false })
 }
 
 fn step(node: &mut Running, me: NodeId, input: Input, network: &mut Vec<(NodeId, NodeId, wire::Encoded)>) {

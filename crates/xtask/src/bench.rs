@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::programs::{self, Psort};
 use crate::workspace::Workspace;
-use crate::{demo, setup, step};
+use crate::{demo, fabric, setup, step};
 
 use machine::Machine;
 use targets::{Benchmark, CHECK, Figure, TARGETS};
@@ -37,6 +37,13 @@ pub(crate) fn run(workspace: &Workspace, runs: u32, keep: bool, only: &[String])
     let mut raw = BTreeMap::new();
     let mut outcomes = Vec::new();
     for benchmark in chosen {
+        if benchmark.is_of_fabric() {
+            if !setup::FABRIC.is_here() {
+                eprintln!("SKIPPED {}: libfabric is not installed", benchmark.title());
+                continue;
+            }
+            fabric::build(workspace)?;
+        }
         let found = step::step(&format!("{} ({runs} runs)", benchmark.title()), || {
             (0..runs).map(|_| measure(workspace, benchmark, &psort)).collect::<Result<Vec<Value>>>()
         })?;
@@ -74,7 +81,8 @@ fn measure(workspace: &Workspace, benchmark: &Benchmark, psort: &std::path::Path
     if benchmark.name == "psort" {
         return measure_psort(workspace, psort);
     }
-    let mut command = workspace.command(workspace.trellis());
+    let program = if benchmark.is_of_fabric() { fabric::program(workspace) } else { workspace.trellis() };
+    let mut command = workspace.command(program);
     if benchmark.name != CHECK {
         command.arg("bench");
     }

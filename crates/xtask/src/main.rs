@@ -9,6 +9,7 @@ mod checks;
 mod ci;
 mod demo;
 mod dependencies;
+mod fabric;
 #[path = "../../trellis-c/install.rs"]
 mod install;
 mod pages;

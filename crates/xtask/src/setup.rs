@@ -10,11 +10,26 @@ use anyhow::{Context, Result, bail};
 use crate::step;
 use crate::workspace::Workspace;
 
-/// A program and the package of Debian that brings it.
+/// A program, or a library that pkg-config knows, and the package of Debian that brings it.
 #[derive(Clone, Copy)]
 pub(crate) struct Needed {
     program: &'static str,
     package: &'static str,
+}
+
+/// What stands before a name that pkg-config knows.
+const LIBRARY: &str = "pkg-config:";
+
+impl Needed {
+    /// Whether it is here.
+    pub(crate) fn is_here(&self) -> bool {
+        match self.program.strip_prefix(LIBRARY) {
+            Some(library) => {
+                Command::new("pkg-config").args(["--exists", library]).status().is_ok_and(|status| status.success())
+            }
+            None => Workspace::find_program(self.program).is_some(),
+        }
+    }
 }
 
 /// Everything any task needs.
@@ -23,9 +38,14 @@ pub(crate) const NEEDED: &[Needed] = &[
     Needed { program: "cc", package: "gcc" },
     Needed { program: "cmake", package: "cmake" },
     Needed { program: "make", package: "make" },
+    Needed { program: "m4", package: "m4" },
     Needed { program: "pkg-config", package: "pkg-config" },
     Needed { program: "nm", package: "binutils" },
+    FABRIC,
 ];
+
+/// What the feature `fabric` needs: the checks build it, users need not.
+pub(crate) const FABRIC: Needed = Needed { program: "pkg-config:libfabric >= 1.17", package: "libfabric-dev" };
 
 /// The C++ compiler alone: all that the demonstration needs.
 pub(crate) const COMPILER: Needed = Needed { program: "c++", package: "g++" };
@@ -78,7 +98,7 @@ fn apt_get_install(packages: &[&str]) -> Result<()> {
 }
 
 fn missing(needed: &[Needed]) -> Vec<&'static str> {
-    needed.iter().filter(|one| Workspace::find_program(one.program).is_none()).map(|one| one.package).collect()
+    needed.iter().filter(|one| !one.is_here()).map(|one| one.package).collect()
 }
 
 fn is_root() -> Result<bool> {
@@ -93,7 +113,8 @@ mod tests {
     fn only_what_is_missing_is_asked_for() {
         let shell = Needed { program: "sh", package: "dash" };
         let nothing = Needed { program: "no-such-program-anywhere", package: "nothing" };
-        assert_eq!(missing(&[shell, nothing]), ["nothing"]);
+        let library = Needed { program: "pkg-config:no-such-library-anywhere", package: "no library" };
+        assert_eq!(missing(&[shell, nothing, library]), ["nothing", "no library"]);
         assert!(ensure(&[shell]).is_ok());
     }
 }

@@ -91,6 +91,9 @@ pub(super) struct Synchronise {
     /// Locks or words to choose from.
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u8).range(1..=3))]
     objects: u8,
+    /// How many calls may be abandoned, all together.
+    #[arg(long, default_value_t = 0, value_parser = value_parser!(u8).range(0..=3))]
+    impatience: u8,
     #[command(flatten)]
     bound: Bound,
 }
@@ -122,6 +125,14 @@ enum ProgramName {
     ImpatientLocks,
     Barrier,
     Words,
+    TriedLocks,
+    Reduce,
+    ReadWriteLocks,
+    Semaphores,
+    Events,
+    Onces,
+    Conditions,
+    CountingBarrier,
 }
 
 pub(super) fn run(chosen: &Explore, json: bool) -> Result<bool, String> {
@@ -206,14 +217,28 @@ fn sync_instance(chosen: &Synchronise) -> SyncInstance {
         ProgramName::ImpatientLocks => Program::ImpatientLocks,
         ProgramName::Barrier => Program::Barrier,
         ProgramName::Words => Program::Words,
+        ProgramName::TriedLocks => Program::TriedLocks,
+        ProgramName::Reduce => Program::Reduce,
+        ProgramName::ReadWriteLocks => Program::ReadWriteLocks,
+        ProgramName::Semaphores => Program::Semaphores,
+        ProgramName::Events => Program::Events,
+        ProgramName::Onces => Program::Onces,
+        ProgramName::Conditions => Program::Conditions,
+        ProgramName::CountingBarrier => Program::CountingBarrier,
     };
-    let is_barrier = program == Program::Barrier;
+    let is_barrier = matches!(program, Program::Barrier | Program::Reduce);
+    // What these remember is about one object.
+    let is_single = matches!(
+        program,
+        Program::Events | Program::Onces | Program::Conditions | Program::CountingBarrier
+    );
     SyncInstance {
         program,
         nodes: chosen.nodes,
         threads: if is_barrier { 1 } else { chosen.threads },
         rounds: chosen.rounds,
-        objects: if is_barrier { 1 } else { chosen.objects },
+        objects: if is_barrier || is_single { 1 } else { chosen.objects },
+        impatience: chosen.impatience,
     }
 }
 

@@ -316,6 +316,13 @@ impl<N: Node> Cluster<N> {
             Effect::Locked { range, call } => {
                 self.note(|| format!("node {node} says that call {call} locked {range}, and nobody called"));
             }
+            Effect::KeepTwin(_)
+            | Effect::Apply { .. }
+            | Effect::Inspect(_)
+            | Effect::Notice { .. }
+            | Effect::Published => {
+                self.note(|| format!("node {node} orders what belongs to release consistency: {effect:?}"));
+            }
         }
     }
 

@@ -161,7 +161,7 @@ pub fn page_instances(protocol: Protocol) -> Vec<Instance> {
 
 /// The instance on which mutants of synchronisation are tried.
 pub fn sync_instance(program: Program) -> SyncInstance {
-    SyncInstance { program, nodes: 3, threads: 1, rounds: 2, objects: 1 }
+    SyncInstance { program, nodes: 3, threads: 1, rounds: 2, objects: 1, impatience: 0 }
 }
 
 /// Explores a mutant of `protocol` on one instance after the other until one notices it; the sum of the states

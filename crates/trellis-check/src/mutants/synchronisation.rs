@@ -40,7 +40,7 @@ impl SyncMutant {
     }
 
     fn is_anticipated(&mut self, input: Input) -> bool {
-        let Input::Message(from, Message::BarrierArrive(_, generation)) = input else {
+        let Input::Message(from, Message::BarrierArrive(_, generation, _)) = input else {
             return false;
         };
         let index = self.anticipated.iter().position(|&other| other == generation);
@@ -52,6 +52,10 @@ impl SyncMutant {
 }
 
 impl Synchronises for SyncMutant {
+    fn is_quiet(&self) -> bool {
+        self.inner.is_quiet()
+    }
+
     fn step(&mut self, input: Input, effects: &mut Vec<Effect>) {
         if self.is_anticipated(input) {
             return;
@@ -69,17 +73,17 @@ impl Synchronises for SyncMutant {
             }
             SyncFault::Misroutes => {
                 for effect in &mut effects[start..] {
-                    if let Effect::Send(to, Message::LockForward(_, next)) = effect {
+                    if let Effect::Send(to, Message::LockForward(_, next, _)) = effect {
                         let other = NodeId((next.0 + 1) % (self.last.0 + 1));
                         *next = if other == *to { *next } else { other };
                     }
                 }
             }
             SyncFault::ReleasesEarly if matches!(input, Input::Arrive(..)) && self.me.0 == 0 => {
-                let Input::Arrive(id, waiter) = input else { unreachable!("just matched") };
+                let Input::Arrive(id, own, waiter) = input else { unreachable!("just matched") };
                 let generation = waiter & 0xFF;
                 self.anticipated.push(generation);
-                let arrival = Input::Message(self.last, Message::BarrierArrive(id, generation));
+                let arrival = Input::Message(self.last, Message::BarrierArrive(id, generation, own));
                 self.inner.step(arrival, effects);
             }
             SyncFault::ForgetsChild => {

@@ -173,8 +173,7 @@ impl<N: Node> Pages<N> {
                 pages: model.instance.pages.last().expect("an instance has pages") + 1,
                 shard: 0,
                 shards: 1,
-                home: model.instance.home,
-            });
+                home: model.instance.home, marks: false });
             let number = model.node_number(node);
             model.start.push(number);
         }
@@ -261,6 +260,11 @@ impl<N: Node> Pages<N> {
             }
             Effect::Send { to, message } => Ok(Order::Send(self.envelopes.number(Envelope { from: me, to, message }))),
             Effect::Violation { what, .. } => Err(what),
+            Effect::KeepTwin(_)
+            | Effect::Apply { .. }
+            | Effect::Inspect(_)
+            | Effect::Notice { .. }
+            | Effect::Published => Err("an effect that belongs to release consistency"),
         };
         order.unwrap_or_else(Order::Broken)
     }

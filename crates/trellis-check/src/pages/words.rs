@@ -141,5 +141,7 @@ fn message_text(message: &Message) -> String {
         Message::Invalidated { page } => format!("invalidated {page}"),
         Message::Retry { page } => format!("retry {page}"),
         Message::Again { page } => format!("again {page}"),
+        // Those of `hlrc`, which is explored elsewhere.
+        ref other => format!("{other:?}"),
     }
 }

@@ -69,7 +69,7 @@ impl<S: Start> World<'_, S> {
             Action::Acquire(lock) => self.call(node, index, |call| sync::Input::Acquire(lock, call)),
             Action::Arrive(barrier) => {
                 self.arrivals[usize::from(node)] += 1;
-                self.call(node, index, |call| sync::Input::Arrive(barrier, call))
+                self.call(node, index, |call| sync::Input::Arrive(barrier, sync::Contribution::Nothing, call))
             }
             Action::Operate(word, operation) => {
                 if let Operation::FetchAdd(amount) = operation {

@@ -22,6 +22,8 @@ pub(super) fn input(input: &Input) -> String {
         }
         Input::Unlock { range, call } => format!("unlocks {range}, call {call}"),
         Input::Gone { node, successor } => format!("is told that {node} left; instead {successor}"),
+        // Those of release consistency, which has a simulator of its own.
+        ref other => format!("{other:?}"),
     }
 }
 
@@ -40,6 +42,7 @@ pub(super) fn effect(effect: &Effect) -> String {
         Effect::Alarm { page, purpose, after } => format!("alarm {purpose:?} of {page} after {} us", after / 1000),
         Effect::Locked { range, call } => format!("locked {range}, call {call}"),
         Effect::Violation { from, what } => format!("violation by {from}: {what}"),
+        ref other => format!("{other:?}"),
     }
 }
 
@@ -76,6 +79,7 @@ fn message(message: &Message) -> String {
         Message::Invalidated { page } => format!("invalidated {page}"),
         Message::Retry { page } => format!("retry {page}"),
         Message::Again { page } => format!("again {page}"),
+        ref other => format!("{other:?}"),
     }
 }
 

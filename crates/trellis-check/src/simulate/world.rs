@@ -237,6 +237,11 @@ impl<'a, S: Start> World<'a, S> {
             }
             Effect::Locked { range, call } => self.locked(node, range, call),
             Effect::Violation { from, what } => Err(format!("node {node} reports of {from}: {what}")),
+            Effect::KeepTwin(_)
+            | Effect::Apply { .. }
+            | Effect::Inspect(_)
+            | Effect::Notice { .. }
+            | Effect::Published => Err(format!("node {node} orders what belongs to release consistency: {effect:?}")),
         }
     }
 
@@ -344,6 +349,7 @@ impl<'a, S: Start> World<'a, S> {
             }
             wire::Message::Sync(message) => self.step_sync(to, sync::Input::Message(NodeId(from), message)),
             wire::Message::Membership(message) => self.member_message(to, from, message),
+            wire::Message::Heap(message) => Err(format!("nobody uses the heap here, and {from} sent {message:?}")),
         }
     }
 
@@ -390,8 +396,7 @@ impl<'a, S: Start> World<'a, S> {
             pages: self.scenario.layout.pages(),
             shard: 0,
             shards: 1,
-            home: self.scenario.home,
-        }
+            home: self.scenario.home, marks: false }
     }
 
     /// Nothing will happen by itself any more: is that the end?

@@ -76,6 +76,10 @@ impl<T: Serialize> ClusterPlan<'_, T> {
             self.settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
         settings.push(("catch".to_owned(), self.common.catcher.clone()));
         settings.push(("security".to_owned(), self.common.security.clone()));
+        // A figure says what it is about: unless told, that is tcp, whatever the nodes of one host could do better.
+        if settings.iter().all(|(key, _)| key != "link") {
+            settings.push(("link".to_owned(), "tcp".to_owned()));
+        }
         for (key, value) in &self.common.set {
             settings.retain(|(other, _)| other != key);
             settings.push((key.clone(), value.clone()));

@@ -256,7 +256,7 @@ impl Wiring {
         let (mut sockets, mut addresses) = bind_all(listening, LinkKind::Tcp)?;
         let mut listed = addresses.join(",");
         let read = check_configuration(plan, joining, &listed)?;
-        if read.link != LinkKind::Tcp {
+        if read.link == LinkKind::Udp {
             (sockets, addresses) = bind_all(listening, read.link)?;
             listed = addresses.join(",");
         }
@@ -306,7 +306,7 @@ fn no_port(error: &std::io::Error) -> Failure {
 fn bind_all(nodes: usize, link: LinkKind) -> Result<(Vec<OwnedFd>, Vec<String>), Failure> {
     let bind = || -> std::io::Result<(OwnedFd, String)> {
         Ok(match link {
-            LinkKind::Tcp => {
+            LinkKind::Auto | LinkKind::Tcp | LinkKind::Shm | LinkKind::Fabric => {
                 let listener = TcpListener::bind("127.0.0.1:0")?;
                 let address = listener.local_addr()?;
                 (listener.into(), address.to_string())

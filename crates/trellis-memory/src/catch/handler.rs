@@ -7,10 +7,14 @@
 //! touch the application view: nobody would be left to answer.
 
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::{Abilities, Catch, Refusal, Span, signal};
-use crate::sys::linux::memfd;
-use crate::sys::linux::uffd::{Message, Uffd};
+use super::userfault::Userfault;
+use super::{Abilities, Catch, DESCRIPTORS, Refusal, Span};
+use crate::region::Detection;
+use crate::sys::linux::memfd::Memfd;
+use crate::sys::linux::readiness::Readiness;
+use crate::sys::linux::uffd::Message;
 
 pub(super) const ABILITIES: Abilities = Abilities {
     tells_writes_from_reads: true,
@@ -22,12 +26,24 @@ pub(super) const ABILITIES: Abilities = Abilities {
 };
 
 pub(super) struct Handler {
-    uffd: Uffd,
+    pages: Userfault,
+    /// Readable while faults of either userfaultfd wait; `None` where there is only one.
+    either: Option<Readiness>,
+    /// Whose faults are taken first: the other's next time, so that neither waits for ever.
+    marks_first: AtomicBool,
 }
 
 impl Handler {
-    pub(super) fn prepare(view: Span) -> Result<Handler, String> {
-        Ok(Handler { uffd: signal::open(view, false)? })
+    pub(super) fn prepare(view: Span, page_bytes: usize, file: &Memfd) -> Result<Handler, String> {
+        let pages = Userfault::prepare(view, page_bytes, file, false)?;
+        let either = match pages.marks() {
+            None => None,
+            Some(marks) => {
+                let both = Readiness::of(&[pages.faults().number(), marks.number()]);
+                Some(both.map_err(|error| format!("epoll failed ({error}); look at `ulimit -n`"))?)
+            }
+        };
+        Ok(Handler { pages, either, marks_first: AtomicBool::new(false) })
     }
 }
 
@@ -37,34 +53,56 @@ impl Catch for Handler {
     }
 
     fn install(&self, span: Span, writable: bool) -> Result<(), Refusal> {
-        self.uffd.make_present(span.start, span.bytes, writable).map_err(Refusal::of("UFFDIO_CONTINUE"))
+        self.pages.install(span, writable)
     }
 
     fn upgrade(&self, span: Span) -> Result<(), Refusal> {
-        self.uffd.protect(span.start, span.bytes, true).map_err(Refusal::of("UFFDIO_WRITEPROTECT"))
+        self.pages.upgrade(span)
     }
 
     fn downgrade(&self, span: Span) -> Result<(), Refusal> {
-        self.uffd.protect(span.start, span.bytes, false).map_err(Refusal::of("UFFDIO_WRITEPROTECT"))
+        self.pages.downgrade(span)
     }
 
     fn revoke(&self, span: Span) -> Result<(), Refusal> {
-        memfd::drop_pages(span.start, span.bytes).map_err(Refusal::of("madvise(MADV_DONTNEED)"))
+        self.pages.revoke(span)
     }
 
     fn wake(&self, span: Span) {
-        self.uffd.wake(span.start, span.bytes);
+        self.pages.wake(span);
     }
 
-    fn descriptor(&self) -> Option<RawFd> {
-        Some(self.uffd.number())
+    fn event(&self) -> Option<RawFd> {
+        Some(self.either.as_ref().map_or(self.pages.faults().number(), Readiness::number))
+    }
+
+    fn descriptors(&self) -> [Option<RawFd>; DESCRIPTORS] {
+        let [faults, marks, pagemap] = self.pages.descriptors();
+        [faults, marks, pagemap, self.either.as_ref().map(Readiness::number)]
     }
 
     fn system_calls_wait(&self) -> bool {
-        self.uffd.catches_system_calls()
+        self.pages.faults().catches_system_calls()
     }
 
     fn take(&self, into: &mut [Message]) -> usize {
-        self.uffd.read(into)
+        let faults = self.pages.faults();
+        let Some(marks) = self.pages.marks().filter(|_| self.pages.marks_in_use()) else { return faults.read(into) };
+        let marks_first = self.marks_first.fetch_not(Ordering::Relaxed);
+        let (first, second) = if marks_first { (marks, faults) } else { (faults, marks) };
+        let taken = first.read(into);
+        if taken == into.len() { taken } else { taken + second.read(&mut into[taken..]) }
+    }
+
+    fn marks_work(&self) -> bool {
+        self.pages.marks_work()
+    }
+
+    fn detect(&self, span: Span, detection: Detection) -> Result<(), Refusal> {
+        self.pages.detect(span, detection)
+    }
+
+    fn stored_to(&self, span: Span, found: &mut dyn FnMut(usize, usize)) -> Result<(), Refusal> {
+        self.pages.stored_to(span, found)
     }
 }

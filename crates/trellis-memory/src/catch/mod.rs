@@ -22,13 +22,23 @@
 //! Who calls it keeps the from-state: `upgrade` and `downgrade` are for pages that are *read* or
 //! *write*.
 //!
+//! # Marks
+//!
+//! A catcher may let the kernel note stores instead of making them faults ([`crate::Detection::Marks`]), page by page.
+//! For a page under marks the contract has two differences: a store to a *read* page is no fault, and `stored_to` tells
+//! of the page from then on until `downgrade` or `revoke`; and `install` leaves a page that is there as it is, so that
+//! no mark is lost. `stored_to` may tell of a page that nobody stored to (the kernel reclaimed it), never the other way
+//! round. Stores through the engine view are never told.
+//!
 //! What the catchers cannot do is in [`Abilities`], so that a protocol or a program that needs more
 //! is refused with a sentence instead of failing later. A new catcher is one file here, one line in
 //! [`Catcher::ALL`], its arm in `prepare`, and the suite in `tests/conformance.rs`.
 
 mod handler;
 mod mprotect;
+mod pages;
 mod signal;
+mod userfault;
 
 use std::fmt;
 use std::os::fd::RawFd;
@@ -36,9 +46,12 @@ use std::str::FromStr;
 
 use crate::doctor::Capabilities;
 use crate::error::UnknownWord;
+use crate::region::Detection;
+use crate::sys::linux::memfd::Memfd;
 use crate::sys::linux::uffd::Message;
 
 pub(crate) use mprotect::REQUEST as MPROTECT_REQUEST;
+pub(crate) use userfault::MARKS_REQUEST;
 
 /// The ways to notice an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -142,20 +155,31 @@ pub(crate) trait Catch: Send + Sync {
     fn downgrade(&self, span: Span) -> Result<(), Refusal>;
     fn revoke(&self, span: Span) -> Result<(), Refusal>;
     fn wake(&self, span: Span);
-    /// The descriptor of userfaultfd, where there is one.
-    fn descriptor(&self) -> Option<RawFd>;
+    /// The descriptor that is readable while faults wait, where faults wait.
+    fn event(&self) -> Option<RawFd>;
+    /// Every descriptor, for a forked child to close.
+    fn descriptors(&self) -> [Option<RawFd>; DESCRIPTORS];
     /// Whether a system call waits for a page here, all permissions considered.
     fn system_calls_wait(&self) -> bool;
     /// Takes waiting faults out of the queue; returns how many.
     fn take(&self, into: &mut [Message]) -> usize;
+    /// Whether stores can be noted without a fault.
+    fn marks_work(&self) -> bool;
+    /// From now on stores to these pages are noticed so.
+    fn detect(&self, span: Span, detection: Detection) -> Result<(), Refusal>;
+    /// Calls `found` with runs of pages (first, count) that were stored to; changes nothing.
+    fn stored_to(&self, span: Span, found: &mut dyn FnMut(usize, usize)) -> Result<(), Refusal>;
 }
 
+/// How many descriptors a catcher has at most.
+pub(crate) const DESCRIPTORS: usize = 4;
+
 /// Makes the catcher of a region whose application view is `view`; from here on the view's pages
-/// are *none*.
-pub(crate) fn prepare(catcher: Catcher, view: Span) -> Result<Box<dyn Catch>, String> {
+/// are *none*. `file` holds its bytes and must live longer.
+pub(crate) fn prepare(catcher: Catcher, view: Span, page_bytes: usize, file: &Memfd) -> Result<Box<dyn Catch>, String> {
     Ok(match catcher {
-        Catcher::Signal => Box::new(signal::Signal::prepare(view)?),
-        Catcher::Handler => Box::new(handler::Handler::prepare(view)?),
+        Catcher::Signal => Box::new(signal::Signal::prepare(view, page_bytes, file)?),
+        Catcher::Handler => Box::new(handler::Handler::prepare(view, page_bytes, file)?),
         Catcher::Mprotect => Box::new(mprotect::Mprotect),
     })
 }

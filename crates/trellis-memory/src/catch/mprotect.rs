@@ -7,7 +7,9 @@
 
 use std::os::fd::RawFd;
 
-use super::{Abilities, Catch, Refusal, Span};
+use super::userfault::without_marks;
+use super::{Abilities, Catch, DESCRIPTORS, Refusal, Span};
+use crate::region::Detection;
 use crate::sys::linux::memfd::protect_pages;
 use crate::sys::linux::uffd::Message;
 
@@ -54,8 +56,12 @@ impl Catch for Mprotect {
 
     fn wake(&self, _: Span) {}
 
-    fn descriptor(&self) -> Option<RawFd> {
+    fn event(&self) -> Option<RawFd> {
         None
+    }
+
+    fn descriptors(&self) -> [Option<RawFd>; DESCRIPTORS] {
+        [None; DESCRIPTORS]
     }
 
     fn system_calls_wait(&self) -> bool {
@@ -64,5 +70,20 @@ impl Catch for Mprotect {
 
     fn take(&self, _: &mut [Message]) -> usize {
         0
+    }
+
+    fn marks_work(&self) -> bool {
+        false
+    }
+
+    fn detect(&self, _: Span, detection: Detection) -> Result<(), Refusal> {
+        match detection {
+            Detection::Faults => Ok(()),
+            Detection::Marks => Err(without_marks()),
+        }
+    }
+
+    fn stored_to(&self, _: Span, _: &mut dyn FnMut(usize, usize)) -> Result<(), Refusal> {
+        Err(without_marks())
     }
 }

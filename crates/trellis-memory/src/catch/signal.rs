@@ -6,9 +6,11 @@
 
 use std::os::fd::RawFd;
 
-use super::{Abilities, Catch, Refusal, Span};
-use crate::sys::linux::memfd;
-use crate::sys::linux::uffd::{self, Message, Uffd};
+use super::userfault::Userfault;
+use super::{Abilities, Catch, DESCRIPTORS, Refusal, Span};
+use crate::region::Detection;
+use crate::sys::linux::memfd::Memfd;
+use crate::sys::linux::uffd::Message;
 
 pub(super) const ABILITIES: Abilities = Abilities {
     tells_writes_from_reads: true,
@@ -20,22 +22,13 @@ pub(super) const ABILITIES: Abilities = Abilities {
 };
 
 pub(super) struct Signal {
-    uffd: Uffd,
+    pages: Userfault,
 }
 
 impl Signal {
-    pub(super) fn prepare(view: Span) -> Result<Signal, String> {
-        Ok(Signal { uffd: open(view, true)? })
+    pub(super) fn prepare(view: Span, page_bytes: usize, file: &Memfd) -> Result<Signal, String> {
+        Ok(Signal { pages: Userfault::prepare(view, page_bytes, file, true)? })
     }
-}
-
-/// Opens a userfaultfd, tries it out on a page of its own, and registers the view.
-pub(super) fn open(view: Span, signal: bool) -> Result<Uffd, String> {
-    let uffd = Uffd::open(signal)?;
-    uffd::try_out(&uffd)?;
-    uffd.register(view.start, view.bytes)
-        .map_err(|error| format!("UFFDIO_REGISTER of the region failed ({error}); run `trellis doctor`"))?;
-    Ok(uffd)
 }
 
 impl Catch for Signal {
@@ -44,25 +37,30 @@ impl Catch for Signal {
     }
 
     fn install(&self, span: Span, writable: bool) -> Result<(), Refusal> {
-        self.uffd.make_present(span.start, span.bytes, writable).map_err(Refusal::of("UFFDIO_CONTINUE"))
+        self.pages.install(span, writable)
     }
 
     fn upgrade(&self, span: Span) -> Result<(), Refusal> {
-        self.uffd.protect(span.start, span.bytes, true).map_err(Refusal::of("UFFDIO_WRITEPROTECT"))
+        self.pages.upgrade(span)
     }
 
     fn downgrade(&self, span: Span) -> Result<(), Refusal> {
-        self.uffd.protect(span.start, span.bytes, false).map_err(Refusal::of("UFFDIO_WRITEPROTECT"))
+        self.pages.downgrade(span)
     }
 
     fn revoke(&self, span: Span) -> Result<(), Refusal> {
-        memfd::drop_pages(span.start, span.bytes).map_err(Refusal::of("madvise(MADV_DONTNEED)"))
+        self.pages.revoke(span)
     }
 
     fn wake(&self, _: Span) {}
 
-    fn descriptor(&self) -> Option<RawFd> {
-        Some(self.uffd.number())
+    fn event(&self) -> Option<RawFd> {
+        None
+    }
+
+    fn descriptors(&self) -> [Option<RawFd>; DESCRIPTORS] {
+        let [faults, marks, pagemap] = self.pages.descriptors();
+        [faults, marks, pagemap, None]
     }
 
     fn system_calls_wait(&self) -> bool {
@@ -71,5 +69,17 @@ impl Catch for Signal {
 
     fn take(&self, _: &mut [Message]) -> usize {
         0
+    }
+
+    fn marks_work(&self) -> bool {
+        self.pages.marks_work()
+    }
+
+    fn detect(&self, span: Span, detection: Detection) -> Result<(), Refusal> {
+        self.pages.detect(span, detection)
+    }
+
+    fn stored_to(&self, span: Span, found: &mut dyn FnMut(usize, usize)) -> Result<(), Refusal> {
+        self.pages.stored_to(span, found)
     }
 }

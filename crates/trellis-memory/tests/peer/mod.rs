@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
-use trellis_memory::{Access, Catcher, FAULT_BATCH, Fault, FaultServer, Region, RegionOptions, Reserve, choose, probe};
+use trellis_memory::{
+    Access, Catcher, Detection, FAULT_BATCH, Fault, FaultServer, Region, RegionOptions, Reserve, choose, probe,
+};
 
 /// A process has 16 places for regions, and some tests count them: one test at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -175,6 +177,17 @@ impl World {
             changed += 1;
         }
         changed
+    }
+
+    /// Changes how stores are noticed while no fault is answered. A marked store to a readable page is a *write* page
+    /// for the peer afterwards, because it was allowed.
+    pub(crate) fn switched(&self, page: usize, count: usize, detection: Detection) {
+        let mut held = self.peer.held();
+        self.region.detect(page, count, detection).expect("detected");
+        if detection == Detection::Faults {
+            let note = &mut |first: usize, count: usize| held.access[first..first + count].fill(Access::Write);
+            self.region.stored_to(page, count, note).expect("scanned");
+        }
     }
 
     /// Downgrades a page, runs `look` on its engine view, and lets faults be answered again.

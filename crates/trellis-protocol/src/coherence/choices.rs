@@ -7,6 +7,7 @@
 
 use super::delay::Delay;
 use super::dynamic::{Dynamic, Variation};
+use super::hlrc::{Hlrc, Propagation};
 use super::ivy::Ivy;
 use super::lock::Lock;
 use super::migrate::Migrate;
@@ -85,6 +86,12 @@ bases! { $
     DynamicRedirect(Dynamic) = "dynamic(redirect)" => |geometry| Dynamic::new(geometry, Variation::Redirect),
     /// One copy of each page, which goes to whoever touches it.
     Migrate(Migrate) = "migrate" => Migrate::new,
+    /// Lazy release consistency; copies are dropped (Zhou, Iftode and Li 1996).
+    HlrcInvalidate(Hlrc) = "hlrc(invalidate)" => |geometry| Hlrc::new(geometry, Propagation::Invalidate),
+    /// Lazy release consistency; copies get what changed (Osendorfer et al. 2006, §5).
+    HlrcUpdate(Hlrc) = "hlrc(update)" => |geometry| Hlrc::new(geometry, Propagation::Update),
+    /// Lazy release consistency; one or the other for each page.
+    HlrcAdaptive(Hlrc) = "hlrc(adaptive)" => |geometry| Hlrc::new(geometry, Propagation::Adaptive),
 }
 
 /// Something round a protocol.
@@ -134,12 +141,12 @@ impl Protocol {
     /// No manager, requests are passed on.
     pub const DYNAMIC: Protocol = Protocol { base: Base::DynamicForward, layers: [None; LAYERS_MAX] };
 
-    /// Every base, and every combination of layers that the tests run: each layer round two bases, and both
-    /// layers in both orders.
+    /// Every protocol with sequential consistency that stands for itself, and every combination of layers that the tests
+    /// run: each layer round two bases, and both layers in both orders.
     pub fn all() -> Vec<Protocol> {
         let (lock, spin) = (Layer::Lock(Waiting::Sleep), Layer::Lock(Waiting::Spin(100)));
         let delay = Layer::Delay(Threshold::Adaptive);
-        let bases = Base::ALL.iter().map(|&base| Protocol { base, layers: [None; LAYERS_MAX] });
+        let bases = Protocol::bases().filter(|protocol| !protocol.is_release_consistent());
         let (ivy, dynamic) = (Protocol::IVY, Protocol::DYNAMIC);
         let layered = [
             ivy.within(lock),
@@ -153,13 +160,28 @@ impl Protocol {
         bases.chain(layered.into_iter().flatten()).collect()
     }
 
-    /// This protocol within `layer`; `None` if it has a layer of that kind.
+    /// Every protocol with release consistency.
+    pub fn all_release_consistent() -> Vec<Protocol> {
+        Protocol::bases().filter(|protocol| protocol.is_release_consistent()).collect()
+    }
+
+    fn bases() -> impl Iterator<Item = Protocol> {
+        Base::ALL.iter().map(|&base| Protocol { base, layers: [None; LAYERS_MAX] })
+    }
+
+    /// Whether a load need only see the stores that were released to it ([`super::hlrc`]).
+    pub fn is_release_consistent(self) -> bool {
+        matches!(self.base, Base::HlrcInvalidate | Base::HlrcUpdate | Base::HlrcAdaptive)
+    }
+
+    /// This protocol within `layer`; `None` if it has a layer of that kind, or can have none.
     pub fn within(self, layer: Layer) -> Option<Protocol> {
         let same = |other: &Layer| core::mem::discriminant(other) == core::mem::discriminant(&layer);
         let free = self.layers.iter().position(Option::is_none)?;
         let mut layers = self.layers;
         layers[free] = Some(layer);
-        (!self.layers.iter().flatten().any(same)).then_some(Protocol { base: self.base, layers })
+        let fits = !self.is_release_consistent() && !self.layers.iter().flatten().any(same);
+        fits.then_some(Protocol { base: self.base, layers })
     }
 
     /// The base.
@@ -211,7 +233,7 @@ impl fmt::Display for NoProtocol {
         let bases: Vec<&str> = Base::ALL.iter().map(|base| base.name()).collect();
         write!(
             f,
-            "`{}` is no protocol; there is {}, and round any of them lock(…), lock(…, spin 100us), delay(…), \
+            "`{}` is no protocol; there is {}, and round any but the last three lock(…), lock(…, spin 100us), delay(…), \
              delay(…, 500us), each once",
             self.0,
             bases.join(", ")
@@ -230,9 +252,14 @@ impl FromStr for Protocol {
 }
 
 fn parse(text: &str) -> Option<Protocol> {
-    // `dynamic` alone is the variation that sends fewer messages.
+    // `dynamic` alone is the variation that sends fewer messages, `hlrc` alone the one that finds out what is better.
     let base = |word: &str| Base::ALL.iter().copied().find(|base| base.name() == word);
-    if let Some(base) = if text == "dynamic" { Some(Base::DynamicForward) } else { base(text) } {
+    let short = match text {
+        "dynamic" => Some(Base::DynamicForward),
+        "hlrc" => Some(Base::HlrcAdaptive),
+        _ => base(text),
+    };
+    if let Some(base) = short {
         return Some(Protocol { base, layers: [None; LAYERS_MAX] });
     }
     let (kind, rest) = text.split_once('(')?;
@@ -253,6 +280,16 @@ fn parse(text: &str) -> Option<Protocol> {
     parse(inner)?.within(layer)
 }
 
+impl Running {
+    /// The protocol, where it is one with release consistency.
+    pub fn as_hlrc(&self) -> Option<&Hlrc> {
+        match self {
+            Running::HlrcInvalidate(hlrc) | Running::HlrcUpdate(hlrc) | Running::HlrcAdaptive(hlrc) => Some(hlrc),
+            _ => None,
+        }
+    }
+}
+
 impl Coherence for Running {
     fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
         of_running!(self, protocol => protocol.step(now, input, effects))
@@ -260,6 +297,10 @@ impl Coherence for Running {
 
     fn access(&self, page: PageIndex) -> Access {
         of_running!(self, protocol => protocol.access(page))
+    }
+
+    fn may_hand_over(&self, page: PageIndex) -> bool {
+        of_running!(self, protocol => protocol.may_hand_over(page))
     }
 
     fn is_pending(&self, page: PageIndex) -> bool {

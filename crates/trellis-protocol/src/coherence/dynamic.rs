@@ -139,6 +139,7 @@ impl Coherence for Dynamic {
             Input::Gone { node, successor } => self.gone(node, successor, effects),
             // For layers; here there is none.
             Input::Alarm { .. } | Input::Lock { .. } | Input::Unlock { .. } => {}
+            release_consistency_only!() => {}
         }
     }
 
@@ -733,9 +734,7 @@ impl Dynamic {
             Message::Redirect { page, owner } => self.redirected(from, page, owner, effects),
             Message::Invalidate { page, owner } => self.invalidate(from, page, owner, effects),
             Message::Invalidated { page } => self.invalidated(from, page, effects),
-            Message::Forward { .. } | Message::Confirm { .. } | Message::Retry { .. } | Message::Again { .. } => {
-                violation(from, "a message of another protocol", effects);
-            }
+            _ => violation(from, "a message of another protocol", effects),
         }
     }
 

@@ -130,6 +130,7 @@ impl Coherence for Ivy {
             Input::Gone { node, successor } => self.gone(node, successor, effects),
             // For layers; here there is none.
             Input::Alarm { .. } | Input::Lock { .. } | Input::Unlock { .. } => {}
+            release_consistency_only!() => {}
         }
     }
 
@@ -684,9 +685,7 @@ impl Ivy {
             Message::Confirm { demand, range } => self.confirmed(from, demand, range, effects),
             Message::Invalidate { page, owner } => self.invalidate(from, page, owner, effects),
             Message::Invalidated { page } => self.invalidated(from, page, effects),
-            Message::Redirect { .. } | Message::Retry { .. } | Message::Again { .. } => {
-                violation(from, "a message of another protocol", effects);
-            }
+            _ => violation(from, "a message of another protocol", effects),
         }
     }
 

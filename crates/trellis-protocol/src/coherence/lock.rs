@@ -133,6 +133,7 @@ impl<P: Coherence> Coherence for Lock<P> {
                 self.retries.retain(|&(_, holder)| holder != node);
                 self.inner.step(now, input, effects);
             }
+            release_consistency_only!() => {}
         }
         if !self.calls.is_empty() {
             self.advance(now, effects);

@@ -48,6 +48,7 @@ impl Coherence for Migrate {
             Input::Message { from, message } => self.message(from, message, effects),
             Input::Resumed { page } => self.resumed(page, effects),
             Input::Gone { .. } | Input::Alarm { .. } | Input::Lock { .. } | Input::Unlock { .. } => {}
+            release_consistency_only!() => {}
         }
     }
 

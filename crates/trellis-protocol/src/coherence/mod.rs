@@ -38,9 +38,21 @@
 //! then the conformance tests, the explorer, the simulator, the litmus tests and the mutants of
 //! `trellis-check` run against it. `docs/guides/add-a-protocol.md` builds one.
 
+/// The inputs that only protocols with release consistency are given.
+macro_rules! release_consistency_only {
+    () => {
+        Input::Stored { .. }
+            | Input::Publish { .. }
+            | Input::Notice { .. }
+            | Input::Changed { .. }
+            | Input::Place { .. }
+    };
+}
+
 pub mod choices;
 pub mod delay;
 mod dynamic;
+pub mod hlrc;
 mod ivy;
 pub mod lock;
 mod migrate;
@@ -48,13 +60,14 @@ mod ranges;
 
 pub use choices::{Protocol, Running};
 pub use dynamic::{Dynamic, HOPS_PER_NODE_MAX, Variation};
+pub use hlrc::{Hlrc, Propagation};
 pub use ivy::Ivy;
 pub use migrate::Migrate;
 pub use ranges::{PROTOCOLS_MAX, Ranges, TooMany};
 
 use crate::Nanoseconds;
 use crate::homes::{Home, HomeOf};
-use crate::page::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange};
+use crate::page::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange, PageSet};
 use alloc::vec::Vec;
 
 /// What every node of a cluster agrees on.
@@ -74,6 +87,8 @@ pub struct Geometry {
     pub shards: u32,
     /// Who manages which page.
     pub home: Home,
+    /// This node's kernel marks pages that are stored to, so that stores need no fault to be noticed ([`hlrc`]).
+    pub marks: bool,
 }
 
 impl Geometry {
@@ -160,6 +175,39 @@ pub enum Input {
         /// The number of that call.
         call: u32,
     },
+    /// Pages of `range` were stored to since they were opened or downgraded: the kernel's marks say so ([`hlrc`]).
+    Stored {
+        /// The pages.
+        range: PageRange,
+    },
+    /// Make every store of this node known to the homes of its pages; answered by [`Effect::Published`] ([`hlrc`]).
+    Publish {
+        /// Most pages that may be sent and not acknowledged.
+        unacknowledged_max: u32,
+        /// Most pages in one message.
+        together_max: u32,
+    },
+    /// Somebody whose releases this node has seen knows that these pages changed at the time `stamp` of their home
+    /// ([`hlrc`]).
+    Notice {
+        /// The pages.
+        range: PageRange,
+        /// The time.
+        stamp: u64,
+    },
+    /// The answer to [`Effect::Inspect`], if the page differs from its twin.
+    Changed {
+        /// The page.
+        page: PageIndex,
+    },
+    /// The program wants `node` to be the home of the pages of `range` that nobody has touched; answered by
+    /// [`Effect::Wake`] ([`hlrc`]).
+    Place {
+        /// The pages.
+        range: PageRange,
+        /// Their home.
+        node: NodeId,
+    },
     /// `node` has left for good. It owns nothing, waits for nothing, and whatever was sent to it or
     /// by it has arrived. What it knew, `successor` knows.
     Gone {
@@ -228,6 +276,27 @@ pub enum Effect {
         /// The number of the call.
         call: u32,
     },
+    /// Keep the bytes of these pages as their twins ([`hlrc`]).
+    KeepTwin(PageRange),
+    /// Put the diffs of these pages, which came with the message that is being answered, into the engine view.
+    Apply {
+        /// The pages.
+        pages: PageSet,
+        /// Those of them whose twins get them too.
+        twins: Option<PageSet>,
+    },
+    /// If this page, which was just revoked, differs from its twin, say [`Input::Changed`].
+    Inspect(PageIndex),
+    /// Whoever acquires what this node releases from now on must know that these pages changed at that time of their
+    /// home.
+    Notice {
+        /// The pages.
+        range: PageRange,
+        /// The time.
+        stamp: u64,
+    },
+    /// Every store that was made before [`Input::Publish`] is at its home.
+    Published,
     /// `from` sent what no correct peer can send.
     Violation {
         /// The peer.
@@ -321,6 +390,78 @@ pub enum Message {
         /// The page.
         page: PageIndex,
     },
+    /// To the requester: copies of these pages, or the news that it is their home ([`hlrc`]).
+    Copy {
+        /// The page that was asked for.
+        demand: PageIndex,
+        /// The pages; holds `demand`.
+        range: PageRange,
+        /// Where their bytes are.
+        content: Content,
+        /// The time of their home.
+        stamp: u64,
+        /// The receiver is their home.
+        home: bool,
+    },
+    /// To the home: what `writer` stored to these pages; the diffs follow ([`hlrc`]).
+    Diff {
+        /// The pages.
+        pages: PageSet,
+        /// Who stored.
+        writer: NodeId,
+        /// The writer's number for this message.
+        number: u32,
+        /// How many nodes passed it on.
+        hops: u16,
+    },
+    /// To the writer: its diff is in the master copies of these pages ([`hlrc`]).
+    Diffed {
+        /// The pages; all those of the diff, or some.
+        pages: PageSet,
+        /// The number of the diff.
+        number: u32,
+        /// The time of the home since then.
+        stamp: u64,
+        /// Of which of them (by [`PageSet::bit`]) others may have copies.
+        told: u64,
+        /// Of which of them the writer's copy is as new as the master.
+        current: u64,
+        /// Of which of them the writer is the home from now on.
+        moved: u64,
+    },
+    /// From the home to a holder of copies: what `origin` stored to these pages; the diffs follow ([`hlrc`]).
+    Update {
+        /// The pages.
+        pages: PageSet,
+        /// Who stored.
+        origin: NodeId,
+        /// The home's number for this message.
+        number: u32,
+        /// The time of the home since then.
+        stamp: u64,
+    },
+    /// To the home: the update was taken ([`hlrc`]).
+    Updated {
+        /// The pages of the update.
+        pages: PageSet,
+        /// Its number.
+        number: u32,
+        /// Of which of them (by [`PageSet::bit`]) this node has a copy, which is as new as the update.
+        kept: u64,
+    },
+    /// To the directory of pages: whoever they belong to, `home` shall be the home of those that nobody has touched
+    /// ([`hlrc`]).
+    Place {
+        /// The pages.
+        range: PageRange,
+        /// Their home.
+        home: NodeId,
+    },
+    /// The answer to that.
+    Placed {
+        /// The pages.
+        range: PageRange,
+    },
 }
 
 /// What a message asks its receiver to give up or to share.
@@ -349,7 +490,8 @@ impl Message {
     /// The pages whose bytes travel with this message.
     pub fn bytes(&self) -> Option<PageRange> {
         match *self {
-            Message::Grant { range, content: Content::Bytes, .. } => Some(range),
+            Message::Grant { range, content: Content::Bytes, .. }
+            | Message::Copy { range, content: Content::Bytes, .. } => Some(range),
             _ => None,
         }
     }
@@ -360,12 +502,26 @@ impl Message {
             Message::Request { demand, .. }
             | Message::Forward { demand, .. }
             | Message::Grant { demand, .. }
+            | Message::Copy { demand, .. }
             | Message::Confirm { demand, .. } => demand,
             Message::Invalidate { page, .. }
             | Message::Invalidated { page }
             | Message::Redirect { page, .. }
             | Message::Retry { page }
             | Message::Again { page } => page,
+            Message::Diff { pages, .. }
+            | Message::Diffed { pages, .. }
+            | Message::Update { pages, .. }
+            | Message::Updated { pages, .. } => pages.first(),
+            Message::Place { range, .. } | Message::Placed { range } => range.first(),
+        }
+    }
+
+    /// The pages whose diffs travel with this message.
+    pub fn diffs(&self) -> Option<PageSet> {
+        match *self {
+            Message::Diff { pages, .. } | Message::Update { pages, .. } => Some(pages),
+            _ => None,
         }
     }
 
@@ -416,6 +572,12 @@ pub trait Coherence {
 
     /// At the home of `page`: whether it is as at the start, untouched by anybody.
     fn is_untouched(&self, page: PageIndex) -> bool;
+
+    /// At the home of `page`: whether another protocol could take the page over now, because it is untouched, or its
+    /// bytes are here and nobody else can change them.
+    fn may_hand_over(&self, page: PageIndex) -> bool {
+        self.is_untouched(page) || self.access(page) == Access::Write && !self.is_pending(page)
+    }
 
     /// Forgets everything about `page`: it is as at the start. Only while the page is untouched, or
     /// while the view of its home allows stores and nothing about the page is under way.

@@ -7,7 +7,7 @@
 
 use super::{Coherence, Effect, Geometry, Input, Message, Protocol, Running};
 use crate::Nanoseconds;
-use crate::page::{Access, PageIndex, PageRange};
+use crate::page::{Access, NodeId, PageIndex, PageRange};
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -83,8 +83,7 @@ impl Ranges {
 
     /// At the home of `page`: whether its protocol may be changed, because it is untouched or held here alone.
     pub fn may_change(&self, page: PageIndex) -> bool {
-        let protocol = &self.protocols[self.place(page)].1;
-        protocol.is_untouched(page) || protocol.access(page) == Access::Write && !protocol.is_pending(page)
+        self.of(page).may_hand_over(page)
     }
 
     fn of(&self, page: PageIndex) -> &Running {
@@ -97,6 +96,37 @@ impl Ranges {
 
     fn slot(&self, page: PageIndex) -> usize {
         self.geometry.slot(page)
+    }
+
+    /// Gives each part of `range` to the protocol that looks after it.
+    fn split(&mut self, now: Nanoseconds, range: PageRange, input: Input, effects: &mut Vec<Effect>) {
+        let mut next = range.first().0;
+        while next < range.end() {
+            let run = self.alike(PageIndex(next), PageRange::around(PageIndex(next), next, range.end()));
+            next = run.end();
+            let part = match input {
+                Input::Notice { stamp, .. } => Input::Notice { range: run, stamp },
+                Input::Place { node, .. } => Input::Place { range: run, node },
+                _ => Input::Stored { range: run },
+            };
+            let place = self.place(run.first());
+            self.protocols[place].1.step(now, part, effects);
+        }
+    }
+
+    /// How many protocols answer [`Input::Publish`].
+    pub fn publishers(&self) -> u32 {
+        self.protocols.iter().filter(|(protocol, _)| protocol.is_release_consistent()).count() as u32
+    }
+
+    /// The nodes whose acknowledgements a publication waits for.
+    pub fn awaited_from(&self) -> Vec<NodeId> {
+        self.protocols.iter().filter_map(|(_, running)| running.as_hlrc()).flat_map(|hlrc| hlrc.awaited_from()).collect()
+    }
+
+    /// Whether stores to `page` are noticed by marks now ([`super::hlrc`]).
+    pub fn is_watched(&self, page: PageIndex) -> bool {
+        self.of(page).as_hlrc().is_some_and(|hlrc| hlrc.is_watched(page))
     }
 
     /// Splits a wish at the borders.
@@ -129,7 +159,11 @@ impl Coherence for Ranges {
             }
             Input::Resumed { page } | Input::Alarm { page, .. } => (page, input),
             Input::Lock { range, .. } | Input::Unlock { range, .. } => (range.first(), input),
-            Input::Gone { .. } => {
+            Input::Stored { range } | Input::Notice { range, .. } | Input::Place { range, .. } => {
+                return self.split(now, range, input, effects);
+            }
+            Input::Changed { page } => (page, input),
+            Input::Gone { .. } | Input::Publish { .. } => {
                 return self.protocols.iter_mut().for_each(|(_, protocol)| protocol.step(now, input, effects));
             }
         };
@@ -139,6 +173,10 @@ impl Coherence for Ranges {
 
     fn access(&self, page: PageIndex) -> Access {
         self.of(page).access(page)
+    }
+
+    fn may_hand_over(&self, page: PageIndex) -> bool {
+        self.of(page).may_hand_over(page)
     }
 
     fn is_pending(&self, page: PageIndex) -> bool {
@@ -172,11 +210,10 @@ impl Coherence for Ranges {
 mod tests {
     use super::*;
     use crate::homes::{Home, Manager};
-    use crate::page::NodeId;
 
     fn ranges(me: u16) -> Ranges {
         let home = Home::Manager(Manager(NodeId(0)));
-        let geometry = Geometry { me: NodeId(me), nodes: 2, founders: 2, pages: 16, shard: 0, shards: 1, home };
+        let geometry = Geometry { me: NodeId(me), nodes: 2, founders: 2, pages: 16, shard: 0, shards: 1, home, marks: false };
         Ranges::new(Protocol::IVY, geometry)
     }
 

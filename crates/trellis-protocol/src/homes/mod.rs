@@ -8,11 +8,15 @@
 //! To add a choice: one file here, one line in [`Home`], one line in `Home::ALL`; the conformance
 //! test below runs against all.
 
+mod first_touch;
 mod interleaved;
 mod manager;
+mod migrating;
 
+pub use first_touch::FirstTouch;
 pub use interleaved::Interleaved;
 pub use manager::Manager;
+pub use migrating::Migrating;
 
 use crate::page::{NodeId, PageIndex};
 
@@ -20,6 +24,23 @@ use crate::page::{NodeId, PageIndex};
 pub trait HomeOf {
     /// The node that manages `page` in a cluster of `nodes`.
     fn manager_of(&self, page: PageIndex, nodes: u16) -> NodeId;
+
+    /// What managing a page means to a protocol whose homes can be anywhere.
+    fn placement(&self) -> Placement {
+        Placement::Fixed
+    }
+}
+
+/// Where the homes of pages are, for a protocol that lets them be anywhere ([`crate::coherence::hlrc`]); for others the
+/// manager is the home.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Placement {
+    /// At the manager.
+    Fixed,
+    /// At the first node that touches the page; the manager knows which.
+    FirstTouch,
+    /// There at first; then at whoever writes it most.
+    Migrating,
 }
 
 /// The choices.
@@ -29,12 +50,21 @@ pub enum Home {
     Manager(Manager),
     /// Chunks are dealt out in turn (Li and Hudak's fixed distributed manager).
     Interleaved(Interleaved),
+    /// The first to touch a page is its home.
+    FirstTouch(FirstTouch),
+    /// A home follows who writes most.
+    Migrating(Migrating),
 }
 
 impl Home {
     /// Every choice, with `manager` as the central manager.
-    pub fn all(manager: NodeId) -> [Home; 2] {
-        [Home::Manager(Manager(manager)), Home::Interleaved(Interleaved)]
+    pub fn all(manager: NodeId) -> [Home; 4] {
+        [
+            Home::Manager(Manager(manager)),
+            Home::Interleaved(Interleaved),
+            Home::FirstTouch(FirstTouch),
+            Home::Migrating(Migrating),
+        ]
     }
 
     /// The word used in configuration, command line and reports.
@@ -42,6 +72,8 @@ impl Home {
         match self {
             Home::Manager(_) => "manager",
             Home::Interleaved(_) => "interleaved",
+            Home::FirstTouch(_) => "first-touch",
+            Home::Migrating(_) => "migrating",
         }
     }
 }
@@ -51,6 +83,17 @@ impl HomeOf for Home {
         match self {
             Home::Manager(home) => home.manager_of(page, nodes),
             Home::Interleaved(home) => home.manager_of(page, nodes),
+            Home::FirstTouch(home) => home.manager_of(page, nodes),
+            Home::Migrating(home) => home.manager_of(page, nodes),
+        }
+    }
+
+    fn placement(&self) -> Placement {
+        match self {
+            Home::Manager(home) => home.placement(),
+            Home::Interleaved(home) => home.placement(),
+            Home::FirstTouch(home) => home.placement(),
+            Home::Migrating(home) => home.placement(),
         }
     }
 }

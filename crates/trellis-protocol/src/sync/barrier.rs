@@ -1,15 +1,19 @@
-//! Barriers: a tree of fan-out four, arrivals up, the release down.
+//! Barriers: a tree of fan-out four, arrivals up, the release down, and with them a value from every node.
 //!
 //! Node 0 is the root and node `n`'s parent is `(n - 1) / 4`: a node says `arrive` to its parent
 //! when its own program and everybody below has arrived. With two nodes that is one message each
 //! way. Nodes that joined later are not in it. A generation number makes a late message of one use harmless in the next.
+//!
+//! Who has come has come: a call whose deadline passed leaves its node in the barrier, and the node's next call for the
+//! same barrier waits on, or returns at once if the barrier has opened meanwhile.
 
-use super::{Effect, Message, OBJECTS_MAX, Place, Waiter};
+use super::{ABANDONED, Contribution, Effect, Message, OBJECTS_MAX, Place, Waiter};
 use crate::page::NodeId;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 const FAN_OUT: u16 = 4;
+const MIXED: &str = "the nodes came to this barrier with different wishes; give the same reduction, or none, in every node";
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Barriers {
@@ -20,9 +24,14 @@ pub(super) struct Barriers {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Barrier {
     generation: u32,
+    /// This node's program has come, with this.
+    own: Option<Contribution>,
+    /// Who waits for it; nobody if the call was abandoned.
     waiter: Option<Waiter>,
-    children: [bool; FAN_OUT as usize],
+    children: [Option<Contribution>; FAN_OUT as usize],
     reported: bool,
+    /// It opened for a call that had been abandoned, with this.
+    opened: Option<Contribution>,
 }
 
 impl Barriers {
@@ -30,40 +39,66 @@ impl Barriers {
         Barriers { place, barriers: BTreeMap::new() }
     }
 
-    pub(super) fn arrive(&mut self, id: u64, waiter: Waiter, effects: &mut Vec<Effect>) {
+    pub(super) fn arrive(&mut self, id: u64, own: Contribution, waiter: Waiter, effects: &mut Vec<Effect>) {
         if !self.place.is_founder() {
-            let what = "a node that joined later is in no barrier: they are for the nodes that started the cluster; use \
-                        locks and atomic words";
+            let what = "a node that joined later is in no barrier of all nodes: they are for the nodes that started the \
+                        cluster; use a counting barrier, locks and atomic words";
             return effects.push(Effect::Refused(waiter, what));
         }
         let Some(barrier) = self.barrier(id) else {
             return effects.push(Effect::Refused(waiter, "too many barriers at this node"));
         };
+        if let Some(result) = barrier.opened.take() {
+            return effects.push(outcome(waiter, result));
+        }
         if barrier.waiter.is_some() {
             let what = "a second thread of this node entered the barrier; one per node may";
             return effects.push(Effect::Refused(waiter, what));
         }
         barrier.waiter = Some(waiter);
-        self.report(id, effects);
+        if barrier.own.is_none() {
+            barrier.own = Some(own);
+            self.report(id, effects);
+        }
     }
 
-    pub(super) fn child_arrived(&mut self, from: NodeId, id: u64, generation: u32, effects: &mut Vec<Effect>) {
+    pub(super) fn abandon(&mut self, id: u64, waiter: Waiter, effects: &mut Vec<Effect>) {
+        let Some(barrier) = self.barriers.get_mut(&id).filter(|barrier| barrier.waiter == Some(waiter)) else { return };
+        barrier.waiter = None;
+        effects.push(Effect::Refused(waiter, ABANDONED));
+    }
+
+    pub(super) fn child_arrived(
+        &mut self,
+        from: NodeId,
+        id: u64,
+        generation: u32,
+        brought: Contribution,
+        effects: &mut Vec<Effect>,
+    ) {
         let child = self.children().position(|child| child == from);
         let barrier = self.barrier(id).filter(|barrier| barrier.generation == generation);
         match (barrier, child) {
-            (Some(barrier), Some(child)) if !barrier.children[child] => {
-                barrier.children[child] = true;
+            (Some(barrier), Some(child)) if barrier.children[child].is_none() => {
+                barrier.children[child] = Some(brought);
                 self.report(id, effects);
             }
             _ => effects.push(Effect::Violation(from, "an arrival out of turn at a barrier")),
         }
     }
 
-    pub(super) fn released(&mut self, from: NodeId, id: u64, generation: u32, effects: &mut Vec<Effect>) {
+    pub(super) fn released(
+        &mut self,
+        from: NodeId,
+        id: u64,
+        generation: u32,
+        result: Contribution,
+        effects: &mut Vec<Effect>,
+    ) {
         let is_parent = self.parent() == Some(from);
         let barrier = self.barriers.get(&id);
         if is_parent && barrier.is_some_and(|b| b.reported && b.generation == generation) {
-            self.release(id, effects);
+            self.release(id, result, effects);
         } else {
             effects.push(Effect::Violation(from, "a release out of turn at a barrier"));
         }
@@ -74,8 +109,21 @@ impl Barriers {
         if barrier.reported {
             return self.parent().into_iter().collect();
         }
-        let late = self.children().enumerate().filter(|(index, _)| !barrier.children[*index]);
+        let late = self.children().enumerate().filter(|(index, _)| barrier.children[*index].is_none());
         late.map(|(_, child)| child).collect()
+    }
+
+    /// The use of the barrier that this node is in, or enters next.
+    pub(super) fn generation(&self, id: u64) -> u32 {
+        self.barriers.get(&id).map_or(0, |barrier| barrier.generation)
+    }
+
+    /// Whether this node's program has come to that use of the barrier, or a later one.
+    pub(super) fn has_come(&self, id: u64, generation: u32) -> bool {
+        let Some(barrier) = self.barriers.get(&id) else { return false };
+        // A node is at most one use ahead of another; the difference wraps round with the number.
+        let ahead = barrier.generation.wrapping_sub(generation) as i32;
+        ahead > 0 || ahead == 0 && barrier.own.is_some()
     }
 
     /// Goes up, or down again at the root, once everybody here and below has arrived.
@@ -83,28 +131,31 @@ impl Barriers {
         let children = self.children().count();
         let parent = self.parent();
         let barrier = self.barriers.get_mut(&id).expect("a barrier in use");
-        if barrier.waiter.is_none() || barrier.children[..children].contains(&false) {
-            return;
-        }
+        let below = barrier.children[..children].iter().copied();
+        let Some(brought) = below.fold(barrier.own, |sum, child| Some(sum?.combine(child?))) else { return };
         barrier.reported = true;
         match parent {
             Some(parent) => {
-                let message = Message::BarrierArrive(id, barrier.generation);
+                let message = Message::BarrierArrive(id, barrier.generation, brought);
                 effects.push(Effect::Send(parent, message));
             }
-            None => self.release(id, effects),
+            None => self.release(id, brought, effects),
         }
     }
 
-    fn release(&mut self, id: u64, effects: &mut Vec<Effect>) {
+    fn release(&mut self, id: u64, result: Contribution, effects: &mut Vec<Effect>) {
         let barrier = self.barriers.get_mut(&id).expect("a barrier in use");
+        debug_assert!(barrier.own.is_some(), "released after the program arrived");
         let generation = barrier.generation;
-        let waiter = barrier.waiter.take().expect("released after the program arrived");
+        let waiter = barrier.waiter.take();
         *barrier = Barrier { generation: generation.wrapping_add(1), ..Barrier::default() };
-        for child in self.children() {
-            effects.push(Effect::Send(child, Message::BarrierRelease(id, generation)));
+        if waiter.is_none() {
+            barrier.opened = Some(result);
         }
-        effects.push(Effect::Wake(waiter, 0));
+        for child in self.children() {
+            effects.push(Effect::Send(child, Message::BarrierRelease(id, generation, result)));
+        }
+        effects.extend(waiter.map(|waiter| outcome(waiter, result)));
     }
 
     fn parent(&self) -> Option<NodeId> {
@@ -122,5 +173,14 @@ impl Barriers {
             return None;
         }
         Some(self.barriers.entry(id).or_default())
+    }
+}
+
+/// What a call gets from a barrier that opened.
+fn outcome(waiter: Waiter, result: Contribution) -> Effect {
+    match result {
+        Contribution::Nothing => Effect::Wake(waiter, 0),
+        Contribution::Value(_, value) => Effect::Wake(waiter, value),
+        Contribution::Mixed => Effect::Refused(waiter, MIXED),
     }
 }

@@ -5,10 +5,13 @@
 //! any other at most three, and the order is that of arrival at the home. A node whose threads
 //! still wait when it must hand the token on asks for it again at once: nobody starves.
 //!
+//! A call that only *tries* asks in the same way. Where the token cannot be handed on at once, who would hand it on says
+//! `busy` to the node that tries; its place in the queue stays, so the token comes later and is passed on, or lies there.
+//!
 //! A node that leaves must keep no token. It tells the home, which then asks for the lock like anybody else: so the
 //! token comes in the one way there is, and a request that was faster than the news gets it first.
 
-use super::{Effect, Message, OBJECTS_MAX, Place, Waiter};
+use super::{ABANDONED, Effect, Message, OBJECTS_MAX, Place, Standing, Waiter};
 use crate::page::NodeId;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -25,8 +28,12 @@ struct Lock {
     has_token: bool,
     requested: bool,
     held: bool,
+    /// Since the token was asked for, it was heard that somebody else has the lock; or nothing will be heard.
+    busy: bool,
     successor: Option<NodeId>,
     waiters: VecDeque<Waiter>,
+    /// Those who wait only to hear whether the token comes at once.
+    trying: Vec<Waiter>,
     /// Known at the home: who asked last.
     tail: NodeId,
 }
@@ -50,6 +57,21 @@ impl Locks {
         self.ask_for_token(id, place, effects);
     }
 
+    /// The program wants the lock if nobody has it: woken with 1 if it got it, else with 0.
+    pub(super) fn try_acquire(&mut self, id: u64, waiter: Waiter, effects: &mut Vec<Effect>) {
+        let place = self.place;
+        let Some(lock) = self.lock(id) else {
+            return effects.push(Effect::Refused(waiter, "too many locks at this node"));
+        };
+        let is_free = lock.has_token && !lock.held;
+        if lock.has_token || lock.busy || !lock.waiters.is_empty() {
+            lock.held |= is_free;
+            return effects.push(Effect::Wake(waiter, u64::from(is_free)));
+        }
+        lock.trying.push(waiter);
+        self.ask_for_token(id, place, effects);
+    }
+
     pub(super) fn release(&mut self, id: u64, effects: &mut Vec<Effect>) {
         let place = self.place;
         let lock = self.locks.get_mut(&id).filter(|lock| lock.held);
@@ -61,15 +83,16 @@ impl Locks {
 
     pub(super) fn abandon(&mut self, id: u64, waiter: Waiter, effects: &mut Vec<Effect>) {
         let Some(lock) = self.locks.get_mut(&id) else { return };
-        let before = lock.waiters.len();
+        let before = lock.waiters.len() + lock.trying.len();
         lock.waiters.retain(|&other| other != waiter);
-        if lock.waiters.len() < before {
-            effects.push(Effect::Refused(waiter, "abandoned"));
+        lock.trying.retain(|&other| other != waiter);
+        if lock.waiters.len() + lock.trying.len() < before {
+            effects.push(Effect::Refused(waiter, ABANDONED));
         }
     }
 
     /// At the home: whoever asked last gets `from` as its successor.
-    pub(super) fn requested(&mut self, from: NodeId, id: u64, effects: &mut Vec<Effect>) {
+    pub(super) fn requested(&mut self, from: NodeId, id: u64, tries: bool, effects: &mut Vec<Effect>) {
         let place = self.place;
         if !place.is_home_of(id) {
             return effects.push(Effect::Violation(from, "a lock request to a wrong home"));
@@ -79,15 +102,15 @@ impl Locks {
         };
         let last = core::mem::replace(&mut lock.tail, from);
         if last == place.me {
-            self.forwarded(place.me, id, from, effects);
+            self.forwarded(place.me, id, from, tries, effects);
         } else if last != from {
-            effects.push(Effect::Send(last, Message::LockForward(id, from)));
+            effects.push(Effect::Send(last, Message::LockForward(id, from, tries)));
         } else {
             effects.push(Effect::Violation(from, "a lock request by the last who asked"));
         }
     }
 
-    pub(super) fn forwarded(&mut self, from: NodeId, id: u64, next: NodeId, effects: &mut Vec<Effect>) {
+    pub(super) fn forwarded(&mut self, from: NodeId, id: u64, next: NodeId, tries: bool, effects: &mut Vec<Effect>) {
         let place = self.place;
         let Some(lock) = self.lock(id).filter(|lock| lock.successor.is_none()) else {
             return effects.push(Effect::Violation(from, "a second successor for a lock"));
@@ -96,7 +119,19 @@ impl Locks {
         if lock.has_token && !lock.held {
             lock.settle(id, effects);
             self.ask_for_token(id, place, effects);
+        } else if tries {
+            effects.push(Effect::Send(next, Message::LockBusy(id)));
         }
+    }
+
+    /// Whoever is to hand the token to this node cannot do it yet. Old news if the token has come meanwhile: then who
+    /// tries now has asked for it again, and is told what was true a moment ago.
+    pub(super) fn is_busy(&mut self, from: NodeId, id: u64, effects: &mut Vec<Effect>) {
+        let Some(lock) = self.locks.get_mut(&id) else {
+            return effects.push(Effect::Violation(from, "news of a lock that nobody asked for"));
+        };
+        lock.busy = lock.requested;
+        effects.extend(lock.trying.drain(..).map(|waiter| Effect::Wake(waiter, 0)));
     }
 
     pub(super) fn received(&mut self, from: NodeId, id: u64, effects: &mut Vec<Effect>) {
@@ -104,12 +139,18 @@ impl Locks {
             return effects.push(Effect::Violation(from, "a lock that nobody asked for"));
         };
         lock.has_token = true;
-        lock.requested = false;
+        (lock.requested, lock.busy) = (false, false);
+        let mut trying = core::mem::take(&mut lock.trying).into_iter();
         // The request was for a thread of this node: that thread goes before the successor.
         if let Some(waiter) = lock.waiters.pop_front() {
             lock.held = true;
             effects.push(Effect::Wake(waiter, 0));
-        } else {
+        } else if let Some(waiter) = trying.next() {
+            lock.held = true;
+            effects.push(Effect::Wake(waiter, 1));
+        }
+        effects.extend(trying.map(|waiter| Effect::Wake(waiter, 0)));
+        if !lock.held {
             lock.settle(id, effects);
             self.return_idle(id, effects);
         }
@@ -133,12 +174,12 @@ impl Locks {
         if let Some(lock) = self.locks.get_mut(&id).filter(|lock| lock.tail == from) {
             debug_assert!(!lock.requested && !lock.has_token, "the token is at {from}");
             lock.requested = true;
-            self.requested(place.me, id, effects);
+            self.requested(place.me, id, false, effects);
         }
     }
 
     pub(super) fn in_use(&self) -> Option<u64> {
-        self.locks.iter().find(|(_, lock)| lock.held || !lock.waiters.is_empty()).map(|(&id, _)| id)
+        self.locks.iter().find(|(_, lock)| lock.held || !lock.waiters.is_empty() || !lock.trying.is_empty()).map(|(&id, _)| id)
     }
 
     pub(super) fn is_clear(&self) -> bool {
@@ -152,6 +193,11 @@ impl Locks {
         }
     }
 
+    pub(super) fn standing(&self, id: u64) -> Standing {
+        let Some(lock) = self.locks.get(&id) else { return Standing::default() };
+        Standing { holds: u32::from(lock.held), waits: lock.waiters.len() as u32 }
+    }
+
     pub(super) fn is_held(&self, id: u64) -> bool {
         self.locks.get(&id).is_some_and(|lock| lock.held)
     }
@@ -159,14 +205,16 @@ impl Locks {
     /// Sends for the token if threads wait and it is neither here nor on its way.
     fn ask_for_token(&mut self, id: u64, place: Place, effects: &mut Vec<Effect>) {
         let lock = self.locks.get_mut(&id).expect("a lock in use");
-        if lock.has_token || lock.requested || lock.waiters.is_empty() {
+        if lock.has_token || lock.requested || lock.waiters.is_empty() && lock.trying.is_empty() {
             return;
         }
         lock.requested = true;
+        let tries = !lock.trying.is_empty();
+        lock.busy = !tries;
         if place.is_home_of(id) {
-            self.requested(place.me, id, effects);
+            self.requested(place.me, id, tries, effects);
         } else {
-            effects.push(Effect::Send(place.home_of(id), Message::LockRequest(id)));
+            effects.push(Effect::Send(place.home_of(id), Message::LockRequest(id, tries)));
         }
     }
 
@@ -179,8 +227,10 @@ impl Locks {
             has_token: place.is_home_of(id),
             requested: false,
             held: false,
+            busy: false,
             successor: None,
             waiters: VecDeque::new(),
+            trying: Vec::new(),
             tail: place.home_of(id),
         }))
     }

@@ -1,49 +1,131 @@
-//! Synchronisation as protocol: locks, barriers, words with atomic operations.
+//! Synchronisation as protocol: locks, barriers, words with atomic operations, and objects that are kept at their home:
+//! read-write locks, semaphores, event flags, what is done once, condition variables, counting barriers.
 //!
 //! # Contract
 //!
 //! One [`Sync`] per node. Objects are named by any 64-bit number and exist from their first use;
 //! object `i` has its home at founder `i % founders`: a node that joined later is no home, and takes
-//! part in locks and words but not in barriers. A call of the program carries a [`Waiter`], a
+//! part in everything but the barrier of all nodes. A call of the program carries a [`Waiter`], a
 //! number that the caller chose; [`Effect::Wake`] names it exactly once.
 //!
 //! It promises: a lock has at most one holder and is handed on in the order in which the requests
 //! reached its home; nobody leaves a barrier before every node has entered it; operations on a
-//! word happen one after the other. It must never assume that messages keep their order.
+//! word, and on an object, happen one after the other. A call that is abandoned leaves nothing locked, lowered, running
+//! or signalled; only who has come to a barrier has come. It must never assume that messages keep their order.
 
 mod atomic;
 mod barrier;
+mod condition;
+mod counting_barrier;
+mod event;
+mod inquiry;
 mod lock;
+mod objects;
+mod once;
+mod read_write_lock;
+mod reduction;
+mod semaphore;
 
 pub use atomic::Operation;
+pub use condition::ConditionDemand;
+pub use event::EventDemand;
+pub use inquiry::Answers;
+pub use objects::{Demand, Outcome, Refusal};
+pub use once::OnceDemand;
+pub use read_write_lock::ReadWriteDemand;
+pub use reduction::{Contribution, Reduction};
+pub use semaphore::SemaphoreDemand;
 
 use crate::page::NodeId;
 use alloc::vec::Vec;
 use atomic::Words;
 use barrier::Barriers;
+use inquiry::Inquiries;
 use lock::Locks;
+use objects::Objects;
 
 /// Names a call that waits, until its [`Effect::Wake`].
 pub type Waiter = u32;
 
+/// With what [`Effect::Refused`] ends a call that was abandoned.
+pub const ABANDONED: &str = "abandoned";
+
 /// Most objects of one kind that one node keeps; more are refused, so that a peer cannot make a
 /// node grow without bound.
 pub const OBJECTS_MAX: usize = 65_536;
+
+/// The kinds of objects that a program waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)]
+pub enum Kind {
+    Lock,
+    Barrier,
+    ReadWriteLock,
+    Semaphore,
+    Event,
+    Once,
+    Condition,
+    CountingBarrier,
+}
+
+impl Kind {
+    /// All, in the order of their codes on the wire.
+    pub const ALL: [Kind; 8] = [
+        Kind::Lock,
+        Kind::Barrier,
+        Kind::ReadWriteLock,
+        Kind::Semaphore,
+        Kind::Event,
+        Kind::Once,
+        Kind::Condition,
+        Kind::CountingBarrier,
+    ];
+}
+
+/// An object: objects of different kinds may have the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Subject {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its number.
+    pub id: u64,
+}
+
+/// What a node's program has to do with an object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Standing {
+    /// How many of its calls have it: hold the lock, read, write, or do what is done once.
+    pub holds: u32,
+    /// How many of its calls wait for it, or have come to the barrier.
+    pub waits: u32,
+}
 
 /// A fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Input {
     /// The program wants the lock.
     Acquire(u64, Waiter),
+    /// The program wants the lock if it can be had at once: woken with 1 if it was got, else with 0.
+    TryAcquire(u64, Waiter),
     /// The program gives the lock back.
     Release(u64),
-    /// The program no longer waits for the lock (its deadline passed).
+    /// The program no longer waits for the lock (its deadline passed). The call is refused at once, unless it was woken.
     Abandon(u64, Waiter),
     /// This node wants to leave the cluster: its program holds no lock and waits for none any more, and every lock
     /// that lies here goes back to its home. [`Sync::is_clear`] says when that is done.
     Depart,
-    /// This node's program has arrived at the barrier.
-    Arrive(u64, Waiter),
+    /// This node's program has arrived at the barrier, and brings this. Woken with the result.
+    Arrive(u64, Contribution, Waiter),
+    /// The program no longer waits in the barrier. It has come all the same: its next call waits on.
+    AbandonBarrier(u64, Waiter),
+    /// The program demands something of an object; not to wait for a condition. What ends a lock is not answered, and
+    /// its waiter means nothing; it must be held, as what is said to be done, or to have failed, must have been begun.
+    Demand(u64, Demand, Waiter),
+    /// The program waits for a condition: the first call is woken when no signal is missed any more, the second when it
+    /// was signalled.
+    Enroll(u64, Waiter, Waiter),
+    /// The program no longer waits for what it demanded. The call is refused at once, unless it was woken.
+    AbandonDemand(Waiter),
     /// The program operates on a word.
     Operate(u64, Operation, Waiter),
     /// A message arrived.
@@ -66,22 +148,63 @@ pub enum Effect {
 /// What nodes tell each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Message {
-    /// To the lock's home: this node wants the lock.
-    LockRequest(u64),
-    /// From the home to the last who asked: the node to hand the lock to.
-    LockForward(u64, NodeId),
+    /// To the lock's home: this node wants the lock, or tries to get it.
+    LockRequest(u64, bool),
+    /// From the home to the last who asked: the node to hand the lock to, and whether it only tries.
+    LockForward(u64, NodeId, bool),
+    /// To a node that tries: the lock cannot be handed on at once.
+    LockBusy(u64),
     /// The lock itself.
     LockToken(u64),
     /// To the lock's home, from a node that leaves: ask for this lock, which nobody uses here.
     LockReturn(u64),
-    /// To the parent: everybody below has arrived.
-    BarrierArrive(u64, u32),
-    /// To the children: everybody has arrived.
-    BarrierRelease(u64, u32),
+    /// To the parent: everybody below has arrived, and brings this.
+    BarrierArrive(u64, u32, Contribution),
+    /// To the children: everybody has arrived, and this came of it.
+    BarrierRelease(u64, u32, Contribution),
     /// To the word's home.
     AtomicRequest(u64, Operation, Waiter),
     /// From the word's home: the value before.
     AtomicReply(u64, Waiter, u64),
+    /// To the object's home.
+    ObjectRequest(u64, Demand, Waiter),
+    /// From the object's home.
+    ObjectReply(u64, Waiter, Outcome),
+    /// To the object's home: the call waits no longer.
+    ObjectAbandon(u64, Kind, Waiter),
+    /// To the object's home: what was granted, with this value, to a call that had been abandoned is not wanted. What the
+    /// demand carried besides its name is zero.
+    ObjectUndo(u64, Demand, Waiter, u64),
+    /// How do you stand to this object; to this use of it, if it is a barrier?
+    Inquiry(Subject, u32, Waiter),
+    /// The answer.
+    Standing(Waiter, Standing),
+}
+
+impl Message {
+    /// Whether the message may carry what its sender knows of writes towards a program that acquires: release
+    /// consistency rests on it. It is said of
+    ///
+    /// - the token of a lock, which goes from who released it to who acquires it;
+    /// - arrivals at a barrier, on their way up, and the release, on its way down;
+    /// - requests to a home by which a program releases: what changes a word, ends a lock, posts, sets or clears, ends
+    ///   what is done once, signals, or arrives at a counting barrier. From then on the home knows it;
+    /// - answers of a home, by which it hands on what it knows.
+    ///
+    /// Of everything else not: a request that only acquires, who is next for a lock, abandonments, undoings (the program
+    /// of that node did not run in between) and inquiries.
+    pub fn releases(&self) -> bool {
+        match self {
+            Message::LockToken(_) | Message::BarrierArrive(..) | Message::BarrierRelease(..) => true,
+            Message::AtomicRequest(_, operation, _) => *operation != Operation::Load,
+            Message::ObjectRequest(_, demand, _) => demand.releases(),
+            Message::AtomicReply(..) => true,
+            Message::ObjectReply(_, _, outcome) => matches!(outcome, Outcome::Done(_)),
+            Message::LockRequest(..) | Message::LockForward(..) | Message::LockBusy(_) | Message::LockReturn(_) => false,
+            Message::ObjectAbandon(..) | Message::ObjectUndo(..) => false,
+            Message::Inquiry(..) | Message::Standing(..) => false,
+        }
+    }
 }
 
 /// All synchronisation of one node.
@@ -90,6 +213,8 @@ pub struct Sync {
     locks: Locks,
     barriers: Barriers,
     words: Words,
+    objects: Objects,
+    inquiries: Inquiries,
 }
 
 /// Where node `me` stands in a cluster.
@@ -117,38 +242,100 @@ impl Sync {
     /// For node `me` of a cluster of `founders` nodes and perhaps others, with higher numbers, that join later.
     pub fn new(me: NodeId, founders: u16) -> Sync {
         let place = Place { me, founders };
-        Sync { locks: Locks::new(place), barriers: Barriers::new(place), words: Words::new(place) }
+        Sync {
+            locks: Locks::new(place),
+            barriers: Barriers::new(place),
+            words: Words::new(place),
+            objects: Objects::new(place),
+            inquiries: Inquiries::default(),
+        }
     }
 
     /// Takes one fact, pushes what follows.
     pub fn step(&mut self, input: Input, effects: &mut Vec<Effect>) {
         match input {
             Input::Acquire(id, waiter) => self.locks.acquire(id, waiter, effects),
+            Input::TryAcquire(id, waiter) => self.locks.try_acquire(id, waiter, effects),
             Input::Release(id) => self.locks.release(id, effects),
             Input::Abandon(id, waiter) => self.locks.abandon(id, waiter, effects),
             Input::Depart => self.locks.depart(effects),
-            Input::Arrive(id, waiter) => self.barriers.arrive(id, waiter, effects),
-            Input::Operate(id, operation, waiter) => {
-                self.words.operate(id, operation, waiter, effects);
+            Input::Arrive(id, own, waiter) => self.barriers.arrive(id, own, waiter, effects),
+            Input::AbandonBarrier(id, waiter) => self.barriers.abandon(id, waiter, effects),
+            Input::Operate(id, operation, waiter) => self.words.operate(id, operation, waiter, effects),
+            Input::Demand(id, demand, waiter) => self.objects.call(id, demand, None, waiter, effects),
+            Input::Enroll(id, enrolled, waiter) => {
+                let demand = Demand::Condition(ConditionDemand::Wait);
+                self.objects.call(id, demand, Some(enrolled), waiter, effects);
             }
-            Input::Message(from, message) => match message {
-                Message::LockRequest(id) => self.locks.requested(from, id, effects),
-                Message::LockForward(id, next) => self.locks.forwarded(from, id, next, effects),
-                Message::LockToken(id) => self.locks.received(from, id, effects),
-                Message::LockReturn(id) => self.locks.returned(from, id, effects),
-                Message::BarrierArrive(id, generation) => {
-                    self.barriers.child_arrived(from, id, generation, effects);
-                }
-                Message::BarrierRelease(id, generation) => {
-                    self.barriers.released(from, id, generation, effects);
-                }
-                Message::AtomicRequest(id, operation, waiter) => {
-                    self.words.requested(from, id, operation, waiter, effects);
-                }
-                Message::AtomicReply(_, waiter, before) => {
-                    effects.push(Effect::Wake(waiter, before));
-                }
-            },
+            Input::AbandonDemand(waiter) => self.objects.abandon(waiter, effects),
+            Input::Message(from, message) => self.hear(from, message, effects),
+        }
+    }
+
+    fn hear(&mut self, from: NodeId, message: Message, effects: &mut Vec<Effect>) {
+        match message {
+            Message::LockRequest(id, tries) => self.locks.requested(from, id, tries, effects),
+            Message::LockForward(id, next, tries) => self.locks.forwarded(from, id, next, tries, effects),
+            Message::LockBusy(id) => self.locks.is_busy(from, id, effects),
+            Message::LockToken(id) => self.locks.received(from, id, effects),
+            Message::LockReturn(id) => self.locks.returned(from, id, effects),
+            Message::BarrierArrive(id, generation, brought) => {
+                self.barriers.child_arrived(from, id, generation, brought, effects);
+            }
+            Message::BarrierRelease(id, generation, result) => {
+                self.barriers.released(from, id, generation, result, effects);
+            }
+            Message::AtomicRequest(id, operation, waiter) => {
+                self.words.requested(from, id, operation, waiter, effects);
+            }
+            Message::AtomicReply(_, waiter, before) => effects.push(Effect::Wake(waiter, before)),
+            Message::ObjectRequest(id, demand, waiter) => self.objects.requested(from, id, demand, waiter, effects),
+            Message::ObjectReply(id, waiter, outcome) => self.objects.answered(from, id, waiter, outcome, effects),
+            Message::ObjectAbandon(id, kind, waiter) => self.objects.abandoned(from, id, kind, waiter, effects),
+            Message::ObjectUndo(id, demand, waiter, value) => {
+                self.objects.undone(from, id, demand, waiter, value, effects);
+            }
+            Message::Inquiry(subject, generation, waiter) => {
+                let standing = self.standing(subject, generation);
+                effects.push(Effect::Send(from, Message::Standing(waiter, standing)));
+            }
+            Message::Standing(waiter, standing) => self.inquiries.answered(from, waiter, standing, effects),
+        }
+    }
+
+    /// Asks `peers` how they stand to an object; `waiter` is woken when all have answered. [`Sync::conclude`] ends it.
+    pub fn inquire(
+        &mut self,
+        subject: Subject,
+        peers: impl Iterator<Item = NodeId>,
+        waiter: Waiter,
+        effects: &mut Vec<Effect>,
+    ) {
+        let generation = self.generation(subject);
+        self.inquiries.ask(subject, generation, peers, waiter, effects);
+    }
+
+    /// Ends an inquiry: who was asked, and what each has said.
+    pub fn conclude(&mut self, waiter: Waiter) -> Answers {
+        self.inquiries.conclude(waiter)
+    }
+
+    /// How this node's program stands to an object now.
+    pub fn own_standing(&self, subject: Subject) -> Standing {
+        self.standing(subject, self.generation(subject))
+    }
+
+    fn generation(&self, subject: Subject) -> u32 {
+        if subject.kind == Kind::Barrier { self.barriers.generation(subject.id) } else { 0 }
+    }
+
+    fn standing(&self, subject: Subject, generation: u32) -> Standing {
+        match subject.kind {
+            Kind::Lock => self.locks.standing(subject.id),
+            Kind::Barrier => {
+                Standing { holds: 0, waits: u32::from(self.barriers.has_come(subject.id, generation)) }
+            }
+            _ => self.objects.standing(subject),
         }
     }
 
@@ -157,14 +344,25 @@ impl Sync {
         self.locks.is_held(lock)
     }
 
-    /// The lowest lock that this node's program holds or waits for.
+    /// A lock, or another object, that this node's program holds or waits for.
     pub fn lock_in_use(&self) -> Option<u64> {
-        self.locks.in_use()
+        self.locks.in_use().or_else(|| self.objects.in_use())
     }
 
-    /// Whether no lock lies at this node, nor is on its way to it. Only of interest after [`Input::Depart`].
+    /// Whether no lock lies at this node, nor is on its way to it, and no home owes it an answer. Only of interest after
+    /// [`Input::Depart`].
     pub fn is_clear(&self) -> bool {
-        self.locks.is_clear()
+        self.locks.is_clear() && self.objects.is_clear()
+    }
+
+    /// Whether this node's program has what the demand ends: a read lock, a write lock, something that it does once.
+    pub fn may_end(&self, id: u64, demand: Demand) -> bool {
+        self.objects.may_end(id, demand)
+    }
+
+    /// Whether nothing is left here of demands that are over: what they needed to remember has been forgotten.
+    pub fn is_quiet(&self) -> bool {
+        self.objects.is_quiet()
     }
 
     /// The nodes (each stands for those below it) that this node still waits for at `barrier`;

@@ -2,11 +2,11 @@
 
 use super::{Fields, Limits, Malformed, kind};
 use crate::coherence::{self, Content};
-use crate::page::{PageIndex, PageRange};
+use crate::page::{NodeId, PageIndex, PageRange};
 
 impl Fields {
     pub(super) fn put_coherence(&mut self, message: &coherence::Message) {
-        use coherence::Message::{Again, Confirm, Forward, Grant, Invalidate, Invalidated, Redirect, Request, Retry};
+        use coherence::Message::*;
         self.put_run(message.page(), PageRange::one(message.page()));
         match *message {
             Request { demand, range, write, announced, requester, hops } => {
@@ -32,11 +32,7 @@ impl Fields {
                 self.kind = kind::GRANT;
                 self.put_run(demand, range);
                 self.flags = u8::from(write)
-                    | match content {
-                        Content::Kept => 0,
-                        Content::Zero => 1 << 1,
-                        Content::Bytes => 2 << 1,
-                    };
+                    | content_bits(content);
                 self.sequence = sequence;
             }
             Confirm { demand, range } => {
@@ -50,12 +46,55 @@ impl Fields {
             Invalidated { .. } => self.kind = kind::INVALIDATED,
             Retry { .. } => self.kind = kind::RETRY,
             Again { .. } => self.kind = kind::AGAIN,
+            Copy { demand, range, content, stamp, home } => {
+                self.kind = kind::COPY;
+                self.put_run(demand, range);
+                self.object |= stamp >> 32 << 32;
+                self.sequence = stamp as u32;
+                self.flags = u8::from(home) | content_bits(content);
+            }
+            Diff { pages, writer, number, hops } => {
+                self.kind = kind::DIFF;
+                self.put_set(pages, number);
+                self.count = u32::from(hops);
+                self.node = writer.0;
+                self.put_words(&[pages.mask()]);
+            }
+            Diffed { pages, number, stamp, told, current, moved } => {
+                self.kind = kind::DIFFED;
+                self.put_set(pages, number);
+                (self.count, self.detail) = (stamp as u32, (stamp >> 32) as u32);
+                self.put_words(&[pages.mask(), told, current, moved]);
+            }
+            Update { pages, origin, number, stamp } => {
+                self.kind = kind::UPDATE;
+                self.put_set(pages, number);
+                self.node = origin.0;
+                self.put_words(&[pages.mask(), stamp]);
+            }
+            Updated { pages, number, kept } => {
+                self.kind = kind::UPDATED;
+                self.put_set(pages, number);
+                self.put_words(&[pages.mask(), kept]);
+            }
+            Place { range, home } => {
+                self.kind = kind::PLACE;
+                self.put_run(range.first(), range);
+                self.node = home.0;
+            }
+            Placed { range } => {
+                self.kind = kind::PLACED;
+                self.put_run(range.first(), range);
+            }
         }
     }
 
     pub(super) fn coherence(&self, body: &[u8], limits: &Limits) -> Result<coherence::Message, Malformed> {
-        use coherence::Message::{Again, Confirm, Forward, Grant, Invalidate, Invalidated, Redirect, Request, Retry};
-        let range = self.run(limits)?;
+        use coherence::Message::*;
+        if let kind::DIFF..=kind::UPDATED = self.kind {
+            return self.about_diffs(body, limits);
+        }
+        let range = self.first_run(limits)?;
         let demand = PageIndex(range.first().0.saturating_add(self.detail));
         if !range.contains(demand) {
             return Err(Malformed::Pages);
@@ -80,9 +119,66 @@ impl Fields {
                 let content = self.content()?;
                 Grant { demand, range, write, content, sequence }
             }
+            kind::COPY => {
+                let (content, home) = (self.content()?, self.flags & 1 != 0);
+                Copy { demand, range, content, stamp: self.object >> 32 << 32 | u64::from(sequence), home }
+            }
+            kind::PLACE => Place { range, home: self.member(limits)? },
+            kind::PLACED => Placed { range },
             kind::CONFIRM => Confirm { demand, range },
             kind::INVALIDATE => Invalidate { page: demand, owner: self.member(limits)? },
             _ => Invalidated { page: demand },
         })
     }
+
+    fn about_diffs(&self, body: &[u8], limits: &Limits) -> Result<coherence::Message, Malformed> {
+        use coherence::Message::*;
+        let [mask] = words(body)?;
+        let (pages, number) = self.set(mask, limits)?;
+        Ok(match self.kind {
+            kind::DIFF => {
+                let hops = u16::try_from(self.count).map_err(|_| Malformed::Field)?;
+                Diff { pages, writer: self.member(limits)?, number, hops }
+            }
+            kind::DIFFED => {
+                let [_, told, current, moved] = words(body)?;
+                let stamp = u64::from(self.count) | u64::from(self.detail) << 32;
+                Diffed { pages, number, stamp, told, current, moved }
+            }
+            kind::UPDATE => {
+                let [_, stamp] = words(body)?;
+                let origin: NodeId = self.member(limits)?;
+                Update { pages, origin, number, stamp }
+            }
+            _ => {
+                let [_, kept] = words(body)?;
+                Updated { pages, number, kept }
+            }
+        })
+    }
+
+    fn put_words(&mut self, words: &[u64]) {
+        for (place, word) in self.body.chunks_exact_mut(8).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        self.body_bytes = (words.len() * 8) as u8;
+    }
+}
+
+fn content_bits(content: Content) -> u8 {
+    match content {
+        Content::Kept => 0,
+        Content::Zero => 1 << 1,
+        Content::Bytes => 2 << 1,
+    }
+}
+
+/// The first words of a body.
+fn words<const N: usize>(body: &[u8]) -> Result<[u64; N], Malformed> {
+    let mut words = [0; N];
+    for (index, word) in words.iter_mut().enumerate() {
+        let bytes = body.get(index * 8..index * 8 + 8).and_then(|bytes| bytes.try_into().ok());
+        *word = u64::from_le_bytes(bytes.ok_or(Malformed::Body)?);
+    }
+    Ok(words)
 }

@@ -8,32 +8,39 @@
 //! | 4 | 4 | epoch | of the cluster; a frame of another epoch is dropped |
 //! | 8 | 8 | object | first page of the run (coherence), number of the lock, barrier, word, or the nodes of a welcome |
 //! | 16 | 4 | count | pages of the run; generation of the barrier; number of the waiting call; runs that were named |
-//! | 20 | 4 | detail | offset of the demanded page in the run; operation on a word |
+//! | 20 | 4 | detail | offset of the demanded page in the run; operation on a word, demand, outcome, kind of object, reduction |
 //! | 24 | 4 | sequence | number of a grant; nodes that passed a request on |
 //! | 28 | 2 | node | requester, next holder, owner |
 //! | 30 | 1 | flags | bit 0 write, bits 1-2 content (0 kept, 1 zero, 2 bytes), bit 3 announced |
 //! | 31 | 1 | reserved | zero |
 //!
 //! The body of a grant with bytes is the run's pages. A forward has a body of 4 bytes, the number
-//! `after`. A request on a word has 16 bytes, its two operands; the reply has 8, the value before.
+//! `after`. A request on a word has 16 bytes, its two operands; the reply has 8, the value before. A demand, its answer,
+//! its undoing, an inquiry and its answer have 8; so have messages of a barrier whose `detail` is not zero: a value.
 //! Nothing else has a body.
 //!
 //! Every number is checked against the cluster before it is used: [`decode`] is total and never
 //! panics, whatever the bytes. It must never allocate.
 
 mod coherence;
+mod heap;
 mod membership;
 mod sync;
 
 use crate::coherence::Content;
-use crate::page::{CHUNK_PAGES, NodeId, PageIndex, PageRange};
+use crate::coherence::hlrc::intervals::KNOWLEDGE_BYTES_MAX;
+use crate::page::{CHUNK_PAGES, NodeId, PageIndex, PageRange, PageSet};
 
 /// Of this format. Nodes of different versions do not talk to each other.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Length of every header.
 pub const HEADER_BYTES: usize = 32;
-/// Longest body that is not page bytes.
-pub const SMALL_BODY_BYTES_MAX: usize = 16;
+/// Longest body that is neither page bytes nor attached.
+pub const SMALL_BODY_BYTES_MAX: usize = 32;
+/// The most bytes that the diff of a page may have, its length in front included.
+pub const fn diff_bytes_max(page_bytes: usize) -> usize {
+    page_bytes + page_bytes / 8 + 64
+}
 
 const MAGIC: [u8; 2] = *b"TR";
 
@@ -49,6 +56,13 @@ pub mod kind {
     pub const REDIRECT: u8 = 7;
     pub const RETRY: u8 = 8;
     pub const AGAIN: u8 = 9;
+    pub const COPY: u8 = 10;
+    pub const DIFF: u8 = 11;
+    pub const DIFFED: u8 = 12;
+    pub const UPDATE: u8 = 13;
+    pub const UPDATED: u8 = 14;
+    pub const PLACE: u8 = 15;
+    pub const PLACED: u8 = 48;
     pub const LOCK_REQUEST: u8 = 16;
     pub const LOCK_FORWARD: u8 = 17;
     pub const LOCK_TOKEN: u8 = 18;
@@ -57,6 +71,13 @@ pub mod kind {
     pub const ATOMIC_REQUEST: u8 = 21;
     pub const ATOMIC_REPLY: u8 = 22;
     pub const LOCK_RETURN: u8 = 23;
+    pub const OBJECT_REQUEST: u8 = 24;
+    pub const OBJECT_REPLY: u8 = 25;
+    pub const OBJECT_ABANDON: u8 = 26;
+    pub const OBJECT_UNDO: u8 = 27;
+    pub const LOCK_BUSY: u8 = 28;
+    pub const INQUIRY: u8 = 29;
+    pub const STANDING: u8 = 30;
     pub const ALIVE: u8 = 32;
     pub const LEAVE: u8 = 33;
     pub const FAIL: u8 = 34;
@@ -70,6 +91,12 @@ pub mod kind {
     pub const TAKEN: u8 = 42;
     pub const GOING: u8 = 43;
     pub const FAREWELL: u8 = 44;
+    pub const HEAP_REQUEST: u8 = 64;
+    pub const HEAP_GRANT: u8 = 65;
+    pub const HEAP_NO_ROOM: u8 = 66;
+    pub const HEAP_RETURN: u8 = 67;
+    pub const HEAP_ASK: u8 = 68;
+    pub const HEAP_REPLY: u8 = 69;
 }
 
 /// Everything that nodes say to each other.
@@ -81,6 +108,8 @@ pub enum Message {
     Sync(crate::sync::Message),
     /// About the nodes themselves.
     Membership(crate::membership::Message),
+    /// About the shared heap.
+    Heap(crate::heap::Message),
 }
 
 /// What a received number is checked against.
@@ -143,6 +172,9 @@ pub enum BodyKind {
     Nothing,
     /// So many bytes that belong to the message; at most [`SMALL_BODY_BYTES_MAX`].
     Small(usize),
+    /// So many bytes: those of the message, and what was attached to it ([`attached`]). At most
+    /// [`attached_bytes_max`] more than those.
+    Attached(usize),
     /// The bytes of these pages.
     Pages(PageRange),
 }
@@ -165,11 +197,23 @@ impl Encoded {
 
 /// Writes `message` down for a cluster of epoch `epoch`.
 pub fn encode(message: &Message, epoch: u32) -> Encoded {
+    encode_with(message, epoch, 0)
+}
+
+/// The same, with so many bytes to be attached behind the small body: diffs to a message about them
+/// ([`crate::coherence::Message::diffs`]), knowledge ([`crate::coherence::hlrc::intervals`]) to one about
+/// synchronisation or the heap. No other message carries anything.
+pub fn encode_with(message: &Message, epoch: u32, attached_bytes: u32) -> Encoded {
     let mut fields = Fields { epoch, ..Fields::default() };
     match message {
         Message::Coherence(message) => fields.put_coherence(message),
         Message::Sync(message) => fields.put_sync(message),
         Message::Membership(message) => fields.put_membership(message),
+        Message::Heap(message) => fields.put_heap(message),
+    }
+    if attached_bytes > 0 {
+        debug_assert!(carries(fields.kind) && fields.sequence == 0);
+        fields.sequence = attached_bytes;
     }
     fields.encode()
 }
@@ -177,14 +221,57 @@ pub fn encode(message: &Message, epoch: u32) -> Encoded {
 /// Says what body follows `header`, and refuses a header that no correct peer sends.
 pub fn body_of(header: &[u8; HEADER_BYTES], limits: &Limits) -> Result<BodyKind, Malformed> {
     let fields = Fields::decode(header, limits)?;
+    let small = small_body_of(&fields, limits)?;
+    if !carries(fields.kind) || fields.sequence == 0 {
+        return Ok(small);
+    }
+    if fields.sequence as usize > attached_bytes_max(fields.kind, limits.page_bytes) {
+        return Err(Malformed::Body);
+    }
+    Ok(BodyKind::Attached(fields.sequence as usize + if let BodyKind::Small(bytes) = small { bytes } else { 0 }))
+}
+
+/// Whether bytes can be attached to a message of this kind; their number is in the field `sequence` then.
+fn carries(kind: u8) -> bool {
+    matches!(
+        kind,
+        kind::DIFF
+            | kind::UPDATE
+            | kind::LOCK_REQUEST..=kind::STANDING
+            | kind::HEAP_REQUEST..=kind::HEAP_REPLY
+    )
+}
+
+/// The most bytes that may be attached to a message of this kind.
+pub fn attached_bytes_max(kind: u8, page_bytes: u32) -> usize {
+    match kind {
+        kind::DIFF | kind::UPDATE => PageSet::WINDOW_PAGES as usize * diff_bytes_max(page_bytes as usize),
+        _ => KNOWLEDGE_BYTES_MAX,
+    }
+}
+
+/// What was attached to a message that [`decode`] has read.
+pub fn attached<'a>(header: &[u8; HEADER_BYTES], body: &'a [u8]) -> &'a [u8] {
+    let bytes = u32::from_le_bytes([24, 25, 26, 27].map(|at| header[at])) as usize;
+    if carries(header[3]) && bytes <= body.len() { &body[body.len() - bytes..] } else { &[] }
+}
+
+fn small_body_of(fields: &Fields, limits: &Limits) -> Result<BodyKind, Malformed> {
     Ok(match fields.kind {
-        kind::GRANT if fields.content()? == Content::Bytes => BodyKind::Pages(fields.run(limits)?),
+        kind::GRANT | kind::COPY if fields.content()? == Content::Bytes => BodyKind::Pages(fields.first_run(limits)?),
+        kind::DIFF => BodyKind::Small(8),
+        kind::UPDATE | kind::UPDATED => BodyKind::Small(16),
+        kind::DIFFED => BodyKind::Small(32),
+        kind::PLACED => BodyKind::Nothing,
         kind::FORWARD => BodyKind::Small(4),
         kind::ATOMIC_REQUEST => BodyKind::Small(16),
-        kind::ATOMIC_REPLY => BodyKind::Small(8),
-        kind::REQUEST..=kind::AGAIN | kind::LOCK_REQUEST..=kind::LOCK_RETURN | kind::ALIVE..=kind::FAREWELL => {
+        kind::BARRIER_ARRIVE | kind::BARRIER_RELEASE if fields.detail != 0 => BodyKind::Small(8),
+        kind::OBJECT_ABANDON | kind::LOCK_BUSY => BodyKind::Nothing,
+        kind::ATOMIC_REPLY | kind::OBJECT_REQUEST..=kind::STANDING => BodyKind::Small(8),
+        kind::REQUEST..=kind::PLACE | kind::LOCK_REQUEST..=kind::LOCK_RETURN | kind::ALIVE..=kind::FAREWELL => {
             BodyKind::Nothing
         }
+        kind::HEAP_REQUEST..=kind::HEAP_REPLY => BodyKind::Nothing,
         other => return Err(Malformed::Kind(other)),
     })
 }
@@ -196,24 +283,45 @@ pub fn body_bytes_of_refused(header: &[u8; HEADER_BYTES], page_bytes: u32) -> Op
         return None;
     }
     let count = u32::from_le_bytes([16, 17, 18, 19].map(|at| header[at]));
+    let attached = u32::from_le_bytes([24, 25, 26, 27].map(|at| header[at])) as usize;
+    if carries(header[3]) && attached > attached_bytes_max(header[3], page_bytes) {
+        return None;
+    }
+    let small = small_bytes_of_refused(header, count, page_bytes)?;
+    Some(if carries(header[3]) { small + attached } else { small })
+}
+
+fn small_bytes_of_refused(header: &[u8; HEADER_BYTES], count: u32, page_bytes: u32) -> Option<usize> {
     match (header[3], header[30] >> 1 & 0b11) {
-        (kind::GRANT, 2) => (count <= CHUNK_PAGES).then_some(count as usize * page_bytes as usize),
+        (kind::GRANT | kind::COPY, 2) => (count <= CHUNK_PAGES).then_some(count as usize * page_bytes as usize),
         (kind::FORWARD, _) => Some(4),
+        (kind::DIFF, _) => Some(8),
+        (kind::UPDATE | kind::UPDATED, _) => Some(16),
+        (kind::DIFFED, _) => Some(32),
+        (kind::PLACED, _) => Some(0),
         (kind::ATOMIC_REQUEST, _) => Some(16),
-        (kind::ATOMIC_REPLY, _) => Some(8),
-        (kind::REQUEST..=kind::AGAIN | kind::LOCK_REQUEST..=kind::BARRIER_RELEASE, _) => Some(0),
+        (kind::BARRIER_ARRIVE | kind::BARRIER_RELEASE, _) if header[20..24] != [0; 4] => Some(8),
+        (kind::OBJECT_ABANDON | kind::LOCK_BUSY, _) => Some(0),
+        (kind::ATOMIC_REPLY | kind::OBJECT_REQUEST..=kind::STANDING, _) => Some(8),
+        (kind::REQUEST..=kind::PLACE | kind::LOCK_REQUEST..=kind::BARRIER_RELEASE, _) => Some(0),
         (kind::LOCK_RETURN | kind::ALIVE..=kind::FAREWELL, _) => Some(0),
+        (kind::HEAP_REQUEST..=kind::HEAP_REPLY, _) => Some(0),
         _ => None,
     }
 }
 
 /// Reads a header and its small body (empty where page bytes follow).
 pub fn decode(header: &[u8; HEADER_BYTES], body: &[u8], limits: &Limits) -> Result<Message, Malformed> {
-    let fields = Fields::decode(header, limits)?;
+    let mut fields = Fields::decode(header, limits)?;
+    let body = &body[..body.len() - attached(header, body).len()];
+    if carries(fields.kind) {
+        fields.sequence = 0;
+    }
     match fields.kind {
-        kind::REQUEST..=kind::AGAIN => fields.coherence(body, limits).map(Message::Coherence),
-        kind::LOCK_REQUEST..=kind::LOCK_RETURN => fields.sync(body, limits).map(Message::Sync),
+        kind::REQUEST..=kind::PLACE | kind::PLACED => fields.coherence(body, limits).map(Message::Coherence),
+        kind::LOCK_REQUEST..=kind::STANDING => fields.sync(body, limits).map(Message::Sync),
         kind::ALIVE..=kind::FAREWELL => fields.membership(limits).map(Message::Membership),
+        kind::HEAP_REQUEST..=kind::HEAP_REPLY => fields.heap(limits).map(Message::Heap),
         other => Err(Malformed::Kind(other)),
     }
 }
@@ -297,6 +405,22 @@ impl Fields {
         let first = u32::try_from(self.object).map_err(|_| Malformed::Pages)?;
         let range = PageRange::new(PageIndex(first), self.count).ok_or(Malformed::Pages)?;
         if range.end() > limits.pages { Err(Malformed::Pages) } else { Ok(range) }
+    }
+
+    /// The run of a message whose `object` has a number besides in its upper half.
+    fn first_run(&self, limits: &Limits) -> Result<PageRange, Malformed> {
+        let object = if self.kind == kind::COPY { self.object & u64::from(u32::MAX) } else { self.object };
+        Fields { object, ..*self }.run(limits)
+    }
+
+    fn put_set(&mut self, pages: PageSet, number: u32) {
+        self.object = u64::from(pages.first().0) | u64::from(number) << 32;
+    }
+
+    /// The set whose window `object` names and whose bits are `mask`, and the number.
+    fn set(&self, mask: u64, limits: &Limits) -> Result<(PageSet, u32), Malformed> {
+        let set = PageSet::new(PageIndex(self.object as u32), mask).ok_or(Malformed::Pages)?;
+        if set.last().0 < limits.pages { Ok((set, (self.object >> 32) as u32)) } else { Err(Malformed::Pages) }
     }
 
     fn content(&self) -> Result<Content, Malformed> {

@@ -2,8 +2,8 @@
 //! cluster.
 
 use super::*;
-use crate::sync::Operation;
-use crate::{coherence, membership, sync};
+use crate::sync::{Contribution, Demand, Kind, Operation, Outcome, Reduction, Refusal, SemaphoreDemand, Subject};
+use crate::{coherence, heap, membership, sync};
 use alloc::vec::Vec;
 
 const LIMITS: Limits = Limits { pages: 1000, page_bytes: 4096, nodes: 5, epoch: 7 };
@@ -42,12 +42,17 @@ fn every_message() -> Vec<Message> {
     let id = 0x0123_4567_89ab_cdef;
     messages.extend(
         [
-            sync::Message::LockRequest(id),
-            sync::Message::LockForward(id, NodeId(3)),
+            sync::Message::LockRequest(id, false),
+            sync::Message::LockRequest(id, true),
+            sync::Message::LockForward(id, NodeId(3), false),
+            sync::Message::LockForward(id, NodeId(3), true),
+            sync::Message::LockBusy(id),
             sync::Message::LockToken(id),
             sync::Message::LockReturn(id),
-            sync::Message::BarrierArrive(id, 9),
-            sync::Message::BarrierRelease(id, u32::MAX),
+            sync::Message::BarrierArrive(id, 9, Contribution::Nothing),
+            sync::Message::BarrierArrive(id, 9, Contribution::Value(Reduction::Broadcast(NodeId(4)), 8)),
+            sync::Message::BarrierRelease(id, u32::MAX, Contribution::Nothing),
+            sync::Message::BarrierRelease(id, u32::MAX, Contribution::Mixed),
             sync::Message::AtomicRequest(id, Operation::Load, 1),
             sync::Message::AtomicRequest(id, Operation::Exchange(u64::MAX), 2),
             sync::Message::AtomicRequest(id, Operation::FetchAdd(5), 3),
@@ -56,6 +61,19 @@ fn every_message() -> Vec<Message> {
         ]
         .map(Message::Sync),
     );
+    messages.extend(every_demand().map(|demand| Message::Sync(sync::Message::ObjectRequest(id, demand, u32::MAX))));
+    messages.extend(every_outcome().map(|outcome| Message::Sync(sync::Message::ObjectReply(id, 3, outcome))));
+    for kind in Kind::ALL {
+        messages.push(Message::Sync(sync::Message::ObjectAbandon(id, kind, 3)));
+        messages.push(Message::Sync(sync::Message::Inquiry(Subject { kind, id }, u32::MAX, 5)));
+    }
+    for reduction in Reduction::ALL {
+        let value = Contribution::Value(reduction, u64::MAX - 1);
+        messages.push(Message::Sync(sync::Message::BarrierArrive(id, 1, value)));
+    }
+    let undone = Demand::Semaphore(SemaphoreDemand::Wait);
+    messages.push(Message::Sync(sync::Message::ObjectUndo(id, undone, 7, u64::MAX)));
+    messages.push(Message::Sync(sync::Message::Standing(7, sync::Standing { holds: 1, waits: u32::MAX })));
     messages.extend(
         [
             membership::Message::Alive,
@@ -74,7 +92,53 @@ fn every_message() -> Vec<Message> {
         ]
         .map(Message::Membership),
     );
+    messages.extend(every_message_of_the_heap().map(Message::Heap));
     messages
+}
+
+fn every_message_of_the_heap() -> [heap::Message; 11] {
+    use heap::{Message, Operation, Outcome};
+    let run = heap::Run { first: 700, pages: 300 };
+    let (waiter, requester) = (u32::MAX, NodeId(4));
+    let ask = |operation, is_routed| Message::Ask { offset: 4_095_999, operation, requester, waiter, is_routed };
+    [
+        Message::Request { waiter, pages: 1000, align_shift: 31 },
+        Message::Grant { waiter, run, is_fresh: false },
+        Message::Grant { waiter, run, is_fresh: true },
+        Message::NoRoom { waiter, longest: u32::MAX },
+        Message::Return { run, requester, waiter },
+        ask(Operation::Free, false),
+        ask(Operation::Free, true),
+        ask(Operation::Measure, true),
+        Message::Reply { waiter, outcome: Outcome::Freed, owner: NodeId(2) },
+        Message::Reply { waiter, outcome: Outcome::Bytes(4_096_000), owner: NodeId(3) },
+        Message::Reply { waiter, outcome: Outcome::NoBlock, owner: NodeId(0) },
+    ]
+}
+
+fn every_demand() -> impl Iterator<Item = Demand> {
+    use sync::{ConditionDemand, EventDemand, OnceDemand, ReadWriteDemand};
+    let locks = [
+        ReadWriteDemand::Read,
+        ReadWriteDemand::TryRead,
+        ReadWriteDemand::Write,
+        ReadWriteDemand::TryWrite,
+        ReadWriteDemand::EndRead,
+        ReadWriteDemand::EndWrite,
+    ];
+    let semaphores =
+        [SemaphoreDemand::Wait, SemaphoreDemand::TryWait, SemaphoreDemand::Post(u64::MAX), SemaphoreDemand::Value];
+    let events = [EventDemand::Set, EventDemand::Clear, EventDemand::Wait, EventDemand::IsSet];
+    let onces = [OnceDemand::Begin, OnceDemand::Done, OnceDemand::Failed, OnceDemand::IsDone];
+    let conditions = [ConditionDemand::Wait, ConditionDemand::Signal, ConditionDemand::Broadcast];
+    let all = locks.map(Demand::ReadWriteLock).into_iter().chain(semaphores.map(Demand::Semaphore));
+    let all = all.chain(events.map(Demand::Event)).chain(onces.map(Demand::Once));
+    all.chain(conditions.map(Demand::Condition)).chain([Demand::CountingBarrier(u32::MAX)])
+}
+
+fn every_outcome() -> impl Iterator<Item = Outcome> {
+    let plain = [Outcome::Done(0), Outcome::Done(u64::MAX), Outcome::Enrolled, Outcome::Forgotten];
+    plain.into_iter().chain(Refusal::ALL.map(Outcome::Refused))
 }
 
 #[test]
@@ -126,7 +190,7 @@ fn numbers_past_the_cluster_are_refused() {
         requester: NodeId(4),
         hops: 0,
     });
-    let forward = Message::Sync(sync::Message::LockForward(1, NodeId(0)));
+    let forward = Message::Sync(sync::Message::LockForward(1, NodeId(0), false));
     assert_eq!(change(request, 0, 0), Err(Malformed::Magic));
     assert_eq!(change(request, 2, 9), Err(Malformed::Version(9)));
     assert_eq!(change(request, 3, 99), Err(Malformed::Kind(99)));
@@ -141,6 +205,36 @@ fn numbers_past_the_cluster_are_refused() {
     assert_eq!(change(forward, 28, 5), Err(Malformed::Node(5)));
     let operation = Message::Sync(sync::Message::AtomicRequest(1, Operation::Load, 1));
     assert_eq!(change(operation, 20, 4), Err(Malformed::Field));
+    assert_eq!(change(forward, 20, 2), Err(Malformed::Field), "neither tried nor not");
+    let demand = Message::Sync(sync::Message::ObjectRequest(1, Demand::CountingBarrier(3), 1));
+    assert_eq!(change(demand, 20, 22), Err(Malformed::Field), "a demand that does not exist");
+    let reply = Message::Sync(sync::Message::ObjectReply(1, 1, Outcome::Done(3)));
+    assert_eq!(change(reply, 20, 6), Err(Malformed::Field), "an outcome that does not exist");
+    let brought = Contribution::Value(Reduction::Broadcast(NodeId(4)), 1);
+    let arrival = Message::Sync(sync::Message::BarrierArrive(1, 1, brought));
+    assert_eq!(change(arrival, 28, 5), Err(Malformed::Node(5)), "the value of a node that does not exist");
+    assert_eq!(change(arrival, 20, 14), Err(Malformed::Field), "a reduction that does not exist");
+}
+
+#[test]
+fn numbers_past_the_heap_are_refused() {
+    let change = |message: heap::Message, at: usize, value: u8| {
+        let mut encoded = encode(&Message::Heap(message), LIMITS.epoch);
+        encoded.header[at] = value;
+        decode(&encoded.header, encoded.body(), &LIMITS)
+    };
+    let [request, grant, _, _, giving_back, ask, _, _, _, bytes, _] = every_message_of_the_heap();
+    assert_eq!(change(request, 8, 32), Err(Malformed::Field), "an alignment of more than 2^31 pages");
+    assert_eq!(change(request, 21, 4), Err(Malformed::Pages), "1256 pages of 1000");
+    assert_eq!(change(grant, 20, 45), Err(Malformed::Pages), "pages 700 to 1001");
+    assert_eq!(change(grant, 12, 1), Err(Malformed::Pages), "a page number over 32 bits");
+    assert_eq!(change(grant, 30, 2), Err(Malformed::Field));
+    assert_eq!(change(giving_back, 28, 5), Err(Malformed::Node(5)));
+    assert_eq!(change(ask, 10, 0x7f), Err(Malformed::Pages), "an offset past the region");
+    assert_eq!(change(ask, 20, 2), Err(Malformed::Field));
+    assert_eq!(change(bytes, 11, 1), Err(Malformed::Field), "a block larger than the region");
+    let empty = heap::Message::Return { run: heap::Run { first: 3, pages: 0 }, requester: NodeId(0), waiter: 0 };
+    assert_eq!(change(empty, 0, b'T'), Err(Malformed::Pages));
 }
 
 #[test]

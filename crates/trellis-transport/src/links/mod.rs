@@ -22,7 +22,8 @@
 //! 6. **Bounds.** What waits for one peer holds at most [`QUEUE_BYTES_MAX`]
 //!    bytes; beyond that `send` gives the frame back with an error.
 //! 7. **Sleep.** [`Link::readiness`] is an epoll descriptor that may be nested in another: readable,
-//!    level triggered, as long as a `poll` would do something.
+//!    level triggered, as long as a `poll` would do something. While somebody attends ([`Link::attend`])
+//!    it may keep silent.
 //! 8. **End.** `close` sends what waits (with a deadline); the peers then receive all of it and
 //!    report the node lost.
 //!
@@ -31,13 +32,19 @@
 //! * [`tcp`]: between machines or processes; one connection per pair, with the security of
 //!   [`crate::wrap::secure`].
 //! * [`udp`]: the same over datagrams, not ordered.
+//! * [`shm`]: shared memory between nodes of one host; to others tcp, decided for each pair.
+//! * `fabric`: over libfabric, with bodies that the receiver reads from the sender's memory; only where the crate was
+//!   built with the feature of that name.
 //! * [`in_process`]: between threads, for tests of the layers above.
 //!
 //! A new choice is one file here, one entry in [`Choice`], and one line in the conformance suite.
 
 pub(crate) mod admission;
 pub(crate) mod descriptors;
+#[cfg(feature = "fabric")]
+pub mod fabric;
 pub mod in_process;
+pub mod shm;
 pub mod tcp;
 pub mod udp;
 
@@ -57,13 +64,17 @@ pub enum Choice {
     Tcp,
     /// Datagrams between nodes.
     Udp,
+    /// Messages and one-sided reads through libfabric.
+    Fabric,
     /// Queues between threads of one process.
     InProcess,
+    /// Rings in memory that two processes of one host share.
+    Shm,
 }
 
 impl Choice {
     /// All of them, for messages and tests.
-    pub const ALL: [Choice; 3] = [Choice::Tcp, Choice::Udp, Choice::InProcess];
+    pub const ALL: [Choice; 5] = [Choice::Tcp, Choice::Udp, Choice::Fabric, Choice::InProcess, Choice::Shm];
 }
 
 impl fmt::Display for Choice {
@@ -71,7 +82,9 @@ impl fmt::Display for Choice {
         formatter.write_str(match self {
             Choice::Tcp => "tcp",
             Choice::Udp => "udp",
+            Choice::Fabric => "fabric",
             Choice::InProcess => "in_process",
+            Choice::Shm => "shm",
         })
     }
 }
@@ -83,7 +96,7 @@ impl FromStr for Choice {
         Choice::ALL
             .into_iter()
             .find(|choice| choice.to_string() == text)
-            .ok_or_else(|| format!("`{text}` is no link; use tcp, udp or in_process"))
+            .ok_or_else(|| format!("`{text}` is no link; use tcp, udp, fabric or in_process"))
     }
 }
 
@@ -306,6 +319,16 @@ pub struct LinkStatistics {
     pub packets_duplicate: u64,
     /// Datagrams received that were forged, changed, replayed or cut.
     pub packets_refused: u64,
+    /// Datagrams among `packets_out` that went to several peers at once.
+    pub multicast_out: u64,
+    /// Datagrams among `packets_in` that a peer sent to several nodes at once, this one among them or not.
+    pub multicast_in: u64,
+    /// Datagrams sent that said that something is missing.
+    pub multicast_negative: u64,
+    /// Fragments among `packets_resent` that had gone by multicast before.
+    pub multicast_repaired: u64,
+    /// Peers that hear the multicasts of this node now.
+    pub multicast_peers: u64,
     /// The same for each peer, by node number; the entry of this node stays empty.
     pub peers: Vec<PeerStatistics>,
 }
@@ -385,6 +408,17 @@ pub trait Link: Send + Sync {
     /// An epoll descriptor that is readable while a `poll` would do something. It belongs to the
     /// link: nest it or wait on it, do not close it.
     fn readiness(&self) -> RawFd;
+
+    /// Says whether the caller polls again and again from now on, each time once `true` and once `false`. While anybody
+    /// does, [`Link::readiness`] need not tell of what came, so that peers are spared the system calls that would wake
+    /// somebody; when nobody does any more, it tells of everything that came meanwhile.
+    ///
+    /// The answer is whether readiness keeps silent while somebody attends: if not, who sleeps on it is woken by frames
+    /// as before.
+    fn attend(&self, polling: bool) -> bool {
+        let _ = polling;
+        false
+    }
 
     /// Whether the peer is up.
     fn is_connected(&self, peer: usize) -> bool;

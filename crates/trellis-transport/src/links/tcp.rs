@@ -39,7 +39,7 @@ use thiserror::Error;
 use self::doorman::Doorman;
 use self::peers::Peers;
 use crate::links::descriptors::Descriptor;
-use crate::links::{Choice, Link, LinkStatistics, Payload, SendError, Sink};
+use crate::links::{Choice, Link, LinkStatistics, Lost, Payload, SendError, Sink};
 use crate::wrap::secure::Security;
 use crate::{HEADER_BYTES, HELLO_BYTES_MAX};
 
@@ -173,6 +173,16 @@ impl Tcp {
         let doorman = Doorman::new(Arc::clone(&peers), listener, options, answer);
         let thread = doorman::spawn(doorman).map_err(system)?;
         Ok(Tcp { peers, doorman: Mutex::new(Some(thread)) })
+    }
+
+    /// Ends the connection of a peer that another layer of this crate gave up; the sink is not told.
+    pub(in crate::links) fn end_peer(&self, peer: usize, why: &Lost) {
+        self.peers.end(peer, why);
+    }
+
+    /// Whether the peer's end of the connection is gone, found without receiving.
+    pub(in crate::links) fn has_ended(&self, peer: usize) -> bool {
+        self.peers.has_ended(peer)
     }
 
     fn join_doorman(&self) {

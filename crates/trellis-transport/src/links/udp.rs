@@ -21,23 +21,28 @@
 //! # Locks
 //!
 //! As in the tcp link: each peer has a receiving half and a sending half, each with its own lock; whoever holds a
-//! receiving half may take sending halves, one at a time; nobody who holds a sending half takes anything but the
-//! timer's gate or the bad network's. `poll` only tries the receiving half; callbacks run under it and may send to
+//! receiving half may take the sending half of the multicasts, then sending halves, one at a time; nobody who holds a
+//! sending half takes anything but the timer's gate or the bad network's. `poll` only tries the receiving half; callbacks run under it and may send to
 //! anybody.
 //!
 //! # Modules
 //!
 //! `delivery` (what to send when, and what came: pure), `datagram` (bytes and protection), `doorman` (a thread: dials,
 //! answers, shakes hands), `input` and `output` (the two halves of a peer), `peers` (all of them, polls and the timer),
-//! `leaving` (the end), `sockets` and `timer` (system calls).
+//! `multicast`, `multicast_output` and `multicast_datagram` (one datagram for several peers), `leaving` (the end),
+//! `probe` (tries out multicasts), `sockets` and `timer` (system calls).
 
 mod datagram;
 pub mod delivery;
 mod doorman;
 mod input;
 mod leaving;
+mod multicast;
+mod multicast_datagram;
+mod multicast_output;
 mod output;
 mod peers;
+mod probe;
 mod sockets;
 mod timer;
 
@@ -49,7 +54,10 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use self::doorman::Doorman;
+pub use self::multicast::Multicast;
+use self::multicast::{Group, Setting};
 use self::peers::{Peers, lock};
+pub use self::probe::{Interface, try_multicast};
 use crate::links::tcp::{Admit, OnRefused, StartError};
 use crate::links::{Choice, Link, LinkStatistics, Payload, SendError, Sink};
 use crate::wrap::faulty::Faults;
@@ -77,6 +85,9 @@ pub struct UdpOptions {
     pub refused: OnRefused,
     /// A bad network between this node and its peers, for tests and experiments.
     pub faults: Option<Faults>,
+    /// Whether and where frames for several peers go in one datagram. Nodes may differ in this; what one multicasts
+    /// reaches those that listen.
+    pub multicast: Multicast,
 }
 
 impl fmt::Debug for UdpOptions {
@@ -88,6 +99,7 @@ impl fmt::Debug for UdpOptions {
             .field("addresses", &self.addresses)
             .field("security", &self.security)
             .field("faults", &self.faults)
+            .field("multicast", &self.multicast)
             .finish_non_exhaustive()
     }
 }
@@ -119,7 +131,13 @@ impl Udp {
             return Err(StartError::HelloTooLong { bytes: options.hello.len() });
         }
         let system = |source| StartError::System { node, source };
-        let peers = Arc::new(Peers::new(node, nodes).map_err(system)?);
+        let setting = Setting {
+            multicast: options.multicast,
+            secret: options.secret,
+            security: options.security,
+            faults: options.faults.clone(),
+        };
+        let peers = Arc::new(Peers::new(node, nodes, Group::new(nodes, setting)).map_err(system)?);
         // A node alone has nobody to wait for: no socket, no thread.
         if nodes == 1 {
             return Ok(Udp { peers, doorman: Mutex::new(None) });
@@ -168,6 +186,15 @@ impl Link for Udp {
     #[inline]
     fn send(&self, peer: usize, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<(), SendError> {
         self.peers.send(peer, header, payload)
+    }
+
+    fn send_to_all(
+        &self,
+        peers: &[usize],
+        header: &[u8; HEADER_BYTES],
+        payload: Payload<'_>,
+    ) -> Result<(), (usize, SendError)> {
+        self.peers.send_to_all(peers, header, payload)
     }
 
     #[inline]

@@ -43,6 +43,8 @@ use std::str::FromStr;
 
 use chacha20poly1305::aead::AeadInPlace;
 use chacha20poly1305::{ChaCha20Poly1305, KeyInit, Nonce, Tag};
+use snow::params::HashChoice;
+use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::{Builder, HandshakeState};
 
 use crate::{HEADER_BYTES, HELLO_BYTES_MAX};
@@ -313,6 +315,42 @@ impl Remembered {
         }
         true
     }
+}
+
+/// Bytes of what makes the key of a node's multicasts another one in every run.
+pub(crate) const SALT_BYTES: usize = 16;
+
+/// Bytes that nobody can guess; none where the system has none.
+pub(crate) fn random<const COUNT: usize>() -> Option<[u8; COUNT]> {
+    let mut bytes = [0; COUNT];
+    DefaultResolver.resolve_rng()?.try_fill_bytes(&mut bytes).ok()?;
+    Some(bytes)
+}
+
+/// Protects and opens the datagrams that one node sends to several at once: all members can make this key, out of the
+/// secret, the number of the sender and its salt, which is another one in every run. So it keeps strangers out; that a
+/// member does not speak in the name of another is not proved by it, and members are trusted.
+pub(crate) fn multicast_cipher(
+    secret: &[u8; 32],
+    node: usize,
+    salt: &[u8; SALT_BYTES],
+    security: Security,
+) -> Option<DatagramCipher> {
+    let mut hash = DefaultResolver.resolve_hash(&HashChoice::Blake2s)?;
+    let label = b"trellis multicast";
+    let input = [&label[..], &(node as u64).to_le_bytes(), salt].concat();
+    let mut key = [0; 32];
+    hash.hkdf(secret, &input, 1, &mut key, &mut [], &mut []);
+    Some(DatagramCipher { cipher: ChaCha20Poly1305::new(&key.into()), security })
+}
+
+/// A number of an address in the range that `239.255.0.0/16` has, the same for all who know the secret, and nothing to
+/// be learned about it from that.
+pub(crate) fn multicast_number(secret: &[u8; 32]) -> Option<u16> {
+    let mut hash = DefaultResolver.resolve_hash(&HashChoice::Blake2s)?;
+    let mut number = [0; 32];
+    hash.hkdf(secret, b"trellis multicast address", 1, &mut number, &mut [], &mut []);
+    Some(u16::from_le_bytes([number[0], number[1]]))
 }
 
 /// What a record is; part of its nonce, so that one is never taken for another.
@@ -672,6 +710,27 @@ mod tests {
             assert_eq!(far.open(7, 16, &mut datagram), Ok(100));
             assert_eq!(datagram[..100], text);
         }
+    }
+
+    #[test]
+    fn a_multicast_opens_with_the_secret_the_sender_and_the_salt_and_with_no_other() {
+        assert_ne!(random::<32>(), random::<32>());
+        for security in [Security::Signed, Security::Sealed] {
+            let cipher = |secret: u8, node, salt: u8| {
+                multicast_cipher(&[secret; 32], node, &[salt; SALT_BYTES], security).expect("what snow always has")
+            };
+            let near = cipher(1, 2, 3);
+            let mut datagram = vec![7; 60];
+            let tag = near.protect(5, 16, &mut datagram);
+            datagram.extend_from_slice(&tag);
+            for (secret, node, salt) in [(9, 2, 3), (1, 9, 3), (1, 2, 9)] {
+                assert!(cipher(secret, node, salt).open(5, 16, &mut datagram.clone()).is_err());
+            }
+            assert_eq!(cipher(1, 2, 3).open(5, 16, &mut datagram), Ok(60));
+            assert_eq!(datagram[..60], [7; 60]);
+        }
+        assert_eq!(multicast_number(&[1; 32]), multicast_number(&[1; 32]));
+        assert_ne!(multicast_number(&[1; 32]), multicast_number(&[2; 32]));
     }
 
     #[test]

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use trellis_transport::{
-    Faults, HEADER_BYTES, INLINE_BODY_BYTES_MAX, Link, Lost, Payload, Placement, Refused, Security, Sink, Tcp,
-    TcpOptions, Udp, UdpOptions, mesh,
+    Faults, HEADER_BYTES, INLINE_BODY_BYTES_MAX, Link, Lost, Manner, Multicast, Payload, Placement, Refused, Security,
+    Shm, ShmOptions, Sink, Tcp, TcpOptions, Udp, UdpOptions, mesh,
 };
 
 pub const SECRET: [u8; 32] = [42; 32];
@@ -21,9 +21,18 @@ pub const HANG_SECONDS: u64 = 60;
 pub enum Kind {
     InProcess,
     Tcp(Security),
+    /// Shared memory, or nothing.
+    Shm(Security),
+    /// The best for each pair, between nodes that take each other for being on different hosts.
+    Apart(Security),
+    /// The same, of which only the odd nodes are apart.
+    Mixed,
     Udp(Security),
     /// Over a network that loses 10 %, doubles 5 %, reorders 5 % and changes 1 %.
     UdpFaulty(Security),
+    /// Over that provider of libfabric.
+    #[cfg(feature = "fabric")]
+    Fabric(&'static str),
 }
 
 /// What [`Kind::UdpFaulty`] does to datagrams.
@@ -40,6 +49,14 @@ pub fn build(kind: Kind, nodes: usize) -> Vec<Arc<dyn Link>> {
         }
         Kind::Udp(security) => build_udp(nodes, security, None),
         Kind::UdpFaulty(security) => build_udp(nodes, security, Some(&FAULTS.parse().expect("as documented"))),
+        #[cfg(feature = "fabric")]
+        Kind::Fabric(provider) => {
+            let ends = build_fabric(provider, nodes);
+            ends.into_iter().map(|end| end as Arc<dyn Link>).collect()
+        }
+        Kind::Shm(security) => build_shm(nodes, security, Manner::Require, |_| 0),
+        Kind::Apart(security) => build_shm(nodes, security, Manner::Prefer, |node| node),
+        Kind::Mixed => build_shm(nodes, Security::Plain, Manner::Prefer, |node| if node % 2 == 0 { 0 } else { node }),
         Kind::Tcp(security) => {
             let (listeners, addresses) = listeners(nodes);
             listeners
@@ -52,6 +69,40 @@ pub fn build(kind: Kind, nodes: usize) -> Vec<Arc<dyn Link>> {
                 .collect()
         }
     }
+}
+
+/// Links over a provider of libfabric, by number.
+#[cfg(feature = "fabric")]
+pub fn build_fabric(provider: &str, nodes: usize) -> Vec<Arc<trellis_transport::Fabric>> {
+    let (listeners, addresses) = listeners(nodes);
+    listeners
+        .into_iter()
+        .enumerate()
+        .map(|(node, listener)| {
+            let tcp = options(node, &addresses, Some(listener), Security::Plain);
+            let options = trellis_transport::FabricOptions { tcp, provider: provider.to_owned() };
+            Arc::new(trellis_transport::Fabric::start(options).expect("a node on loopback"))
+        })
+        .collect()
+}
+
+/// Links that choose for each pair; `host` says where each node runs.
+pub fn build_shm(
+    nodes: usize,
+    security: Security,
+    manner: Manner,
+    host: impl Fn(usize) -> usize,
+) -> Vec<Arc<dyn Link>> {
+    let (listeners, addresses) = listeners(nodes);
+    listeners
+        .into_iter()
+        .enumerate()
+        .map(|(node, listener)| {
+            let tcp = options(node, &addresses, Some(listener), security);
+            let host = Some((host(node) as u128).to_le_bytes());
+            Arc::new(Shm::start(ShmOptions { tcp, manner, host }).expect("a node on loopback")) as Arc<dyn Link>
+        })
+        .collect()
 }
 
 /// Bound sockets on free ports, and their addresses.
@@ -72,6 +123,7 @@ pub fn udp_options(node: usize, addresses: &[String], socket: Option<UdpSocket>,
         admit: Box::new(|_, _| Ok(())),
         refused: Box::new(|_| {}),
         faults: None,
+        multicast: Multicast::Automatic,
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! Each error stands at the key that should be changed, wherever it was given.
 
-use super::{ConfigError, LinkKind, NODES_MAX, Origin, Reader};
+use trellis_transport::Multicast;
+
+use super::{ConfigError, Home, LinkKind, NODES_MAX, Origin, Reader, Security};
 
 const PAGE_BYTES_MIN: usize = 4 << 10;
 const PAGE_BYTES_MAX: usize = 2 << 20;
@@ -19,8 +21,10 @@ impl Reader {
         self.check_page()?;
         self.round_libivy_region();
         self.check_region()?;
+        self.check_heap()?;
         self.check_address()?;
         self.check_ranges()?;
+        self.check_consistency()?;
         self.check_link()?;
         self.check_nodes()
     }
@@ -77,6 +81,18 @@ impl Reader {
         Ok(())
     }
 
+    fn check_heap(&self) -> Result<(), ConfigError> {
+        let (region, page) = (self.config.region_bytes, self.config.page_bytes);
+        let Some(heap) = self.config.heap_bytes else { return Ok(()) };
+        if heap > region || !heap.is_multiple_of(page) {
+            return Err(self.origin("heap_bytes").error(format!(
+                "{heap} bytes are no part of the region; accepted: 0 to {region}, its region_bytes, in multiples of \
+                 page_bytes ({page})"
+            )));
+        }
+        Ok(())
+    }
+
     fn check_address(&self) -> Result<(), ConfigError> {
         let (address, page) = (self.config.base_address, self.config.page_bytes);
         let wrong = |what: String| Err(self.origin("base_address").error(what));
@@ -100,15 +116,59 @@ impl Reader {
     }
 
     fn check_link(&self) -> Result<(), ConfigError> {
+        if self.config.fabric_provider.is_some() && self.config.link != LinkKind::Fabric {
+            let sentence = "only the link fabric has providers; set link = fabric, or leave this key out";
+            return Err(self.origin("fabric_provider").error(sentence));
+        }
+        if matches!(self.config.multicast_group, Multicast::Group { .. }) && self.config.link != LinkKind::Udp {
+            let sentence = "only the link udp multicasts; set link = udp, or leave this key out";
+            return Err(self.origin("multicast_group").error(sentence));
+        }
         match self.config.link {
-            LinkKind::Tcp if self.config.link_faults.is_some() => Err(self
+            LinkKind::Fabric if cfg!(not(feature = "fabric")) => Err(self.origin("link").error(
+                "this build has no link fabric; build Trellis with the cargo feature `fabric` (Debian: install \
+                 libfabric-dev first), or set link = auto",
+            )),
+            LinkKind::Fabric if self.config.security_in_use() != Security::InsecurePlain => {
+                Err(self.origin("security").error(
+                    "the link fabric carries frames as they are, so that a peer can read and change memory on its way; \
+                     set security = insecure-plain where the network is trusted, or link = auto",
+                ))
+            }
+            LinkKind::Fabric if self.config.link_faults.is_some() => Err(self
+                .origin("link_faults")
+                .error("the link fabric has none, because libfabric makes good what a network loses; set link = udp")),
+            LinkKind::Auto | LinkKind::Tcp if self.config.link_faults.is_some() => Err(self
                 .origin("link_faults")
                 .error("the link tcp has none, because the kernel makes good what a network loses; set link = udp")),
+            LinkKind::Shm if self.config.link_faults.is_some() => Err(self
+                .origin("link_faults")
+                .error("the link shm has none, because shared memory loses nothing; set link = udp")),
             LinkKind::Udp if self.config.joiners_max > 0 => Err(self
                 .origin("joiners_max")
-                .error("processes join a running cluster over tcp only; set link = tcp, or joiners_max = 0")),
+                .error("no process can join a running cluster over udp; set link = auto, or joiners_max = 0")),
             _ => Ok(()),
         }
+    }
+
+    /// What only release consistency has, and what it has not.
+    fn check_consistency(&self) -> Result<(), ConfigError> {
+        let mut protocols = std::iter::once(self.config.coherence)
+            .chain(self.config.coherence_ranges.iter().map(|range| range.protocol));
+        let is_used = protocols.any(|protocol| protocol.is_release_consistent());
+        if is_used && self.config.joiners_max > 0 {
+            return Err(self.origin("joiners_max").error(
+                "under hlrc every node meets in barriers, and a node that joins later does not; set joiners_max = 0, or \
+                 another coherence",
+            ));
+        }
+        if !is_used && matches!(self.config.home, Home::FirstTouch | Home::Migrating) {
+            return Err(self.origin("home").error(
+                "first-touch and migrating are for the protocol hlrc, under which a home is where the master copy is; set \
+                 coherence = \"hlrc\", or home = \"interleaved\"",
+            ));
+        }
+        Ok(())
     }
 
     fn check_ranges(&self) -> Result<(), ConfigError> {

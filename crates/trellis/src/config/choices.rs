@@ -59,16 +59,38 @@ choices! {
         Manager = "manager",
         /// Pages dealt out to the nodes in turn.
         Interleaved = "interleaved",
+        /// Each page at the first node that touches it (`hlrc`).
+        FirstTouch = "first-touch",
+        /// There at first, then at the node that writes it most (`hlrc`).
+        Migrating = "migrating",
+    }
+}
+
+choices! {
+    /// How stores to a copy are noticed under `hlrc`.
+    WriteDetection {
+        /// Marks where this machine's kernel makes them, else faults; `trellis doctor` says which and why.
+        Auto = "auto",
+        /// The kernel marks pages that are stored to.
+        Marks = "marks",
+        /// The first store to each page after each publication is a fault.
+        Faults = "faults",
     }
 }
 
 choices! {
     /// How messages travel between nodes.
     LinkKind {
+        /// The best for each pair of nodes: shared memory on one host, otherwise tcp.
+        Auto = "auto",
         /// One TCP connection per pair of nodes.
         Tcp = "tcp",
         /// Datagrams, with delivery made by the nodes themselves.
         Udp = "udp",
+        /// Shared memory between nodes of one host, and nothing else.
+        Shm = "shm",
+        /// Messages and one-sided reads through libfabric; only in builds with the feature `fabric`.
+        Fabric = "fabric",
     }
 }
 

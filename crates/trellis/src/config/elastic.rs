@@ -25,7 +25,8 @@ impl Config {
             ("silence_seconds_max", self.silence_seconds_max.to_string()),
             ("wait_seconds_max", self.wait_seconds_max.to_string()),
         ];
-        keys.iter().map(|(name, value)| format!("{name}={value}\n")).collect()
+        let provider = self.fabric_provider.as_ref().map(|provider| ("fabric_provider", provider.clone()));
+        keys.iter().chain(&provider).map(|(name, value)| format!("{name}={value}\n")).collect()
     }
 
     /// Takes over what [`Config::told_to_joiners`] of a node of the cluster says; the error is a sentence.

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use super::choices::{Catch, Home, LinkKind, Reserve, Security, Start};
+use super::choices::{Catch, Home, LinkKind, Reserve, Security, Start, WriteDetection};
 use super::ranges;
 use super::values::{self, Raw};
 use super::{Config, NODES_MAX};
@@ -107,6 +107,16 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        name: "heap_bytes",
+        default: "none (the whole region)",
+        accepted: "0 to region_bytes, a multiple of page_bytes",
+        meaning: "How much of the region, from its end, the shared heap may use; the same at every node.",
+        apply: |config, raw| {
+            config.heap_bytes = Some(usize::try_from(values::bytes(raw)?).map_err(|error| error.to_string())?);
+            Ok(())
+        },
+    },
+    Key {
         name: "base_address",
         default: "0x100000000000",
         accepted: "a hexadecimal address, a multiple of page_bytes and of 4096",
@@ -139,7 +149,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "coherence",
         default: "ivy",
-        accepted: "ivy, dynamic(forward), dynamic(redirect), migrate; round any of them lock(…), delay(…)",
+        accepted: "ivy, dynamic(forward), dynamic(redirect), migrate, round any of them lock(…), delay(…); hlrc(invalidate), hlrc(update), hlrc(adaptive)",
         meaning: "The protocol that decides who may read or write a page now.",
         apply: |config, raw| {
             config.coherence = ranges::protocol(raw)?;
@@ -159,7 +169,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "home",
         default: "manager",
-        accepted: "manager, interleaved",
+        accepted: "manager, interleaved; with hlrc also first-touch, migrating",
         meaning: "Which node keeps a page's directory entry and its first copy.",
         apply: |config, raw| {
             config.home = values::choice(raw, Home::WORDS)?;
@@ -167,12 +177,35 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        name: "write_detection",
+        default: "auto",
+        accepted: "auto, marks, faults",
+        meaning: "How stores to copies are noticed under hlrc: by marks that the kernel makes (Linux 6.7) or by faults.",
+        apply: |config, raw| {
+            config.write_detection = values::choice(raw, WriteDetection::WORDS)?;
+            Ok(())
+        },
+    },
+    Key {
         name: "link",
-        default: "tcp",
-        accepted: "tcp, udp",
-        meaning: "How messages travel between nodes.",
+        default: "auto",
+        accepted: "auto, tcp, udp, shm, fabric",
+        meaning: "How messages travel between nodes; auto takes the best that both nodes of a pair have.",
         apply: |config, raw| {
             config.link = values::choice(raw, LinkKind::WORDS)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "fabric_provider",
+        default: "none (libfabric's choice)",
+        accepted: "with link = fabric: a provider such as tcp, shm, verbs, efa, cxi",
+        meaning: "Which provider of libfabric carries frames, the same on every node; `trellis doctor` lists them.",
+        apply: |config, raw| {
+            config.fabric_provider = match raw {
+                Raw::Text(text) if text.trim().is_empty() => None,
+                _ => Some(values::text(raw, "a provider such as tcp or shm")?),
+            };
             Ok(())
         },
     },
@@ -186,6 +219,16 @@ pub const KEYS: &[Key] = &[
                 Raw::Text(text) if text.trim().is_empty() => None,
                 _ => Some(values::text(raw, "faults such as drop=10%,seed=7")?.parse()?),
             };
+            Ok(())
+        },
+    },
+    Key {
+        name: "multicast_group",
+        default: "auto",
+        accepted: "with link = udp: auto, off, an IPv4 group such as 239.1.2.3, or one with the port of node 0, 239.1.2.3:4567",
+        meaning: "Where frames for several nodes go in one datagram; auto takes an address of 239.255.0.0/16 that follows from the secret.",
+        apply: |config, raw| {
+            config.multicast_group = values::text(raw, "auto, off, or a group such as 239.1.2.3")?.parse()?;
             Ok(())
         },
     },

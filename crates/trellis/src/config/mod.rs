@@ -18,11 +18,11 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-pub use choices::{Catch, Home, LinkKind, Reserve, Security, Start};
+pub use choices::{Catch, Home, LinkKind, Reserve, Security, Start, WriteDetection};
 pub use keys::{KEYS, Key, key};
 pub use ranges::CoherenceRange;
 pub use trellis_protocol::coherence::Protocol;
-pub use trellis_transport::Faults;
+pub use trellis_transport::{Faults, Multicast};
 
 use values::Raw;
 
@@ -48,6 +48,8 @@ pub struct Config {
     pub join: Option<String>,
     /// Size of the shared region.
     pub region_bytes: usize,
+    /// How much of the region, from its end, the shared heap may use; all of it when nobody says.
+    pub heap_bytes: Option<usize>,
     /// Where the region is mapped in every process.
     pub base_address: usize,
     /// The unit of coherence.
@@ -60,10 +62,16 @@ pub struct Config {
     pub coherence_ranges: Vec<CoherenceRange>,
     /// Which node keeps the directory entry and the first copy of a page.
     pub home: Home,
+    /// How stores to copies are noticed under `hlrc`.
+    pub write_detection: WriteDetection,
     /// How messages travel.
     pub link: LinkKind,
+    /// Which provider of libfabric the link `fabric` uses; its own choice when nobody says.
+    pub fabric_provider: Option<String>,
     /// A bad network between this node and its peers, for tests and experiments.
     pub link_faults: Option<Faults>,
+    /// Where frames for several nodes go in one datagram.
+    pub multicast_group: Multicast,
     /// What protects a frame, as asked for; see [`Config::security_in_use`].
     pub security: Security,
     /// The file with the secret every node must know.
@@ -102,14 +110,18 @@ impl Default for Config {
             joiners_max: 0,
             join: None,
             region_bytes: 256 << 20,
+            heap_bytes: None,
             base_address: 0x1000_0000_0000,
             page_bytes: 4096,
             catch: Catch::Auto,
             coherence: Protocol::IVY,
             coherence_ranges: Vec::new(),
             home: Home::Manager,
-            link: LinkKind::Tcp,
+            write_detection: WriteDetection::Auto,
+            link: LinkKind::Auto,
+            fabric_provider: None,
             link_faults: None,
+            multicast_group: Multicast::Automatic,
             security: Security::Auto,
             secret_file: None,
             reserve: Reserve::Lazy,
@@ -173,7 +185,7 @@ impl Config {
     pub fn agreement(&self) -> String {
         let text = format!(
             "version={} nodes={} manager={} region_bytes={} base_address={:#x} page_bytes={} coherence={} \
-             coherence_ranges={} home={} security={}",
+             coherence_ranges={} home={} link={} security={}",
             env!("CARGO_PKG_VERSION"),
             self.node_count(),
             self.manager,
@@ -183,6 +195,7 @@ impl Config {
             ranges::word(self.coherence),
             ranges::fingerprint(&self.coherence_ranges),
             self.home,
+            self.link,
             self.security_in_use(),
         );
         let text = match self.joiners_max {

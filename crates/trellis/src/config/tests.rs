@@ -225,8 +225,12 @@ fn every_refusal_of_a_toml_file_names_file_line_and_key() {
             "trellis.toml:1: link_faults: the link tcp has none, because the kernel makes good what a network loses; set link = udp",
         ),
         (
+            "multicast_group = \"239.1.2.3\"\n",
+            "trellis.toml:1: multicast_group: only the link udp multicasts; set link = udp, or leave this key out",
+        ),
+        (
             "link = \"udp\"\njoiners_max = 2\n",
-            "trellis.toml:2: joiners_max: processes join a running cluster over tcp only; set link = tcp, or joiners_max = 0",
+            "trellis.toml:2: joiners_max: no process can join a running cluster over udp; set link = auto, or joiners_max = 0",
         ),
         (
             "security = \"plain\"\n",
@@ -412,6 +416,17 @@ fn the_reference_page_lists_every_key_with_its_default() {
 }
 
 #[test]
+fn a_group_for_multicasts_is_read() {
+    let sources = Sources::new().set("link=udp");
+    for text in ["auto", "off", "239.1.2.3", "239.1.2.3:4567"] {
+        let config = sources.clone().set(format!("multicast_group={text}")).load().unwrap();
+        assert_eq!(config.multicast_group.to_string(), text);
+    }
+    let sentence = sources.set("multicast_group=10.0.0.1").load().unwrap_err().to_string();
+    assert!(sentence.starts_with("--set multicast_group=10.0.0.1: "), "{sentence}");
+}
+
+#[test]
 fn a_bad_network_is_read_and_taken_back() {
     let sources = Sources::new().set("link=udp").set("link_faults=drop=10%,duplicate=5%,reorder=5%,seed=7");
     let faults = sources.clone().load().unwrap().link_faults.unwrap();
@@ -475,4 +490,16 @@ fn nodes_that_differ_learn_in_what() {
     assert!(
         ours.agree(&format!("{} colour=red", ours.agreement())).unwrap_err().contains("more than this version knows")
     );
+}
+
+#[test]
+fn the_heap_is_a_part_of_the_region_in_whole_pages() {
+    let load = |heap: &str| Sources::new().set("region_bytes=1MiB").set(format!("heap_bytes={heap}")).load();
+    assert_eq!(load("64KiB").unwrap().heap_bytes, Some(64 << 10));
+    assert_eq!(load("1MiB").unwrap().heap_bytes, Some(1 << 20));
+    for wrong in ["2MiB", "1000"] {
+        let error = load(wrong).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("--set heap_bytes={wrong}: ")), "{error}");
+        assert!(error.contains("accepted: 0 to 1048576"), "{error}");
+    }
 }

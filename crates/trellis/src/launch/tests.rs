@@ -43,6 +43,13 @@ fn every_activity_survives_its_word() {
         Activity::Left,
         Activity::LockRange(6),
         Activity::ChangingProtocol,
+        Activity::Heap,
+        Activity::CountingBarrier(7),
+        Activity::ReadWriteLock(8),
+        Activity::Semaphore(9),
+        Activity::Event(10),
+        Activity::Once(11),
+        Activity::Condition(largest),
     ] {
         assert_eq!(Activity::from_word(activity.to_word()), Some(activity));
     }

@@ -1,25 +1,380 @@
 //! Release consistency: what this node's program wrote is made known before it releases anything, and what others wrote
-//! is respected after it acquired something. Where no page is under `hlrc`, both do nothing.
+//! is respected after it acquired something. Where no page is under `hlrc`, nothing here costs anything.
+//!
+//! Promises: a release goes on only when every store made before is at its home; what was released travels with the
+//! messages that release it, and with those of whoever learnt it; an acquire is over only when no page here is older than
+//! that. Publications of a node follow one another. Must never apply a notice later than the acquire that brought it, nor
+//! let a message release something before what it rests on has come.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use trellis_protocol::coherence::Input;
+use trellis_protocol::coherence::hlrc::intervals::{Intervals, Learnt, Notice};
+use trellis_protocol::wire;
+use trellis_protocol::{CHUNK_PAGES, NodeId, PageIndex, PageRange};
 
 use super::Node;
+use super::pages::{Waiting, lock, runs};
+use super::progress::Waited;
 use crate::cluster::WaitError;
+use crate::record::LiveCounters;
+
+/// Bytes of pages that a node has sent to homes and that are not acknowledged: as much as fits a link's queue several
+/// times over, and enough to keep it busy.
+const UNACKNOWLEDGED_BYTES_MAX: usize = 8 << 20;
+/// Bytes of pages whose diffs go together in one message.
+const TOGETHER_BYTES_MAX: usize = 256 << 10;
+
+/// What a node keeps for release consistency.
+pub(super) struct Consistency {
+    /// Some pages of the region are under a protocol with release consistency.
+    is_used: AtomicBool,
+    knowledge: Mutex<Knowledge>,
+    /// Held by the thread that publishes.
+    turn: Mutex<()>,
+    /// Held by the thread that applies notices: another acquire is not over before that.
+    applying: Mutex<()>,
+    /// The ticket of that thread, and how many shards it waits for.
+    publisher: AtomicU32,
+    unpublished: AtomicU32,
+    /// One bit per chunk in which stores are noticed by marks.
+    watched: Box<[AtomicU64]>,
+    /// Whether some of these may be watched no more.
+    is_doubtful: AtomicBool,
+}
+
+/// What this node knew when it came to a barrier.
+#[derive(Default)]
+struct AtBarrier {
+    last: Vec<u64>,
+    /// The time before; taken when all nodes have come since.
+    before: Option<Vec<u64>>,
+}
+
+struct Knowledge {
+    intervals: Intervals,
+    /// What this node knew when it came to a barrier last, by barrier.
+    at_barriers: BTreeMap<u64, AtBarrier>,
+    /// Messages that rest on knowledge which is still on its way.
+    early: Vec<(NodeId, wire::Message, Vec<u8>)>,
+}
+
+impl Consistency {
+    pub(super) fn new(me: NodeId, nodes: u16, pages: u32, is_ordered: bool, is_used: bool) -> Consistency {
+        let chunks = pages.div_ceil(CHUNK_PAGES);
+        Consistency {
+            is_used: AtomicBool::new(is_used),
+            knowledge: Mutex::new(Knowledge {
+                intervals: Intervals::new(me, nodes, pages, is_ordered),
+                at_barriers: BTreeMap::new(),
+                early: Vec::new(),
+            }),
+            turn: Mutex::new(()),
+            applying: Mutex::new(()),
+            publisher: AtomicU32::new(0),
+            unpublished: AtomicU32::new(0),
+            watched: (0..chunks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            is_doubtful: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Acquire)
+    }
+
+    /// Some pages are under such a protocol from now on.
+    pub(super) fn use_it(&self) {
+        self.is_used.store(true, Ordering::Release);
+    }
+
+    /// Whoever acquires what this node releases from now on must know that these pages changed.
+    pub(super) fn note(&self, range: PageRange, stamp: u64) {
+        lock(&self.knowledge).intervals.note(Notice { range, stamp });
+    }
+
+    /// Pages of the chunk of `page` are watched from now on.
+    pub(super) fn watch(&self, page: PageIndex) {
+        let chunk = page.0 / CHUNK_PAGES;
+        let (word, bit) = (&self.watched[chunk as usize / 64], 1 << (chunk % 64));
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_or(bit, Ordering::AcqRel);
+        }
+    }
+
+    /// Some page is watched no more.
+    pub(super) fn doubt(&self) {
+        if !self.is_doubtful.load(Ordering::Relaxed) {
+            self.is_doubtful.store(true, Ordering::Release);
+        }
+    }
+
+    fn is_watched(&self, chunk: u32) -> bool {
+        self.watched[chunk as usize / 64].load(Ordering::Acquire) >> (chunk % 64) & 1 != 0
+    }
+
+    fn forget(&self, chunk: u32) {
+        self.watched[chunk as usize / 64].fetch_and(!(1 << (chunk % 64)), Ordering::AcqRel);
+    }
+}
 
 impl Node {
     /// To be called before every release: before a lock is given back, a barrier entered, a semaphore raised, a word
     /// stored to. When it returns, every store that this node's program made before is at its home.
     pub(super) fn publish(&self) -> Result<(), WaitError> {
-        Ok(())
+        if !self.consistency.is_used() {
+            return Ok(());
+        }
+        let started = self.now();
+        let _turn = lock(&self.consistency.turn);
+        self.look_for_stores();
+        let ticket = self.waiters.take();
+        self.consistency.publisher.store(ticket.name(), Ordering::Release);
+        self.consistency.unpublished.store(1, Ordering::Release);
+        let unacknowledged_max = (UNACKNOWLEDGED_BYTES_MAX / self.config.page_bytes / self.shards.len()).max(1) as u32;
+        let together_max = (TOGETHER_BYTES_MAX / self.config.page_bytes).max(1) as u32;
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            let publishers = shard.protocol.publishers();
+            if publishers > 0 {
+                self.consistency.unpublished.fetch_add(publishers, Ordering::AcqRel);
+                self.step(&mut shard, Input::Publish { unacknowledged_max, together_max });
+            }
+        }
+        self.published();
+        let waited = self.wait_unless_done(&ticket);
+        lock(&self.consistency.knowledge).intervals.close();
+        LiveCounters::add(&self.counters().overhead_ns, self.now() - started);
+        match waited {
+            Waited::Done => Ok(()),
+            Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
+            Waited::TooLong => Err(WaitError::TooLong {
+                what: "sending what was stored to the homes of its pages".to_owned(),
+                seconds: self.config.wait_seconds_max,
+                whom: format!("waiting for {}", self.homes_that_owe_an_answer()),
+            }),
+        }
+    }
+
+    fn wait_unless_done(&self, ticket: &super::Ticket<'_>) -> Waited {
+        if ticket.is_done() {
+            return Waited::Done;
+        }
+        let seconds = self.config.wait_seconds_max;
+        self.wait(ticket, self.now().saturating_add(seconds.saturating_mul(1_000_000_000)))
+    }
+
+    fn homes_that_owe_an_answer(&self) -> String {
+        let mut homes: Vec<NodeId> = Vec::new();
+        for shard in &self.shards {
+            homes.extend(lock(shard).protocol.awaited_from());
+        }
+        homes.sort_unstable();
+        homes.dedup();
+        let names: Vec<String> = homes.into_iter().map(|home| self.name_of(home)).collect();
+        names.join(", ")
+    }
+
+    /// A shard has published, or all have been told to.
+    pub(super) fn published(&self) {
+        if self.consistency.unpublished.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.waiters.signal(self.consistency.publisher.load(Ordering::Acquire), 0);
+        }
+    }
+
+    /// Asks the kernel which pages were stored to, where it marks them.
+    fn look_for_stores(&self) {
+        if self.consistency.is_doubtful.swap(false, Ordering::AcqRel) {
+            self.forget_unwatched();
+        }
+        let pages = self.limits.pages;
+        let chunks = pages.div_ceil(CHUNK_PAGES);
+        let mut next = 0;
+        while next < chunks {
+            let word = self.consistency.watched[next as usize / 64].load(Ordering::Acquire) >> (next % 64);
+            if word == 0 {
+                next = (next / 64 + 1) * 64;
+                continue;
+            }
+            let first = next + word.trailing_zeros();
+            let mut end = first + 1;
+            while end < chunks && self.consistency.is_watched(end) {
+                end += 1;
+            }
+            next = end;
+            let (first, end) = (first * CHUNK_PAGES, (end * CHUNK_PAGES).min(pages));
+            let found = &mut |page: usize, count: usize| {
+                for run in runs(page as u32..(page + count) as u32) {
+                    self.step(&mut lock(self.shard_of(run.first())), Input::Stored { range: run });
+                }
+            };
+            if let Err(error) = self.region.stored_to(first as usize, (end - first) as usize, found) {
+                self.fail(format!("cannot find out which pages were stored to: {error}"));
+            }
+        }
+    }
+
+    fn forget_unwatched(&self) {
+        let pages = self.limits.pages;
+        for chunk in (0..pages.div_ceil(CHUNK_PAGES)).filter(|&chunk| self.consistency.is_watched(chunk)) {
+            let first = PageIndex(chunk * CHUNK_PAGES);
+            let shard = lock(self.shard_of(first));
+            let mut there = PageRange::around(first, first.0, pages).pages();
+            if !there.any(|page| shard.protocol.is_watched(page)) {
+                self.consistency.forget(chunk);
+            }
+        }
     }
 
     /// To be called after every acquire: when a lock was got, a barrier left, a semaphore lowered, a word loaded. When it
     /// returns, no page here is older than what was released to this node.
     pub(super) fn refresh(&self) -> Result<(), WaitError> {
+        if !self.consistency.is_used() {
+            return Ok(());
+        }
+        let _applying = lock(&self.consistency.applying);
+        let mut notices = Vec::new();
+        let any = {
+            let mut knowledge = lock(&self.consistency.knowledge);
+            if !knowledge.intervals.has_unapplied() {
+                return Ok(());
+            }
+            knowledge.intervals.take_unapplied(&mut notices)
+        };
+        let started = self.now();
+        if any {
+            for run in runs(0..self.limits.pages) {
+                self.step(&mut lock(self.shard_of(run.first())), Input::Notice { range: run, stamp: u64::MAX });
+            }
+        }
+        for Notice { range, stamp } in notices {
+            self.step(&mut lock(self.shard_of(range.first())), Input::Notice { range, stamp });
+        }
+        LiveCounters::add(&self.counters().overhead_ns, self.now() - started);
         Ok(())
+    }
+
+    /// Whether a message may release something to its receiver, so that it carries what this node knows.
+    pub(super) fn releases(&self, message: &wire::Message) -> bool {
+        self.consistency.is_used()
+            && match message {
+                wire::Message::Sync(message) => message.releases(),
+                wire::Message::Heap(message) => message.releases(),
+                wire::Message::Coherence(_) | wire::Message::Membership(_) => false,
+            }
+    }
+
+    /// Sends a message that releases something, with what its receiver may not know.
+    pub(super) fn send_with_knowledge(&self, to: NodeId, message: &wire::Message) {
+        // What is told rests on what was told before: messages go in the order in which they were told.
+        let mut knowledge = lock(&self.consistency.knowledge);
+        let mut told = Vec::new();
+        knowledge.intervals.tell(to, &mut told);
+        self.send_attached(to, message, &told);
+    }
+
+    /// Takes what came with a message about synchronisation or the heap; the message itself is used when everything that
+    /// it rests on is known.
+    pub(super) fn hear(&self, from: NodeId, message: wire::Message, attached: &[u8]) {
+        if !self.releases(&message) {
+            return self.use_message(from, message);
+        }
+        let mut knowledge = lock(&self.consistency.knowledge);
+        match knowledge.intervals.learn(from, attached) {
+            Ok(Learnt::Known) => {}
+            Ok(Learnt::TooEarly) => return knowledge.early.push((from, message, attached.to_vec())),
+            Err(_) => return self.refuse_knowledge(knowledge, from),
+        }
+        drop(knowledge);
+        self.use_message(from, message);
+        self.hear_the_early();
+    }
+
+    /// What was learnt may be what earlier messages waited for.
+    fn hear_the_early(&self) {
+        loop {
+            let mut knowledge = lock(&self.consistency.knowledge);
+            let Knowledge { intervals, early, .. } = &mut *knowledge;
+            let learnt = early.iter().position(|(from, _, attached)| {
+                !matches!(intervals.learn(*from, attached), Ok(Learnt::TooEarly))
+            });
+            let Some(index) = learnt else { return };
+            let (from, message, _) = knowledge.early.remove(index);
+            drop(knowledge);
+            self.use_message(from, message);
+        }
+    }
+
+    fn refuse_knowledge(&self, knowledge: MutexGuard<'_, Knowledge>, from: NodeId) {
+        drop(knowledge);
+        self.fail(format!("{} sent notices that no node can have sent", self.name_of(from)));
+    }
+
+    fn use_message(&self, from: NodeId, message: wire::Message) {
+        match message {
+            wire::Message::Sync(message) => self.sync_message(from, message),
+            wire::Message::Heap(message) => self.heap_message(from, message),
+            wire::Message::Coherence(_) | wire::Message::Membership(_) => unreachable!("they carry no knowledge"),
+        }
+    }
+
+    /// This node comes to a barrier of all nodes; what it has published until now everybody will know.
+    pub(super) fn comes_to_barrier(&self, id: u64) {
+        if !self.consistency.is_used() {
+            return;
+        }
+        let mut knowledge = lock(&self.consistency.knowledge);
+        let time = knowledge.intervals.time().to_vec();
+        let at = knowledge.at_barriers.entry(id).or_default();
+        let before = std::mem::replace(&mut at.last, time);
+        at.before = (!before.is_empty()).then_some(before);
+    }
+
+    /// All nodes have come to this barrier, so all have left it the time before, and know what this node knew then.
+    /// Unless they have not come, and this node waits no longer.
+    pub(super) fn leaves_barrier(&self, id: u64, all_came: bool) {
+        if !self.consistency.is_used() {
+            return;
+        }
+        let mut knowledge = lock(&self.consistency.knowledge);
+        if !all_came {
+            knowledge.at_barriers.remove(&id);
+        }
+        if let Some(before) = knowledge.at_barriers.get_mut(&id).and_then(|at| at.before.take()) {
+            knowledge.intervals.everybody_knows(&before);
+        }
     }
 
     /// Makes `node` the home of pages that nobody has touched yet, where their protocol lets a home be chosen; does
     /// nothing where it does not.
-    pub(crate) fn place(&self, _pages: std::ops::Range<u32>, _node: usize) -> Result<(), WaitError> {
+    pub(crate) fn place(&self, pages: std::ops::Range<u32>, node: usize) -> Result<(), WaitError> {
+        if !self.consistency.is_used() {
+            return Ok(());
+        }
+        let node = NodeId(node as u16);
+        let deadline = self.now().saturating_add(self.config.wait_seconds_max.saturating_mul(1_000_000_000));
+        for run in runs(pages) {
+            let ticket = self.waiters.take();
+            let mut shard = lock(self.shard_of(run.first()));
+            if !shard.protocol.protocol(run.first()).is_release_consistent() {
+                continue;
+            }
+            shard.waiting.push(Waiting::Thread { page: run.first(), ticket: ticket.name() });
+            self.step(&mut shard, Input::Place { range: run, node });
+            drop(shard);
+            match self.wait(&ticket, deadline) {
+                Waited::Done => {}
+                Waited::Failed => return Err(WaitError::Failed(self.failure.sentence())),
+                Waited::TooLong => {
+                    return Err(WaitError::TooLong {
+                        what: "choosing a home for pages".to_owned(),
+                        seconds: self.config.wait_seconds_max,
+                        whom: format!("waiting for {}", self.name_of(self.home_of(run.first()))),
+                    });
+                }
+            }
+        }
         Ok(())
     }
 }

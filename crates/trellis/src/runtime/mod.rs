@@ -10,9 +10,11 @@
 
 mod change;
 mod consistency;
+mod diffs;
 mod elastic;
 mod failure;
 mod faults;
+mod heap;
 mod members;
 mod pages;
 mod progress;
@@ -26,8 +28,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
-use trellis_memory::Region as MappedRegion;
-use trellis_protocol::coherence::{Geometry, Protocol};
+use trellis_memory::{Detection, Region as MappedRegion};
+use trellis_protocol::coherence::{self, Geometry, Protocol};
 use trellis_protocol::membership::{self, Membership};
 use trellis_protocol::prefetch::Streams;
 use trellis_protocol::wire::{self, Limits};
@@ -35,15 +37,17 @@ use trellis_protocol::{NodeId, PageIndex, PageRange, sync};
 use trellis_transport::{Link, Payload, SendError};
 
 use crate::cluster::WaitError;
-use crate::config::{Config, Start};
+use crate::config::{Config, Security, Start, WriteDetection};
 use crate::launch::{Activity, StatusPage, monotonic_ns};
 use crate::record::LiveCounters;
 
 pub(crate) use failure::Failure;
 pub(crate) use faults::Server;
+pub(crate) use heap::Wish;
 pub(crate) use progress::{Waited, start_service};
 pub(crate) use range_locks::RangeLock;
 pub(crate) use recorder::Recorder;
+pub(crate) use synchronisation::{Guarding, Patience};
 pub(crate) use waiters::Ticket;
 
 use elastic::Elastic;
@@ -93,6 +97,9 @@ pub(crate) struct Node {
     window_pages_max: u32,
     synchronisation: Mutex<(sync::Sync, Vec<sync::Effect>)>,
     membership: Mutex<(Membership, Vec<membership::Effect>)>,
+    consistency: consistency::Consistency,
+    bodies: sink::Bodies,
+    heap: heap::SharedHeap,
     /// What changes where nodes come and go.
     elastic: Elastic,
     /// Peers from whom something arrived since the last tick.
@@ -116,6 +123,15 @@ pub(crate) struct Node {
     leaver: AtomicU32,
 }
 
+/// Header and body of a message with bytes attached.
+fn with_attached(message: &wire::Message, attached: &[u8]) -> ([u8; wire::HEADER_BYTES], Vec<u8>) {
+    let encoded = wire::encode_with(message, EPOCH, attached.len() as u32);
+    let mut body = Vec::with_capacity(encoded.body().len() + attached.len());
+    body.extend_from_slice(encoded.body());
+    body.extend_from_slice(attached);
+    (encoded.header, body)
+}
+
 /// With `start = manager` nobody waits for the other nodes at the start, so the manager does at the end.
 fn membership_of(config: &Config, silence_max: u64) -> Membership {
     let mut members = Membership::new(NodeId(config.node as u16), config.capacity() as u16, silence_max);
@@ -127,6 +143,31 @@ fn membership_of(config: &Config, silence_max: u64) -> Membership {
         return members;
     }
     members.elastic(config.node_count() as u16, NodeId(config.manager as u16))
+}
+
+/// Has the kernel mark stores where that is wanted and works; whether it does.
+fn detect_stores(config: &Config, region: &MappedRegion) -> std::io::Result<bool> {
+    if !protocols(config).iter().any(|protocol| protocol.is_release_consistent()) {
+        return Ok(false);
+    }
+    match config.write_detection {
+        WriteDetection::Faults => return Ok(false),
+        WriteDetection::Auto if !region.marks_work() => return Ok(false),
+        WriteDetection::Marks if !region.marks_work() => {
+            let why = "write_detection = \"marks\" does not work here: run `trellis doctor`; \"auto\" works everywhere";
+            return Err(std::io::Error::other(why));
+        }
+        WriteDetection::Auto | WriteDetection::Marks => {}
+    }
+    let detect = |first: usize, end: usize, protocol: Protocol| {
+        let detection = if protocol.is_release_consistent() { Detection::Marks } else { Detection::Faults };
+        region.detect(first, end - first, detection).map_err(|error| std::io::Error::other(error.to_string()))
+    };
+    detect(0, region.pages(), config.coherence)?;
+    for range in &config.coherence_ranges {
+        detect(range.first / config.page_bytes, range.end / config.page_bytes, range.protocol)?;
+    }
+    Ok(true)
 }
 
 /// The protocols of the region as it starts.
@@ -157,6 +198,7 @@ impl Node {
         let (nodes, founders) = (config.capacity() as u16, config.node_count() as u16);
         let pages = region.pages() as u32;
         let silence_max = config.silence_seconds_max.saturating_mul(1_000_000_000);
+        let marks = detect_stores(&config, &region)?;
         let progress = Progress::new(&config, link.readiness(), region.event_fd())?;
         Ok(Node {
             me,
@@ -164,8 +206,8 @@ impl Node {
             founders,
             elastic: Elastic::new(nodes),
             limits: Limits { pages, page_bytes: config.page_bytes as u32, nodes, epoch: EPOCH },
-            shards: (0..SHARDS).map(|shard| Mutex::new(Shard::new(&config, pages, shard))).collect(),
-            geometry: pages::geometry(&config, pages, 0),
+            shards: (0..SHARDS).map(|shard| Mutex::new(Shard::new(&config, pages, shard, marks))).collect(),
+            geometry: pages::geometry(&config, pages, 0, marks),
             protocols: Mutex::new(protocols(&config)),
             changes: change::Changes::default(),
             lock_calls: AtomicU32::new(0),
@@ -174,6 +216,15 @@ impl Node {
             window_pages_max: window_pages_max(&config),
             synchronisation: Mutex::new((sync::Sync::new(me, founders), Vec::with_capacity(64))),
             membership: Mutex::new((membership_of(&config, silence_max), Vec::with_capacity(64))),
+            consistency: consistency::Consistency::new(
+                me,
+                nodes,
+                pages,
+                link.is_ordered(),
+                protocols(&config).iter().any(|protocol| protocol.is_release_consistent()),
+            ),
+            bodies: sink::Bodies::default(),
+            heap: heap::SharedHeap::new(&config),
             heard: (0..nodes).map(|_| AtomicBool::new(false)).collect(),
             prepared: (0..pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             recent: AtomicU64::new(0),
@@ -254,8 +305,41 @@ impl Node {
         }
     }
 
-    /// Sends a message, with the bytes of its pages straight from the engine view.
+    /// Sends a message with the bytes that are attached to it.
+    fn send_attached(&self, to: NodeId, message: &wire::Message, attached: &[u8]) {
+        if attached.is_empty() {
+            return self.send_bare(to, message);
+        }
+        let (header, body) = with_attached(message, attached);
+        self.count_out(1, body.len());
+        let sent = self.link.send(usize::from(to.0), &header, Payload::Copy(&body));
+        self.unless_sent(to, sent);
+    }
+
+    fn count_out(&self, messages: u64, body_bytes: usize) {
+        LiveCounters::add(&self.counters().messages_out, messages);
+        LiveCounters::add(&self.counters().bytes_out, messages * (wire::HEADER_BYTES + body_bytes) as u64);
+    }
+
+    fn unless_sent(&self, to: NodeId, sent: Result<(), SendError>) {
+        match sent {
+            // A peer that is gone is reported by `lost`, which may come later and knows whether it had left.
+            Ok(()) | Err(SendError::Lost { .. }) => {}
+            // What cannot be queued is our own failure.
+            Err(error) => self.fail(format!("cannot send to {}: {error}", self.name_of(to))),
+        }
+    }
+
+    /// Sends a message: with the bytes of its pages straight from the engine view; if it releases something, with what its
+    /// receiver may not know.
     fn send(&self, to: NodeId, message: &wire::Message) {
+        if self.releases(message) {
+            return self.send_with_knowledge(to, message);
+        }
+        self.send_bare(to, message);
+    }
+
+    fn send_bare(&self, to: NodeId, message: &wire::Message) {
         debug_assert_ne!(to, self.me);
         let encoded = wire::encode(message, EPOCH);
         let pages = match message {
@@ -263,23 +347,42 @@ impl Node {
             _ => None,
         };
         let counters = self.counters();
+        let snapshot;
         let payload = match pages {
             Some(range) => {
                 LiveCounters::add(&counters.pages_out, u64::from(range.count()));
-                Payload::Pinned(self.engine(range), self.bytes_of(range))
+                if self.may_change_under_way(message) {
+                    snapshot = self.snapshot(range);
+                    Payload::Copy(&snapshot)
+                } else {
+                    Payload::Pinned(self.engine(range), self.bytes_of(range))
+                }
             }
             None if encoded.body().is_empty() => Payload::Nothing,
             None => Payload::Copy(encoded.body()),
         };
         let body_bytes = pages.map_or(encoded.body().len(), |range| self.bytes_of(range));
-        LiveCounters::add(&counters.messages_out, 1);
-        LiveCounters::add(&counters.bytes_out, (wire::HEADER_BYTES + body_bytes) as u64);
-        match self.link.send(usize::from(to.0), &encoded.header, payload) {
-            // A peer that is gone is reported by `lost`, which may come later and knows whether it had left.
-            Ok(()) | Err(SendError::Lost { .. }) => {}
-            // What cannot be queued is our own failure.
-            Err(error) => self.fail(format!("cannot send to {}: {error}", self.name_of(to))),
+        self.count_out(1, body_bytes);
+        self.unless_sent(to, self.link.send(usize::from(to.0), &encoded.header, payload));
+    }
+
+    /// Whether this node may store to pages while they are sent, and the link must not see different bytes when it looks
+    /// twice. A copy under `hlrc` may hold the later bytes or the earlier ones; but what is authenticated must not change.
+    fn may_change_under_way(&self, message: &wire::Message) -> bool {
+        let is_copy = matches!(message, wire::Message::Coherence(coherence::Message::Copy { .. }));
+        is_copy && self.config.security_in_use() != Security::InsecurePlain
+    }
+
+    fn snapshot(&self, range: PageRange) -> Vec<u8> {
+        let bytes = self.bytes_of(range);
+        let mut snapshot = Vec::with_capacity(bytes);
+        // SAFETY: the engine view holds `bytes` readable bytes there as long as the node lives; what a thread of the
+        // program stores meanwhile is copied or not, and any bytes are bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.engine(range), snapshot.as_mut_ptr(), bytes);
+            snapshot.set_len(bytes);
         }
+        snapshot
     }
 
     fn engine(&self, range: PageRange) -> *mut u8 {

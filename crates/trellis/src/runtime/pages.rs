@@ -4,9 +4,10 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use trellis_protocol::coherence::{Coherence, Effect, Event, Geometry, Input, Message, Protocol, Purpose, Ranges};
-use trellis_protocol::homes::{Home, Interleaved, Manager};
+use trellis_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
 use trellis_protocol::{Access, NodeId, PageIndex, PageRange, wire};
 
+use super::diffs::{Pieces, joined};
 use super::range_locks::LockCall;
 use super::{Node, SHARDS};
 use crate::config::{self, Config};
@@ -49,6 +50,8 @@ pub(super) struct Shard {
     pub(super) told_to_wait: Vec<(PageIndex, NodeId)>,
     /// What nodes would have answered that have gone.
     pub(super) answered: Vec<(NodeId, Message)>,
+    /// Dropped pages that differ from their twins.
+    pub(super) changed: Vec<PageIndex>,
 }
 
 #[derive(Clone, Copy)]
@@ -80,10 +83,10 @@ pub(super) struct Asked {
 }
 
 impl Shard {
-    pub(super) fn new(config: &Config, pages: u32, shard: u32) -> Shard {
+    pub(super) fn new(config: &Config, pages: u32, shard: u32, marks: bool) -> Shard {
         let nobody = Asked { page: PageIndex(u32::MAX), node: NodeId(u16::MAX), is_locked: false };
         let mut this = Shard {
-            protocol: Ranges::new(config.coherence, geometry(config, pages, shard)),
+            protocol: Ranges::new(config.coherence, geometry(config, pages, shard, marks)),
             effects: Vec::with_capacity(256),
             waiting: Vec::with_capacity(super::waiters::WAITERS_MAX),
             woken: Vec::with_capacity(64),
@@ -96,6 +99,7 @@ impl Shard {
             sent: 0,
             told_to_wait: Vec::new(),
             answered: Vec::new(),
+            changed: Vec::new(),
         };
         for range in &config.coherence_ranges {
             let first = (range.first / config.page_bytes) as u32;
@@ -135,7 +139,7 @@ fn is_timed(protocol: Protocol) -> bool {
 }
 
 /// What the protocols of one shard must know.
-pub(super) fn geometry(config: &Config, pages: u32, shard: u32) -> Geometry {
+pub(super) fn geometry(config: &Config, pages: u32, shard: u32, marks: bool) -> Geometry {
     Geometry {
         me: NodeId(config.node as u16),
         nodes: config.capacity() as u16,
@@ -144,6 +148,7 @@ pub(super) fn geometry(config: &Config, pages: u32, shard: u32) -> Geometry {
         shard,
         shards: SHARDS,
         home: home(config),
+        marks,
     }
 }
 
@@ -152,6 +157,8 @@ fn home(config: &Config) -> Home {
     match config.home {
         config::Home::Manager => Home::Manager(Manager(NodeId(config.manager as u16))),
         config::Home::Interleaved => Home::Interleaved(Interleaved),
+        config::Home::FirstTouch => Home::FirstTouch(FirstTouch),
+        config::Home::Migrating => Home::Migrating(Migrating),
     }
 }
 
@@ -176,7 +183,14 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Node {
-    pub(super) fn page_message(&self, from: NodeId, message: Message) {
+    pub(super) fn page_message(&self, from: NodeId, message: Message, attached: &[u8]) {
+        let pieces = match Pieces::of(&message, attached, self.config.page_bytes) {
+            Ok(pieces) => pieces,
+            Err(error) => {
+                LiveCounters::add(&self.counters().frames_refused, 1);
+                return self.fail(format!("{} sent a diff that no node can have sent: {error}", self.name_of(from)));
+            }
+        };
         if let Some(range) = message.bytes() {
             LiveCounters::add(&self.counters().pages_in, u64::from(range.count()));
         }
@@ -190,39 +204,84 @@ impl Node {
             _ => {}
         }
         self.release_due(&mut shard);
-        self.step(&mut shard, Input::Message { from, message });
+        self.step_with(&mut shard, Input::Message { from, message }, pieces);
     }
 
     /// Lets the protocol decide about one fact and carries out what it decided.
     pub(super) fn step(&self, shard: &mut Shard, input: Input) {
+        self.step_with(shard, input, None);
+    }
+
+    fn step_with(&self, shard: &mut Shard, input: Input, pieces: Option<Pieces<'_>>) {
         let mut effects = std::mem::take(&mut shard.effects);
         // Only layers look at the time.
         let now = if shard.is_timed { self.now() } else { self.recent() };
         shard.protocol.step(now, input, &mut effects);
         shard.sent = 0;
-        for effect in effects.drain(..) {
-            self.carry_out(shard, effect, now);
+        let mut index = 0;
+        while index < effects.len() {
+            let (effect, count) = joined(&effects[index..]);
+            match effect {
+                Effect::Send { message, .. } if message.diffs().is_some() => {
+                    self.send_diffs(message, &effects[index..index + count], pieces);
+                    shard.sent += count as u32;
+                }
+                _ => self.carry_out(shard, effect, now, pieces),
+            }
+            index += count;
         }
+        effects.clear();
         shard.effects = effects;
+        while let Some(page) = shard.changed.pop() {
+            self.step(shard, Input::Changed { page });
+        }
         while let Some((from, message)) = shard.answered.pop() {
             self.step(shard, Input::Message { from, message });
         }
     }
 
-    fn carry_out(&self, shard: &mut Shard, effect: Effect, now: u64) {
+    fn carry_out(&self, shard: &mut Shard, effect: Effect, now: u64, pieces: Option<Pieces<'_>>) {
         let place = |range: PageRange| (range.first().0 as usize, range.count() as usize);
         let done = match effect {
             Effect::Revoke(range) => {
                 LiveCounters::add(&self.counters().invalidations, u64::from(range.count()));
+                self.consistency.doubt();
                 self.region.revoke(place(range).0, place(range).1)
             }
-            Effect::Downgrade(range) => self.region.downgrade(place(range).0, place(range).1),
+            Effect::Downgrade(range) => {
+                if shard.protocol.is_watched(range.first()) {
+                    self.consistency.watch(range.first());
+                }
+                self.region.downgrade(place(range).0, place(range).1)
+            }
+            Effect::KeepTwin(range) => {
+                self.region.keep_twin(place(range).0, place(range).1);
+                Ok(())
+            }
+            Effect::Apply { pages, twins } => self.apply(pages, twins, pieces),
+            Effect::Inspect(page) => {
+                if self.differs_from_twin(page) {
+                    shard.changed.push(page);
+                }
+                Ok(())
+            }
+            Effect::Notice { range, stamp } => {
+                self.consistency.note(range, stamp);
+                Ok(())
+            }
+            Effect::Published => {
+                self.published();
+                Ok(())
+            }
             Effect::Install { range, access, zero } => {
                 let access = match access {
                     Access::Write => trellis_memory::Access::Write,
                     _ => trellis_memory::Access::Read,
                 };
                 self.note_before_opening(shard, range);
+                if shard.protocol.is_watched(range.first()) {
+                    self.consistency.watch(range.first());
+                }
                 self.region.install(place(range).0, place(range).1, access, zero)
             }
             Effect::Upgrade(range) => {

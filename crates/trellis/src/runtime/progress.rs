@@ -4,7 +4,8 @@
 //! another core costs more than everything else on the way of a page (about 22 µs on the reference machine). When
 //! nobody waits, the service thread sleeps on the link's readiness and takes the role when something arrives. While a
 //! thread of the program polls, the service thread's interest in the link is switched off, so that a message wakes
-//! nobody.
+//! nobody. The link is told whenever a thread polls again and again: one that can keep silent meanwhile spares the peers
+//! a system call for each frame, and this thread the two that switch the interest.
 //!
 //! The service thread sleeps again at once while the program computes, and polls on for the same bounded time while a
 //! thread of the program sleeps.
@@ -207,7 +208,8 @@ impl Node {
     fn poll_until(&self, ticket: &Ticket<'_>, deadline: u64) -> bool {
         let mut patience = Patience::new(self);
         let has_role = self.progress.take_role();
-        if has_role {
+        let is_silent = has_role && self.link.attend(true);
+        if has_role && !is_silent {
             self.progress.watch_link(false);
         }
         while !ticket.is_done() {
@@ -221,7 +223,10 @@ impl Node {
             }
         }
         if has_role {
-            self.progress.watch_link(true);
+            self.link.attend(false);
+            if !is_silent {
+                self.progress.watch_link(true);
+            }
             self.progress.drop_role();
         }
         ticket.is_done()
@@ -259,6 +264,7 @@ impl Node {
         if !self.progress.take_role() {
             return;
         }
+        self.link.attend(true);
         let mut patience = Patience::new(self);
         loop {
             self.serve_due();
@@ -268,12 +274,15 @@ impl Node {
                 break;
             }
         }
+        self.link.attend(false);
         self.progress.drop_role();
     }
 
     /// Faults of blocked threads: submits them and stays awake for the answers, because waking this thread once more
     /// for each would cost more than the answer takes.
     fn serve_faults(&self, faults: &mut Vec<trellis_memory::Fault>) {
+        // Whoever has the role polls; when this thread has it not, another one does.
+        self.link.attend(true);
         let mut patience = Patience::new(self);
         loop {
             self.serve_due();
@@ -290,6 +299,7 @@ impl Node {
             if busy || received {
                 patience = Patience::new(self);
             } else if patience.is_over(self, u64::MAX) {
+                self.link.attend(false);
                 return;
             }
         }

@@ -1,11 +1,12 @@
 //! What arrives from the link: checked, put in place, and given to the protocol that it is for.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use trellis_protocol::coherence::Coherence;
 use trellis_protocol::wire::{self, BodyKind, HEADER_BYTES};
 use trellis_protocol::{Access, NodeId, PageRange};
-use trellis_transport::{Lost, Placement, Refused, Sink};
+use trellis_transport::{INLINE_BODY_BYTES_MAX, Lost, Placement, Refused, Sink};
 
 use super::pages::lock;
 use super::{Node, RUN_BYTES_MAX};
@@ -13,6 +14,49 @@ use crate::record::LiveCounters;
 
 /// A run this long is worth one system call that makes its memory exist, instead of a kernel fault per page.
 const POPULATE_PAGES_MIN: u32 = 8;
+
+/// Buffers that are kept for the next long body.
+const SPARE_BODIES_MAX: usize = 8;
+
+/// Bodies that are neither pages nor short: diffs, and notices. The header, which names one message of a peer, finds the
+/// body again.
+#[derive(Default)]
+pub(super) struct Bodies(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    placed: Vec<(usize, [u8; HEADER_BYTES], Vec<u8>)>,
+    spare: Vec<Vec<u8>>,
+}
+
+impl Bodies {
+    fn place(&self, peer: usize, header: &[u8; HEADER_BYTES], bytes: usize) -> Placement {
+        let mut waiting = lock(&self.0);
+        let mut body = waiting.spare.pop().unwrap_or_default();
+        body.resize(bytes, 0);
+        let pointer = body.as_mut_ptr();
+        waiting.placed.push((peer, *header, body));
+        Placement::At { pointer, bytes }
+    }
+
+    fn take(&self, peer: usize, header: &[u8; HEADER_BYTES]) -> Option<Vec<u8>> {
+        let mut waiting = lock(&self.0);
+        let index = waiting.placed.iter().position(|(from, of, _)| *from == peer && of == header)?;
+        Some(waiting.placed.remove(index).2)
+    }
+
+    fn give_back(&self, body: Vec<u8>) {
+        let mut waiting = lock(&self.0);
+        if waiting.spare.len() < SPARE_BODIES_MAX {
+            waiting.spare.push(body);
+        }
+    }
+
+    /// The link has stopped writing to the bodies of this peer.
+    fn forget(&self, peer: usize) {
+        lock(&self.0).placed.retain(|(from, ..)| *from != peer);
+    }
+}
 
 /// The node, as the link sees it.
 pub(super) struct Receiver<'a>(pub(super) &'a Node);
@@ -33,6 +77,8 @@ impl Sink for Receiver<'_> {
         match body {
             BodyKind::Nothing => Ok(Placement::Nothing),
             BodyKind::Small(bytes) => Ok(Placement::Inline(bytes)),
+            BodyKind::Attached(bytes) if bytes <= INLINE_BODY_BYTES_MAX => Ok(Placement::Inline(bytes)),
+            BodyKind::Attached(bytes) => Ok(self.0.bodies.place(peer, header, bytes)),
             BodyKind::Pages(range) if self.0.expects(range) => {
                 if range.count() >= POPULATE_PAGES_MIN {
                     self.0.prepare(range).map_err(|error| refuse(error.to_string()))?;
@@ -48,6 +94,8 @@ impl Sink for Receiver<'_> {
         let from = NodeId(peer as u16);
         node.heard[peer].store(true, Ordering::Relaxed);
         let counters = node.counters();
+        let long = if body.is_empty() { node.bodies.take(peer, header) } else { None };
+        let body = long.as_deref().unwrap_or(body);
         let message = match wire::decode(header, body, &node.limits) {
             Ok(message) => message,
             Err(_) => return LiveCounters::add(&counters.frames_refused, 1),
@@ -59,9 +107,14 @@ impl Sink for Receiver<'_> {
         LiveCounters::add(&counters.messages_in, 1);
         LiveCounters::add(&counters.bytes_in, (HEADER_BYTES + body.len() + pages) as u64);
         match message {
-            wire::Message::Coherence(message) => node.page_message(from, message),
-            wire::Message::Sync(message) => node.sync_message(from, message),
+            wire::Message::Coherence(message) => node.page_message(from, message, wire::attached(header, body)),
             wire::Message::Membership(message) => node.member_message(from, message),
+            wire::Message::Sync(_) | wire::Message::Heap(_) => {
+                node.hear(from, message, wire::attached(header, body));
+            }
+        }
+        if let Some(long) = long {
+            node.bodies.give_back(long);
         }
     }
 
@@ -70,6 +123,7 @@ impl Sink for Receiver<'_> {
     }
 
     fn lost(&mut self, peer: usize, why: &Lost) {
+        self.0.bodies.forget(peer);
         if let Lost::NodeRefused { why } = why
             && !self.0.has_met(peer)
         {

@@ -1,6 +1,17 @@
-//! Locks, barriers and words: hands the program's calls to the pure state machine and waits.
+//! Locks, barriers and words, and what all waits for each other have in common: hands the program's calls to the pure
+//! state machine and waits.
+//!
+//! Promises: what releases is preceded by [`Node::publish`], what acquires is followed by [`Node::refresh`]; a call whose
+//! deadline passes asks around who is in its way, is abandoned, and leaves nothing locked; one that was granted at the
+//! last moment is granted. Must never wait while the state machine is locked.
 
-use trellis_protocol::sync::{Effect, Input, Message, Operation};
+mod inquiry;
+mod objects;
+
+use std::sync::MutexGuard;
+use std::time::Duration;
+
+use trellis_protocol::sync::{ABANDONED, Contribution, Effect, Input, Kind, Message, Operation, Reduction, Subject, Sync};
 use trellis_protocol::{NodeId, wire};
 
 use super::pages::lock;
@@ -10,81 +21,174 @@ use crate::cluster::WaitError;
 use crate::launch::Activity;
 use crate::record::LiveCounters;
 
-/// Numbers of barriers, locks and words from here on are for Trellis itself.
+pub(crate) use objects::Guarding;
+
+/// Numbers of barriers, locks and other objects from here on are for Trellis itself.
 pub(crate) const RESERVED_FIRST: u64 = u64::MAX - 0xffff;
+
+/// How long a call waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    /// As long as the configuration says; then it is an error.
+    Configured,
+    /// For so long; then it has not come about.
+    For(Duration),
+}
+
+/// How a wait ended that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    Woken(u64),
+    /// The call was abandoned: its patience was the caller's own.
+    NotYet,
+}
 
 fn refuse_reserved(id: u64) -> Result<(), WaitError> {
     if id < RESERVED_FIRST {
         return Ok(());
     }
     Err(WaitError::Misuse(format!(
-        "the number {id:#x} is kept for Trellis itself; use one below {RESERVED_FIRST:#x} for barriers, locks and words"
+        "the number {id:#x} is kept for Trellis itself; use one below {RESERVED_FIRST:#x} for barriers, locks, words and \
+         other objects"
     )))
 }
 
+// Locks.
 impl Node {
     pub(crate) fn acquire(&self, id: u64) -> Result<(), WaitError> {
+        self.acquire_within(id, Patience::Configured).map(drop)
+    }
+
+    /// Whether the lock was got.
+    pub(crate) fn acquire_within(&self, id: u64, patience: Patience) -> Result<bool, WaitError> {
         refuse_reserved(id)?;
-        let started = self.now();
         let ticket = self.waiters.take();
+        let started = self.now();
         let sent = self.sync_step(Input::Acquire(id, ticket.name()));
         let counters = self.counters();
         LiveCounters::add(&counters.lock_acquires, 1);
         if ticket.is_done() && !sent {
             LiveCounters::add(&counters.lock_acquires_local, 1);
-            return self.outcome(&ticket).map(drop);
         }
-        let result = self.wait_for_call(&ticket, Activity::Lock(id), |node| node.who_has(id));
+        let abandon = Input::Abandon(id, ticket.name());
+        let subject = Subject { kind: Kind::Lock, id };
+        let ended = self.wait_for_call(&ticket, Activity::Lock(id), patience, abandon, |node| node.who_has(subject));
         LiveCounters::add(&counters.lock_wait_ns, self.now() - started);
-        if matches!(result, Err(WaitError::TooLong { .. })) {
-            self.sync_step(Input::Abandon(id, ticket.name()));
-            // The lock may have come at the last moment: then it is ours to give back.
-            if ticket.is_done() && ticket.outcome().is_ok() {
-                self.sync_step(Input::Release(id));
-            }
+        if ended? == Ended::NotYet {
+            return Ok(false);
         }
-        result.map(drop)
+        self.refresh_or(Input::Release(id))
+    }
+
+    /// Takes the lock if nobody has it.
+    pub(crate) fn try_acquire(&self, id: u64) -> Result<bool, WaitError> {
+        refuse_reserved(id)?;
+        let ticket = self.waiters.take();
+        let started = self.now();
+        let sent = self.sync_step(Input::TryAcquire(id, ticket.name()));
+        let abandon = Input::Abandon(id, ticket.name());
+        let home = |node: &Node| node.whose_home(id);
+        let ended = self.wait_for_call(&ticket, Activity::Lock(id), Patience::Configured, abandon, home);
+        let counters = self.counters();
+        LiveCounters::add(&counters.lock_wait_ns, self.now() - started);
+        if ended? != Ended::Woken(1) {
+            return Ok(false);
+        }
+        LiveCounters::add(&counters.lock_acquires, 1);
+        LiveCounters::add(&counters.lock_acquires_local, u64::from(!sent));
+        self.refresh_or(Input::Release(id))
+    }
+
+    /// True when no page here is older than what was released to this node; else gives back what was got.
+    fn refresh_or(&self, give_back: Input) -> Result<bool, WaitError> {
+        if let Err(error) = self.refresh() {
+            self.sync_step(give_back);
+            return Err(error);
+        }
+        Ok(true)
     }
 
     pub(crate) fn release(&self, id: u64) -> Result<(), WaitError> {
-        let held = lock(&self.synchronisation).0.holds(id);
-        if !held {
-            return Err(WaitError::Misuse(format!("lock {id} is not held by this node")));
+        let not_held = || WaitError::Misuse(format!("lock {id} is not held by this node"));
+        if !lock(&self.synchronisation).0.holds(id) {
+            return Err(not_held());
         }
-        self.sync_step(Input::Release(id));
-        Ok(())
+        let published = self.publish();
+        // Another thread of this node may have given it back meanwhile; and who waits must not suffer from our failure.
+        match self.sync_step_if(|state| state.holds(id), Input::Release(id)) {
+            Some(_) => published,
+            None => Err(not_held()),
+        }
     }
+}
 
+// Barriers.
+impl Node {
     pub(crate) fn barrier(&self, id: u64) -> Result<(), WaitError> {
+        self.meet_in(id, Contribution::Nothing).map(drop)
+    }
+
+    /// Meets one thread of every node; what came of what all of them brought.
+    pub(crate) fn reduce(&self, id: u64, reduction: Reduction, value: u64) -> Result<u64, WaitError> {
+        self.meet_in(id, Contribution::Value(reduction, value))
+    }
+
+    fn meet_in(&self, id: u64, own: Contribution) -> Result<u64, WaitError> {
         refuse_reserved(id)?;
-        self.barrier_as(id, Activity::Barrier(id))
+        self.publish()?;
+        let started = self.now();
+        let ticket = self.waiters.take();
+        self.comes_to_barrier(id);
+        self.sync_step(Input::Arrive(id, own, ticket.name()));
+        let abandon = Input::AbandonBarrier(id, ticket.name());
+        let activity = Activity::Barrier(id);
+        let ended =
+            self.wait_for_call(&ticket, activity, Patience::Configured, abandon, |node| node.who_has_not_come(id));
+        self.count_barrier(started);
+        self.leaves_barrier(id, ended.is_ok());
+        let ended = ended?;
+        self.refresh()?;
+        match ended {
+            Ended::Woken(value) => Ok(value),
+            Ended::NotYet => unreachable!("the configured patience ends with an error"),
+        }
     }
 
-    /// Waits in a barrier, be it the program's or our own.
-    fn barrier_as(&self, id: u64, activity: Activity) -> Result<(), WaitError> {
-        let ticket = self.enter_barrier(id);
-        self.wait_in_barrier(&ticket, id, activity)
+    fn count_barrier(&self, started: u64) {
+        LiveCounters::add(&self.counters().barriers, 1);
+        LiveCounters::add(&self.counters().barrier_wait_ns, self.now() - started);
     }
 
-    /// This node has come to a barrier from now on, whether or not anybody waits in it.
+    /// This node has come to one of our own barriers from now on, whether or not anybody waits in it.
     pub(super) fn enter_barrier(&self, id: u64) -> Ticket<'_> {
         let ticket = self.waiters.take();
-        self.sync_step(Input::Arrive(id, ticket.name()));
+        self.sync_step(Input::Arrive(id, Contribution::Nothing, ticket.name()));
         ticket
     }
 
-    /// Waits for the others, also once more after an error.
+    /// Waits for the others in one of our own barriers, also once more after an error.
     pub(super) fn wait_in_barrier(&self, ticket: &Ticket<'_>, id: u64, activity: Activity) -> Result<(), WaitError> {
         let started = self.now();
-        let result = self.wait_for_call(ticket, activity, |node| node.who_is_missing(id));
-        LiveCounters::add(&self.counters().barriers, 1);
-        LiveCounters::add(&self.counters().barrier_wait_ns, self.now() - started);
+        let result = match self.wait_at(ticket, activity, Patience::Configured) {
+            Waited::Done => self.outcome(ticket),
+            Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
+            Waited::TooLong => Err(self.too_long(activity, self.who_is_missing(id))),
+        };
+        self.count_barrier(started);
         result.map(drop)
     }
+}
 
+// Words.
+impl Node {
     pub(crate) fn operate(&self, id: u64, operation: Operation) -> Result<u64, WaitError> {
         refuse_reserved(id)?;
-        self.operate_as(id, operation, Activity::Atomic(id))
+        if operation != Operation::Load {
+            self.publish()?;
+        }
+        let before = self.operate_as(id, operation, Activity::Atomic(id))?;
+        self.refresh()?;
+        Ok(before)
     }
 
     /// Operates on a word, be it the program's or our own.
@@ -92,20 +196,39 @@ impl Node {
         let ticket = self.waiters.take();
         self.sync_step(Input::Operate(id, operation, ticket.name()));
         LiveCounters::add(&self.counters().atomics, 1);
-        self.wait_for_call(&ticket, activity, |node| {
-            format!("its home is {}", node.name_of(NodeId((id % u64::from(node.founders)) as u16)))
-        })
+        match self.wait_at(&ticket, activity, Patience::Configured) {
+            Waited::Done => self.outcome(&ticket),
+            Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
+            Waited::TooLong => Err(self.too_long(activity, self.whose_home(id))),
+        }
     }
+}
 
+// The state machine.
+impl Node {
     pub(super) fn sync_message(&self, from: NodeId, message: Message) {
         self.sync_step(Input::Message(from, message));
     }
 
     /// Whether anything was sent.
     pub(super) fn sync_step(&self, input: Input) -> bool {
+        self.sync_step_if(|_| true, input).is_some_and(|sent| sent)
+    }
+
+    /// Takes the step if the state allows it; then whether anything was sent.
+    fn sync_step_if(&self, allows: impl FnOnce(&Sync) -> bool, input: Input) -> Option<bool> {
         let mut guard = lock(&self.synchronisation);
         let (state, effects) = &mut *guard;
+        if !allows(state) {
+            return None;
+        }
         state.step(input, effects);
+        Some(self.carry_out_sync(&mut guard))
+    }
+
+    /// Whether anything was sent.
+    fn carry_out_sync(&self, guard: &mut MutexGuard<'_, (Sync, Vec<Effect>)>) -> bool {
+        let (state, effects) = &mut **guard;
         let mut sent = false;
         for effect in effects.drain(..) {
             match effect {
@@ -125,45 +248,75 @@ impl Node {
         }
         sent
     }
+}
 
+// Waiting.
+impl Node {
+    /// Waits for a call of the program. When its time is over it is abandoned; where that is an error, `whom` says who
+    /// is in its way, which is asked before.
     fn wait_for_call(
         &self,
         ticket: &Ticket<'_>,
         activity: Activity,
+        patience: Patience,
+        abandon: Input,
         whom: impl Fn(&Node) -> String,
-    ) -> Result<u64, WaitError> {
-        if !ticket.is_done() {
-            self.doing(activity);
-            let seconds = self.config.wait_seconds_max;
-            let waited = self.wait(ticket, self.now().saturating_add(seconds.saturating_mul(1_000_000_000)));
-            match waited {
-                Waited::Done => {}
-                Waited::Failed => return Err(WaitError::Failed(self.failure.sentence())),
-                Waited::TooLong => {
-                    return Err(WaitError::TooLong { what: activity.to_string(), seconds, whom: whom(self) });
-                }
+    ) -> Result<Ended, WaitError> {
+        let mut sentence = None;
+        match self.wait_at(ticket, activity, patience) {
+            Waited::Done => {}
+            Waited::Failed => return Err(WaitError::Failed(self.failure.sentence())),
+            Waited::TooLong => {
+                sentence = matches!(patience, Patience::Configured).then(|| whom(self));
+                self.sync_step(abandon);
+                debug_assert!(ticket.is_done(), "an abandoned call has been woken or refused");
             }
+        }
+        // It may have been granted at the last moment: then it is granted.
+        match (ticket.outcome(), sentence) {
+            (Ok(value), _) => Ok(Ended::Woken(value)),
+            (Err(ABANDONED), Some(sentence)) => Err(self.too_long(activity, sentence)),
+            (Err(ABANDONED), None) => Ok(Ended::NotYet),
+            (Err(why), _) => Err(WaitError::Misuse(why.to_owned())),
+        }
+    }
+
+    fn wait_at(&self, ticket: &Ticket<'_>, activity: Activity, patience: Patience) -> Waited {
+        if ticket.is_done() {
+            return Waited::Done;
+        }
+        let nanoseconds = match patience {
+            Patience::Configured => self.config.wait_seconds_max.saturating_mul(1_000_000_000),
+            Patience::For(duration) => u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX),
+        };
+        self.doing(activity);
+        let waited = self.wait(ticket, self.now().saturating_add(nanoseconds));
+        if waited == Waited::Done {
             self.doing(Activity::Computing);
         }
-        self.outcome(ticket)
+        waited
+    }
+
+    fn too_long(&self, activity: Activity, whom: String) -> WaitError {
+        WaitError::TooLong { what: activity.to_string(), seconds: self.config.wait_seconds_max, whom }
     }
 
     fn outcome(&self, ticket: &Ticket<'_>) -> Result<u64, WaitError> {
         ticket.outcome().map_err(|why| WaitError::Misuse(why.to_owned()))
     }
 
+    fn home_of_object(&self, id: u64) -> NodeId {
+        NodeId((id % u64::from(self.founders)) as u16)
+    }
+
+    fn whose_home(&self, id: u64) -> String {
+        format!("its home is {}", self.name_of(self.home_of_object(id)))
+    }
+
+    /// As far as this node knows by itself.
     fn who_is_missing(&self, barrier: u64) -> String {
         let missing = lock(&self.synchronisation).0.missing(barrier);
         let names: Vec<String> = missing.into_iter().map(|node| self.name_of(node)).collect();
         format!("waiting for {}", names.join(", "))
-    }
-
-    fn who_has(&self, id: u64) -> String {
-        let home = self.name_of(NodeId((id % u64::from(self.founders)) as u16));
-        if lock(&self.synchronisation).0.holds(id) {
-            "another thread of this node holds it".to_owned()
-        } else {
-            format!("another node holds it; its home is {home}")
-        }
     }
 }

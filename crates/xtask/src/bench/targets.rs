@@ -65,7 +65,15 @@ impl Benchmark {
     pub(crate) fn title(&self) -> String {
         std::iter::once(self.name).chain(self.arguments.iter().copied()).collect::<Vec<_>>().join(" ")
     }
+
+    /// Whether it needs the command built with the feature `fabric`.
+    pub(crate) fn is_of_fabric(&self) -> bool {
+        self.arguments.first() == Some(&FABRIC)
+    }
 }
+
+/// The first argument of benchmarks that need the feature `fabric`.
+const FABRIC: &str = "--fabric";
 
 /// The name of a benchmark that is a call of `trellis check`; its arguments say which.
 pub(crate) const CHECK: &str = "check";
@@ -206,6 +214,17 @@ pub(crate) const TARGETS: &[Benchmark] = &[
         figures: &[
             figure("udp_read_us_p50", "remote read fault over udp (us)", Target::None),
             figure("udp_over_tcp", "remote read fault, udp / tcp", Target::AtMost(1.2)),
+            figure("shm_read_us_p50", "remote read fault over shm (us)", Target::None),
+            figure("shm_floor_us", "round trip through shared memory + local fault (us)", Target::None),
+            figure("shm_over_floor", "read fault over shm / floor", Target::AtMost(1.6)),
+        ],
+    },
+    Benchmark {
+        name: "links",
+        arguments: &[FABRIC, "tcp", "--rounds", "1"],
+        figures: &[
+            figure("fabric_read_us_p50", "remote read fault over fabric, provider tcp (us)", Target::None),
+            figure("fabric_over_tcp", "remote read fault, fabric with provider tcp / tcp", Target::None),
         ],
     },
     Benchmark {

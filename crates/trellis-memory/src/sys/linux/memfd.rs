@@ -147,6 +147,30 @@ impl View {
         Ok(View { base, bytes })
     }
 
+    /// Maps a part of the file anywhere, for reading and writing; a forked child does not get it.
+    pub(crate) fn map_part(file: RawFd, offset: usize, bytes: usize) -> io::Result<View> {
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let at = unsafe { libc::mmap64(std::ptr::null_mut(), bytes, protection, flags, file, offset as libc::off64_t) };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let view = View { base: at as usize, bytes };
+        view.advise(libc::MADV_DONTFORK)?;
+        Ok(view)
+    }
+
+    /// A view that somebody else mapped and leaves to this value.
+    pub(crate) fn take_over(base: usize, bytes: usize) -> View {
+        View { base, bytes }
+    }
+
+    /// The view has become a part of another.
+    pub(crate) fn give_up(self) {
+        std::mem::forget(self);
+    }
+
     /// The first address.
     pub(crate) fn base(&self) -> usize {
         self.base

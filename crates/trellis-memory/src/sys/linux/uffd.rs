@@ -10,7 +10,8 @@ use std::mem::size_of;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use super::errno;
-use super::memfd::{Memfd, View};
+use super::memfd::{Memfd, View, drop_pages};
+use super::pagemap::{Pagemap, Sought};
 
 /// Faults of pages that are in the page cache but not mapped are reported (Linux 5.14).
 pub(crate) const FEATURE_MINOR_SHMEM: u64 = 1 << 10;
@@ -22,6 +23,8 @@ pub(crate) const FEATURE_WRITE_PROTECT_SHMEM: u64 = 1 << 12;
 pub(crate) const FEATURE_SIGBUS: u64 = 1 << 7;
 /// The kernel can lift a write protection by itself and only remember it (Linux 6.7).
 pub(crate) const FEATURE_WRITE_PROTECT_ASYNC: u64 = 1 << 15;
+/// A mapping that changes its address stays registered, and the change is reported (Linux 4.11).
+const FEATURE_EVENT_REMAP: u64 = 1 << 2;
 /// Write-protect faults are marked as such.
 const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
 
@@ -31,6 +34,7 @@ const REGISTER_WRITE_PROTECT: u64 = 1 << 1;
 const REGISTER_MINOR: u64 = 1 << 2;
 const CONTINUE_DONT_WAKE: u64 = 1 << 0;
 const CONTINUE_WRITE_PROTECTED: u64 = 1 << 1;
+const REGISTERED_FOR_ALL: u64 = REGISTER_MISSING | REGISTER_WRITE_PROTECT | REGISTER_MINOR;
 const PROTECT_WRITE: u64 = 1 << 0;
 const PROTECT_DONT_WAKE: u64 = 1 << 1;
 const USER_MODE_ONLY: libc::c_int = 1;
@@ -195,9 +199,23 @@ impl Uffd {
     /// Opens one through the first door that opens. With `signal`, a fault is a SIGBUS and nobody
     /// waits.
     pub(crate) fn open(signal: bool) -> Result<Uffd, String> {
+        Uffd::open_with(signal, false, 0)
+    }
+
+    /// The same, for mappings that [`super::moving`] moves.
+    pub(crate) fn open_movable(signal: bool) -> Result<Uffd, String> {
+        Uffd::open_with(signal, false, FEATURE_EVENT_REMAP)
+    }
+
+    /// The same, for pages on which the kernel notes stores (Linux 6.7).
+    pub(crate) fn open_for_marks(signal: bool) -> Result<Uffd, String> {
+        Uffd::open_with(signal, true, FEATURE_WRITE_PROTECT_ASYNC | FEATURE_EVENT_REMAP)
+    }
+
+    fn open_with(signal: bool, marks: bool, more: u64) -> Result<Uffd, String> {
         let wanted =
             FEATURE_MINOR_SHMEM | FEATURE_MISSING_SHMEM | FEATURE_WRITE_PROTECT_SHMEM | FEATURE_PAGEFAULT_FLAG_WP;
-        let wanted = if signal { wanted | FEATURE_SIGBUS } else { wanted };
+        let wanted = if signal { wanted | FEATURE_SIGBUS } else { wanted } | more;
         let mut why = String::from("no userfaultfd could be opened");
         for door in Door::ALL {
             let file = match door.open() {
@@ -209,6 +227,9 @@ impl Uffd {
             };
             return match handshake(&file, wanted) {
                 Ok(_) => Ok(Uffd { file, threads_wait: !signal, door }),
+                Err(error) if marks => Err(format!(
+                    "this kernel's userfaultfd cannot note stores without a fault ({error}); Linux 6.7 or newer can"
+                )),
                 Err(error) => Err(format!(
                     "this kernel's userfaultfd lacks minor faults or write protection of shared memory ({error}); \
                      Linux 6.4 or newer has both, catch = \"mprotect\" works without"
@@ -233,7 +254,7 @@ impl Uffd {
     pub(crate) fn register(&self, start: usize, bytes: usize) -> io::Result<()> {
         let mut register = RegisterRequest {
             range: Range { start: start as u64, bytes: bytes as u64 },
-            mode: REGISTER_MISSING | REGISTER_WRITE_PROTECT | REGISTER_MINOR,
+            mode: REGISTERED_FOR_ALL,
             requests: 0,
         };
         // SAFETY: the request matches the number, and lives for the call.
@@ -243,11 +264,11 @@ impl Uffd {
 
     /// Maps the pages that the page cache holds for the range, and wakes who waits for them.
     ///
-    /// A page that is there already is fine, but may have the other protection: then the whole
+    /// A page that is there already is fine, but may have the other protection: then, with `change`, the whole
     /// range is given the one that was asked for. A write-protect marker that an earlier
     /// protect-then-drop left in the page table does not count as a page: CONTINUE replaces it,
     /// with either protection.
-    pub(crate) fn make_present(&self, start: usize, bytes: usize, writable: bool) -> Result<(), i32> {
+    pub(crate) fn make_present(&self, start: usize, bytes: usize, writable: bool, change: bool) -> Result<(), i32> {
         let end = start + bytes;
         let mut at = start;
         let mut met_a_page = false;
@@ -265,7 +286,9 @@ impl Uffd {
             }
         }
         if met_a_page {
-            self.protect(start, bytes, writable)?;
+            if change {
+                self.protect(start, bytes, writable)?;
+            }
             self.wake(start, bytes);
         }
         Ok(())
@@ -339,7 +362,7 @@ pub(crate) fn try_out(uffd: &Uffd) -> Result<(), String> {
     uffd.register(view.base(), page)
         .map_err(|error| format!("UFFDIO_REGISTER for missing, minor and write-protect faults failed ({error})"))?;
     file.populate(0, page).map_err(|error| format!("fallocate failed ({})", io::Error::from_raw_os_error(error)))?;
-    uffd.make_present(view.base(), page, false).map_err(|error| {
+    uffd.make_present(view.base(), page, false, true).map_err(|error| {
         format!(
             "UFFDIO_CONTINUE cannot map a page write-protected ({}); Linux 6.4 or newer can, \
              catch = \"mprotect\" works without",
@@ -348,4 +371,58 @@ pub(crate) fn try_out(uffd: &Uffd) -> Result<(), String> {
     })?;
     uffd.protect(view.base(), page, true)
         .map_err(|error| format!("UFFDIO_WRITEPROTECT failed ({})", io::Error::from_raw_os_error(error)))
+}
+
+/// Tries on one page whether the kernel notes stores: a page that is mapped for reading lets a store pass and tells of
+/// it; protecting or dropping it forgets it.
+pub(crate) fn try_out_marks() -> Result<(), String> {
+    // A fault shall be an error, not a wait: nobody would answer it.
+    let uffd = Uffd::open_for_marks(true)?;
+    try_out(&uffd)?;
+    let map = Pagemap::open().map_err(|error| format!("/proc/self/pagemap cannot be opened ({error})"))?;
+    let page = super::kernel_page_bytes();
+    let refused = |operation: &'static str| {
+        move |error: i32| format!("{operation} failed ({})", io::Error::from_raw_os_error(error))
+    };
+    let file = Memfd::create(page).map_err(|error| format!("memfd_create failed ({error})"))?;
+    let view = View::map(&file, page, None, page, libc::PROT_READ | libc::PROT_WRITE)
+        .map_err(|_| "a page of shared memory could not be mapped".to_owned())?;
+    let start = view.base();
+    uffd.register(start, page).map_err(|error| format!("UFFDIO_REGISTER for marks failed ({error})"))?;
+    file.populate(0, page).map_err(refused("fallocate"))?;
+    let finds = |sought| {
+        let mut found = false;
+        map.scan(start, start + page, sought, &mut |_, _| found = true).map_err(|error| {
+            format!("PAGEMAP_SCAN failed ({}); Linux 6.7 or newer has it", io::Error::from_raw_os_error(error))
+        })?;
+        Ok::<bool, String>(found)
+    };
+    let is = |marked: bool, sought, when: &str| match finds(sought)? == marked {
+        true => Ok(()),
+        false => Err(format!("PAGEMAP_SCAN tells the wrong state of a page {when}; Linux 6.7 tells the right one")),
+    };
+    let expect = |marked: bool, when: &str| is(marked, Sought::Written, when);
+    expect(false, "that was never there")?;
+    uffd.make_present(start, page, false, true).map_err(refused("UFFDIO_CONTINUE"))?;
+    expect(false, "that was mapped for reading")?;
+    store_by_the_kernel(start)?;
+    expect(true, "that was stored to")?;
+    is(true, Sought::WrittenOrGone, "that was stored to")?;
+    uffd.protect(start, page, false).map_err(refused("UFFDIO_WRITEPROTECT"))?;
+    expect(false, "that was protected again")?;
+    is(false, Sought::WrittenOrGone, "that was protected again")?;
+    store_by_the_kernel(start)?;
+    drop_pages(start, page).map_err(refused("madvise(MADV_DONTNEED)"))?;
+    expect(false, "that was dropped")?;
+    is(true, Sought::WrittenOrGone, "that was stored to and is gone")
+}
+
+/// A store whose failure is an error number instead of a signal.
+fn store_by_the_kernel(start: usize) -> Result<(), String> {
+    const _: () = assert!(size_of::<libc::utsname>() <= 4096);
+    // SAFETY: the page is mapped, ours, and large enough.
+    match unsafe { libc::uname(start as *mut libc::utsname) } {
+        0 => Ok(()),
+        _ => Err(format!("a store to a page under marks failed ({})", io::Error::last_os_error())),
+    }
 }

@@ -14,6 +14,9 @@ use crate::region::{Fault, FaultServer};
 /// How many regions of a process can catch faults at a time.
 pub const REGIONS_MAX: usize = 16;
 
+/// How many descriptors a region has at most: its bytes, and what its catcher uses.
+pub(crate) const DESCRIPTORS: usize = 5;
+
 /// One place of the table.
 pub(crate) struct Watch {
     base: AtomicUsize,
@@ -23,8 +26,8 @@ pub(crate) struct Watch {
     /// Null when the region's faults do not arrive as signals.
     server: AtomicPtr<Arc<dyn FaultServer>>,
     serving: AtomicUsize,
-    file: AtomicI32,
-    uffd: AtomicI32,
+    /// What a forked child closes.
+    descriptors: [AtomicI32; DESCRIPTORS],
 }
 
 static WATCHES: [Watch; REGIONS_MAX] = [const { Watch::free() }; REGIONS_MAX];
@@ -37,8 +40,7 @@ pub(crate) struct Watched {
     pub(crate) bytes: usize,
     pub(crate) page_bytes: usize,
     pub(crate) server: Option<Arc<dyn FaultServer>>,
-    pub(crate) file: RawFd,
-    pub(crate) uffd: Option<RawFd>,
+    pub(crate) descriptors: [Option<RawFd>; DESCRIPTORS],
 }
 
 /// A taken place; given back when dropped.
@@ -57,8 +59,9 @@ pub(crate) fn take(watched: Watched) -> Option<Place> {
     let server = watched.server.map_or(std::ptr::null_mut(), |server| Box::into_raw(Box::new(server)));
     watch.base.store(watched.base, Ordering::Relaxed);
     watch.page_shift.store(watched.page_bytes.trailing_zeros() as usize, Ordering::Relaxed);
-    watch.file.store(watched.file, Ordering::Relaxed);
-    watch.uffd.store(watched.uffd.unwrap_or(-1), Ordering::Relaxed);
+    for (place, number) in watch.descriptors.iter().zip(watched.descriptors) {
+        place.store(number.unwrap_or(-1), Ordering::Relaxed);
+    }
     watch.server.store(server, Ordering::SeqCst);
     // Last: from here on handlers see the place.
     watch.bytes.store(watched.bytes, Ordering::Release);
@@ -81,8 +84,7 @@ impl Watch {
             page_shift: AtomicUsize::new(0),
             server: AtomicPtr::new(std::ptr::null_mut()),
             serving: AtomicUsize::new(0),
-            file: AtomicI32::new(-1),
-            uffd: AtomicI32::new(-1),
+            descriptors: [const { AtomicI32::new(-1) }; DESCRIPTORS],
         }
     }
 
@@ -115,8 +117,7 @@ impl Drop for Place {
         let server = {
             let _changing = CHANGES.lock().unwrap_or_else(PoisonError::into_inner);
             let server = self.watch.server.swap(std::ptr::null_mut(), Ordering::SeqCst);
-            self.watch.file.store(-1, Ordering::Relaxed);
-            self.watch.uffd.store(-1, Ordering::Relaxed);
+            self.watch.descriptors.iter().for_each(|number| number.store(-1, Ordering::Relaxed));
             self.watch.bytes.store(0, Ordering::Release);
             server
         };
@@ -132,7 +133,7 @@ impl Drop for Place {
 /// either.
 extern "C" fn close_in_child() {
     for watch in &WATCHES {
-        for number in [&watch.file, &watch.uffd] {
+        for number in &watch.descriptors {
             let number = number.swap(-1, Ordering::Relaxed);
             if number >= 0 {
                 // SAFETY: the child's copy of a descriptor of ours; a Region never closes its own

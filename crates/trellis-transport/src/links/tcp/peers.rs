@@ -197,6 +197,20 @@ impl Peers {
         self.tell(peer);
     }
 
+    /// Ends a connection for a layer that found the peer lost; no sink is told.
+    pub(super) fn end(&self, peer: usize, why: &Lost) {
+        let mut input = lock(&self.peers[peer].input);
+        input.loss_reported = true;
+        input.loss.get_or_insert(why.clone());
+        self.retire(peer, &mut input, why.clone());
+    }
+
+    /// Whether the other end is gone. A peer that is not up has none.
+    pub(super) fn has_ended(&self, peer: usize) -> bool {
+        let socket = lock(&self.peers[peer].output).socket();
+        socket.is_none_or(sockets::has_ended)
+    }
+
     pub(super) fn statistics(&self) -> LinkStatistics {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let mut all = LinkStatistics {

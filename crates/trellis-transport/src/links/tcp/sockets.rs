@@ -240,6 +240,15 @@ pub(in crate::links) fn shut_down(socket: RawFd, how: i32) {
     unsafe { libc::shutdown(socket, how) };
 }
 
+/// Whether the other end is gone and nothing is left to receive; receives nothing.
+pub(in crate::links) fn has_ended(socket: RawFd) -> bool {
+    let mut byte = 0_u8;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+    // SAFETY: `byte` is one writable byte.
+    let count = unsafe { libc::recv(socket, (&raw mut byte).cast(), 1, flags) };
+    matches!(classify_received(count), Some(Received::End | Received::Failed(_)))
+}
+
 /// Bytes that the peer's machine has not confirmed yet.
 pub(in crate::links) fn unconfirmed_bytes(socket: RawFd) -> usize {
     let mut count = 0_i32;

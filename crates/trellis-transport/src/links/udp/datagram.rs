@@ -13,7 +13,9 @@
 //! 17  u16  room, in KiB
 //! 19  u64  the first fragment that the sender of this misses
 //! 27       with GAP: u64, which of the next 64 it has; with GAPS: 4 x u64, which of the next 256
+//!          with MISSING: u16, so many from the first missing one on were sent, as it knows
 //!          with BYE: u64, how many fragments there were in all
+//!          with INTRODUCTION: u64 epoch, 16 B salt, 4 B address and u16 port of its sender's multicasts
 //!          with FRAGMENT: u64 sequence, u32 index, u32 bytes of the body, u16 bytes of a fragment,
 //!          32 B header of the frame, then the fragment
 //!          16 B tag where signed or sealed
@@ -21,18 +23,21 @@
 //!
 //! The first 16 bytes are always readable; in a sealed datagram nothing else is. Numbers are little-endian.
 
+use std::net::SocketAddrV4;
+
 use super::delivery::{Acknowledgement, Fragment};
 use crate::HEADER_BYTES;
-use crate::wrap::secure::{DatagramCipher, TAG_BYTES};
+use crate::wrap::secure::{DatagramCipher, SALT_BYTES, TAG_BYTES};
 
 /// Bytes that everybody may read.
 pub(super) const CLEAR_BYTES: usize = 16;
 const FIXED_BYTES: usize = 27;
 const FRAGMENT_BYTES: usize = 18 + HEADER_BYTES;
+const INTRODUCTION_BYTES: usize = 8 + SALT_BYTES + 6;
 /// The longest datagram without the bytes of a fragment.
-pub(super) const HEAD_BYTES_MAX: usize = FIXED_BYTES + 32 + 8 + FRAGMENT_BYTES;
+pub(super) const HEAD_BYTES_MAX: usize = FIXED_BYTES + 32 + 2 + 8 + INTRODUCTION_BYTES + FRAGMENT_BYTES;
 /// What a datagram with a fragment has beside the bytes of the fragment, at most.
-pub(super) const OVERHEAD_BYTES: usize = FIXED_BYTES + 8 + FRAGMENT_BYTES + TAG_BYTES;
+pub(super) const OVERHEAD_BYTES: usize = FIXED_BYTES + 8 + 2 + FRAGMENT_BYTES + TAG_BYTES;
 
 /// The other side shall acknowledge at once: it asks for a word, or waits to send more.
 pub(super) const PROMPT: u8 = 1;
@@ -41,6 +46,12 @@ const GAP: u8 = 4;
 const GAPS: u8 = 8;
 /// Its sender leaves.
 const BYE: u8 = 16;
+/// Its sender says where its multicasts go.
+const INTRODUCTION: u8 = 32;
+/// Its sender hears the multicasts of the other side.
+const HEARD: u8 = 64;
+/// Its sender knows of fragments that are missing.
+const MISSING: u8 = 128;
 
 /// Datagrams that may overtake each other without being taken for replays.
 const REPLAY_WINDOW: u64 = 1024;
@@ -54,6 +65,19 @@ pub(super) struct Content {
     pub(super) fragment: Option<(Fragment, [u8; HEADER_BYTES])>,
     /// How many fragments there were in all.
     pub(super) bye: Option<u64>,
+    /// The sender of this hears the other side's multicasts.
+    pub(super) heard: bool,
+    pub(super) introduction: Option<Introduction>,
+}
+
+/// Where a node's multicasts go and how they are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Introduction {
+    /// What each of them begins with.
+    pub(super) epoch: u64,
+    /// What their key is made of, with the secret of the cluster.
+    pub(super) salt: [u8; SALT_BYTES],
+    pub(super) address: SocketAddrV4,
 }
 
 /// Writes the datagrams of one direction.
@@ -104,7 +128,10 @@ impl Writer {
         let flags = gap
             | if content.prompt { PROMPT } else { 0 }
             | if content.fragment.is_some() { FRAGMENT } else { 0 }
-            | if content.bye.is_some() { BYE } else { 0 };
+            | if content.bye.is_some() { BYE } else { 0 }
+            | if content.introduction.is_some() { INTRODUCTION } else { 0 }
+            | if content.heard { HEARD } else { 0 }
+            | if acknowledgement.expected > 0 { MISSING } else { 0 };
         head.put(&self.epoch.to_le_bytes());
         head.put(&self.number.to_le_bytes());
         head.put(&[flags]);
@@ -116,8 +143,17 @@ impl Writer {
             _ => 0,
         };
         acknowledgement.beyond[..words].iter().for_each(|word| head.put(&word.to_le_bytes()));
+        if acknowledgement.expected > 0 {
+            head.put(&(acknowledgement.expected as u16).to_le_bytes());
+        }
         if let Some(count) = content.bye {
             head.put(&count.to_le_bytes());
+        }
+        if let Some(introduction) = &content.introduction {
+            head.put(&introduction.epoch.to_le_bytes());
+            head.put(&introduction.salt);
+            head.put(&introduction.address.ip().octets());
+            head.put(&introduction.address.port().to_le_bytes());
         }
         if let Some((fragment, header)) = &content.fragment {
             head.put(&fragment.sequence.to_le_bytes());
@@ -184,7 +220,16 @@ fn parse(bytes: &[u8]) -> Result<(Content, std::ops::Range<usize>), Foreign> {
     for word in &mut acknowledgement.beyond[..words] {
         *word = cursor.u64()?;
     }
+    if flags & MISSING != 0 {
+        acknowledgement.expected = u32::from(u16::from_le_bytes(cursor.take()?));
+    }
     let bye = if flags & BYE != 0 { Some(cursor.u64()?) } else { None };
+    let mut introduction = None;
+    if flags & INTRODUCTION != 0 {
+        let (epoch, salt) = (cursor.u64()?, cursor.take()?);
+        let (address, port) = (cursor.take::<4>()?, u16::from_le_bytes(cursor.take()?));
+        introduction = Some(Introduction { epoch, salt, address: SocketAddrV4::new(address.into(), port) });
+    }
     let mut fragment = None;
     if flags & FRAGMENT != 0 {
         let sequence = cursor.u64()?;
@@ -192,32 +237,34 @@ fn parse(bytes: &[u8]) -> Result<(Content, std::ops::Range<usize>), Foreign> {
         let fragment_bytes = u32::from(u16::from_le_bytes(cursor.take()?));
         fragment = Some((Fragment { sequence, index, body_bytes, fragment_bytes }, cursor.take()?));
     }
-    let content = Content { prompt: flags & PROMPT != 0, acknowledgement, fragment, bye };
+    let (prompt, heard) = (flags & PROMPT != 0, flags & HEARD != 0);
+    let content = Content { prompt, acknowledgement, fragment, bye, heard, introduction };
     Ok((content, cursor.at..bytes.len()))
 }
 
-struct Cursor<'a> {
-    bytes: &'a [u8],
-    at: usize,
+/// Reads numbers one after the other.
+pub(super) struct Cursor<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) at: usize,
 }
 
 impl Cursor<'_> {
     #[inline]
-    fn take<const COUNT: usize>(&mut self) -> Result<[u8; COUNT], Foreign> {
+    pub(super) fn take<const COUNT: usize>(&mut self) -> Result<[u8; COUNT], Foreign> {
         let bytes = self.bytes.get(self.at..self.at + COUNT).ok_or(Foreign)?;
         self.at += COUNT;
         bytes.try_into().map_err(|_| Foreign)
     }
 
     #[inline]
-    fn u64(&mut self) -> Result<u64, Foreign> {
+    pub(super) fn u64(&mut self) -> Result<u64, Foreign> {
         Ok(u64::from_le_bytes(self.take()?))
     }
 }
 
 /// Which numbers were here.
 #[derive(Default)]
-struct Seen {
+pub(super) struct Seen {
     /// The highest, and bits of it and those below: bit `n % REPLAY_WINDOW` for number `n`.
     highest: u64,
     bits: [u64; REPLAY_WORDS],
@@ -225,7 +272,7 @@ struct Seen {
 
 impl Seen {
     #[inline]
-    fn is_new(&self, number: u64) -> bool {
+    pub(super) fn is_new(&self, number: u64) -> bool {
         number > self.highest || (number + REPLAY_WINDOW > self.highest && !self.has(number))
     }
 
@@ -236,7 +283,7 @@ impl Seen {
     }
 
     #[inline]
-    fn note(&mut self, number: u64) {
+    pub(super) fn note(&mut self, number: u64) {
         if number > self.highest {
             let skipped = (number - self.highest).min(REPLAY_WINDOW);
             for passed in number - skipped + 1..number {
@@ -276,8 +323,14 @@ mod tests {
             let fragment = Fragment { sequence: 9, index: 2, body_bytes: 5000, fragment_bytes: 1400 };
             (fragment, [6; HEADER_BYTES])
         });
-        let acknowledgement = Acknowledgement { cumulative: 5, beyond, room_bytes: 64 << 10 };
-        Content { prompt: bye.is_none(), acknowledgement, fragment, bye }
+        let expected = if bye.is_some() { 200 } else { 0 };
+        let acknowledgement = Acknowledgement { cumulative: 5, beyond, room_bytes: 64 << 10, expected };
+        let introduction = bye.map(|_| Introduction {
+            epoch: 3 << 62,
+            salt: [8; SALT_BYTES],
+            address: SocketAddrV4::new([239, 1, 2, 3].into(), 4567),
+        });
+        Content { prompt: bye.is_none(), acknowledgement, fragment, bye, heard: fragment.is_some(), introduction }
     }
 
     fn write(writer: &mut Writer, content: &Content, body: &[u8]) -> Vec<u8> {
@@ -330,7 +383,7 @@ mod tests {
         let mut other_epoch = datagram.clone();
         other_epoch[3] ^= 1;
         assert_eq!(reader.read(&mut other_epoch), Err(Foreign));
-        for length in 0..OVERHEAD_BYTES - TAG_BYTES - 8 {
+        for length in 0..OVERHEAD_BYTES - TAG_BYTES - 10 {
             assert_eq!(reader.read(&mut datagram.clone()[..length]), Err(Foreign), "cut to {length}");
         }
     }

@@ -29,10 +29,25 @@
 //! At most a congestion window of fragments is on its way (RFC 5681: slow start, then one more per round trip; halved
 //! once per round trip with losses; two after a time-out), never more than the receiver has room for. Bursts longer
 //! than [`BURST`] are spread over the round trip.
+//!
+//! # One datagram for several receivers
+//!
+//! A frame for several receivers may leave in one datagram for all of them ([`Sender::multicast`]). In each direction
+//! its fragments have the numbers that they would have had, so that a receiver puts them where they belong whichever
+//! way they came, and only the first transmission is common: what got lost is sent again to who misses it.
+//!
+//! It is reliable by negative acknowledgement. A receiver that got such a fragment owes no datagram for it: that it is
+//! here is said by what goes anyway, at the latest after [`MULTICAST_ACKNOWLEDGE_NS`] or [`UNACKNOWLEDGED_MAX`] of
+//! them, or when the sender asks. Who misses something says so at once: by a hole before a later number, or, where
+//! nothing later comes, because the sender's [`Heartbeats`] tell how many fragments there were
+//! ([`Receiver::told`], [`Acknowledgement::expected`]). Only a receiver that is silent for [`MULTICAST_RESEND_NS`] is
+//! sent to again unasked.
 
+mod multicast;
 mod receiver;
 mod sender;
 
+pub use multicast::{Attempts, Heartbeats};
 pub use receiver::{Arrival, Receiver};
 pub use sender::{Inconsistent, Plan, Sender};
 
@@ -62,6 +77,14 @@ pub const BURST: u64 = 16;
 pub const CONGESTION_WINDOW_FIRST: u64 = 10;
 /// And the smallest.
 pub const CONGESTION_WINDOW_MIN: u64 = 2;
+/// How long the acknowledgement of a fragment that came by multicast waits for a datagram that goes anyway.
+pub const MULTICAST_ACKNOWLEDGE_NS: Nanoseconds = 40_000_000;
+/// A fragment that went by multicast is sent again after so long without a sign, or later if the path is slower.
+pub const MULTICAST_RESEND_NS: Nanoseconds = 250_000_000;
+/// From a multicast to the first word of how much there was; each further one waits four times as long.
+pub const HEARTBEAT_NS_FIRST: Nanoseconds = 5_000_000;
+/// And the longest wait.
+pub const HEARTBEAT_NS_MAX: Nanoseconds = 320_000_000;
 /// Room that a receiver is taken to have until it says so.
 pub const ROOM_BYTES_FIRST: u32 = 128 << 10;
 
@@ -76,6 +99,9 @@ pub struct Acknowledgement {
     pub beyond: [u64; WORDS],
     /// Bytes that may be under way to this side, as [`cost`] counts them.
     pub room_bytes: u32,
+    /// So many fragments from `cumulative` on are known to have been sent, and those of them that are not marked are
+    /// missing; 0 when that is not known.
+    pub expected: u32,
 }
 
 impl Acknowledgement {
@@ -83,6 +109,12 @@ impl Acknowledgement {
     #[inline]
     pub fn has_gap(&self) -> bool {
         self.beyond != [0; WORDS]
+    }
+
+    /// Whether something is known to be missing.
+    #[inline]
+    pub fn is_negative(&self) -> bool {
+        self.expected > 0 || self.has_gap()
     }
 }
 

@@ -15,9 +15,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::datagram::{Content, Reader};
-use super::delivery::{Acknowledgement, Arrival, Fragment, Receiver};
+use super::delivery::{Acknowledgement, Arrival, Fragment, Inconsistent, Receiver};
+use super::multicast_datagram as multicast;
 use super::sockets::{self, DATAGRAM_BYTES_MAX, Wire};
-use crate::links::tcp::sockets::Received;
+use crate::links::descriptors::Descriptor;
+use crate::links::tcp::sockets::{Received, receive};
 use crate::links::{Lost, Placement, Sink};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX};
 
@@ -62,6 +64,14 @@ pub(super) enum Step {
     Datagram(Content, Range<usize>),
 }
 
+/// What one system call brought of the peer's multicasts.
+pub(super) enum Overheard {
+    Nothing,
+    /// Not one of the peer's, changed, or here before: dropped.
+    Foreign,
+    Datagram(multicast::Heard, Range<usize>),
+}
+
 struct Connection {
     wire: Arc<Wire>,
     reader: Reader,
@@ -70,6 +80,8 @@ struct Connection {
     staging: Box<[u8; DATAGRAM_BYTES_MAX]>,
     /// The message that made this connection, where the peer dialled.
     confirmation: Option<[u8; CONFIRMATION_DATAGRAM_BYTES]>,
+    /// Where the peer's multicasts come.
+    multicast: Option<(Descriptor, multicast::Reader)>,
     /// Buffers of inline bodies that come in several datagrams.
     spare: Vec<Box<[u8; INLINE_BODY_BYTES_MAX]>>,
 }
@@ -102,12 +114,54 @@ impl Input {
         let room_bytes = sockets::room_bytes(wire.socket.raw());
         let staging = vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice().try_into().expect("as long as was asked for");
         let (receiver, spare) = (Receiver::default(), Vec::new());
-        self.connection = Some(Connection { wire, reader, receiver, room_bytes, staging, confirmation, spare });
+        let multicast = None;
+        self.connection =
+            Some(Connection { wire, reader, receiver, room_bytes, staging, confirmation, multicast, spare });
     }
 
-    /// Nothing comes any more.
-    pub(super) fn end(&mut self) -> Option<Arc<Wire>> {
-        self.connection.take().map(|connection| connection.wire)
+    /// Nothing comes any more. Gives what must not be asked for readiness any longer.
+    pub(super) fn end(&mut self) -> Option<(Arc<Wire>, Option<Descriptor>)> {
+        self.connection.take().map(|connection| (connection.wire, connection.multicast.map(|(socket, _)| socket)))
+    }
+
+    /// The address of this machine at which the peer is met, until its multicasts are listened to.
+    pub(super) fn may_listen(&self) -> Option<std::net::Ipv4Addr> {
+        let connection = self.connection.as_ref().filter(|connection| connection.multicast.is_none())?;
+        sockets::local_v4(connection.wire.socket.raw())
+    }
+
+    /// From now on the peer's multicasts can come.
+    pub(super) fn listen(&mut self, socket: Descriptor, reader: multicast::Reader) {
+        if let Some(connection) = &mut self.connection {
+            connection.multicast = Some((socket, reader));
+        }
+    }
+
+    /// Receives one multicast and opens it.
+    pub(super) fn overhear(&mut self) -> Overheard {
+        let Some(Connection { multicast: Some((socket, reader)), staging, .. }) = &mut self.connection else {
+            return Overheard::Nothing;
+        };
+        let count = match receive(socket.raw(), &mut staging[..]) {
+            Received::Bytes(count) => count,
+            Received::End => return Overheard::Foreign,
+            // A membership that broke is silence, and whoever sends notices that.
+            Received::Nothing | Received::Failed(_) => return Overheard::Nothing,
+        };
+        match reader.read(&mut staging[..count]) {
+            Ok((heard, range)) => Overheard::Datagram(heard, range),
+            Err(_) => Overheard::Foreign,
+        }
+    }
+
+    /// The whole number of a fragment of which the low half is known.
+    pub(super) fn widen(&self, low: u32) -> u64 {
+        self.connection.as_ref().map_or(0, |connection| connection.receiver.widen(low))
+    }
+
+    /// The peer says how many fragments there were.
+    pub(super) fn told(&mut self, count: u64) -> Result<(), Inconsistent> {
+        self.connection.as_mut().map_or(Ok(()), |connection| connection.receiver.told(count))
     }
 
     /// Tells the sink, once, that the peer is up.

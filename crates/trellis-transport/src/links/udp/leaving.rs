@@ -9,7 +9,7 @@
 use std::sync::atomic::Ordering;
 
 use super::delivery::Nanoseconds;
-use super::input::Step;
+use super::input::{Overheard, Step};
 use super::peers::{Peers, lock, try_lock};
 use super::timer;
 use crate::links::Lost;
@@ -42,9 +42,12 @@ pub(super) fn leave_all(peers: &Peers) {
         .filter(|&peer| peers.is_up(peer))
         .map(|peer| Leaving { peer, farewells: 0, next: 0, answered: false })
         .collect();
+    // Of multicasts nobody is in a hurry to say that they came.
+    leaving.iter().for_each(|one| lock(&peers.peers[one.peer].output).hurry(start));
     while !leaving.is_empty() {
         let now = timer::now();
         let (mut progress, mut next) = (0, now + 20_000_000);
+        peers.disperse(now);
         leaving.retain_mut(|one| one.step(peers, now, &mut progress, &mut next));
         progress += leaving.iter().map(|one| u64::from(one.farewells)).sum::<u64>();
         if progress != moved.0 {
@@ -108,6 +111,18 @@ impl Leaving {
     fn listen(&mut self, peers: &Peers, now: Nanoseconds) {
         let peer = &peers.peers[self.peer];
         let Some(mut input) = try_lock(&peer.input) else { return };
+        for _ in 0..RECEIVES_MAX {
+            match input.overhear() {
+                Overheard::Nothing => break,
+                Overheard::Foreign => {}
+                Overheard::Datagram(heard, range) => {
+                    let (Some(told), Some((mut fragment, _))) = (heard.told, heard.fragment) else { continue };
+                    fragment.sequence = input.widen(told);
+                    let arrival = Some(input.accept(&fragment, range.len()));
+                    lock(&peer.output).heard_multicast(now, true, arrival, input.acknowledgement());
+                }
+            }
+        }
         for _ in 0..RECEIVES_MAX {
             match input.receive() {
                 Step::Nothing => return,

@@ -16,8 +16,9 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use super::datagram::{Content, HEAD_BYTES_MAX, OVERHEAD_BYTES, Writer};
+use super::datagram::{Content, HEAD_BYTES_MAX, Introduction, OVERHEAD_BYTES, Writer};
 use super::delivery::{Acknowledgement, Arrival, Fragment, Inconsistent, Nanoseconds, Plan, Sender};
+use super::multicast_datagram as multicast;
 use super::sockets::{self, Outcome, Wire};
 use crate::links::tcp::sockets::Part;
 use crate::links::{Lost, Payload, SendError};
@@ -43,6 +44,8 @@ const DOUBTFUL_TIMEOUTS: u32 = 4;
 pub(super) struct Counts {
     pub(super) datagrams: u64,
     pub(super) acknowledgements: u64,
+    /// Datagrams that said that something is missing.
+    pub(super) negative: u64,
 }
 
 /// The sending half. Everything happens under its lock.
@@ -61,6 +64,10 @@ pub(super) struct Output {
     refused_at: Nanoseconds,
     /// The peer is gone; whoever polls reports it.
     pub(super) doom: Option<Lost>,
+    /// This node hears the peer's multicasts, and says so.
+    hears: bool,
+    /// Others waited in vain for room at this peer.
+    is_sluggish: bool,
     counts: Counts,
 }
 
@@ -79,18 +86,84 @@ struct Frame {
 enum Body {
     Nothing,
     Copied(Vec<u8>),
+    /// The same bytes for several peers.
+    Common(Arc<[u8]>),
     Pinned(*const u8),
+}
+
+/// A frame that goes to several peers at once.
+pub(super) struct Common {
+    header: [u8; HEADER_BYTES],
+    body: Body,
+    bytes: usize,
+}
+
+impl Common {
+    pub(super) fn new(header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Common {
+        let body = match payload {
+            _ if payload.bytes() == 0 => Body::Nothing,
+            Payload::Nothing => Body::Nothing,
+            Payload::Copy(bytes) => Body::Common(bytes.into()),
+            Payload::Pinned(pointer, _) => Body::Pinned(pointer),
+        };
+        Common { header: *header, body, bytes: payload.bytes() }
+    }
+
+    pub(super) fn header(&self) -> &[u8; HEADER_BYTES] {
+        &self.header
+    }
+
+    /// Bytes of the body.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Sends one fragment to all who are addressed in `head`, with one system call.
+    pub(super) fn transmit(
+        &self,
+        now: Nanoseconds,
+        wire: &Wire,
+        fragment: &Fragment,
+        writer: &multicast::Writer,
+        head: &mut Vec<u8>,
+    ) -> Outcome {
+        let part = self.frame().part(fragment);
+        if writer.is_plain() {
+            let parts = [Part::of(head), part];
+            // SAFETY: the head is a slice; the part is common bytes or readable by the promise of `Payload::Pinned`.
+            return unsafe { wire.send(now, &parts[..1 + usize::from(part.bytes() > 0)]) };
+        }
+        // SAFETY: as above.
+        unsafe { append(head, &part) };
+        writer.protect(head);
+        wire.send_bytes(now, head)
+    }
+
+    /// The same frame once more, for one of the peers.
+    fn frame(&self) -> Frame {
+        let body = match &self.body {
+            Body::Common(bytes) => Body::Common(Arc::clone(bytes)),
+            Body::Pinned(pointer) => Body::Pinned(*pointer),
+            Body::Nothing | Body::Copied(_) => Body::Nothing,
+        };
+        Frame { header: self.header, body }
+    }
 }
 
 // SAFETY: the pointers are read only by the system call that sends them and the copy before it, from any thread; the
 // caller of `send` promised that they stay readable until the peer has the frame.
 unsafe impl Send for Output {}
 
+// SAFETY: as above; it is kept until the last of its peers has it or was given a frame of its own.
+unsafe impl Send for Common {}
+
 impl Frame {
     fn held_bytes(&self) -> usize {
         QUEUED_FRAME_BYTES
             + match &self.body {
                 Body::Copied(bytes) => bytes.len(),
+                // Each of the peers pays for it: it is held until the last of them has it.
+                Body::Common(bytes) => bytes.len(),
                 Body::Nothing | Body::Pinned(_) => 0,
             }
     }
@@ -101,6 +174,7 @@ impl Frame {
         match &self.body {
             Body::Nothing => Part::EMPTY,
             Body::Copied(bytes) => Part::of(&bytes[range]),
+            Body::Common(bytes) => Part::of(&bytes[range]),
             Body::Pinned(pointer) => Part::read(pointer.wrapping_add(range.start), range.len()),
         }
     }
@@ -121,6 +195,8 @@ impl Output {
             refusals: 0,
             refused_at: 0,
             doom: None,
+            hears: false,
+            is_sluggish: false,
             counts: Counts::default(),
         }
     }
@@ -161,9 +237,38 @@ impl Output {
         self.held_bytes
     }
 
-    /// What left, and how much of it again.
-    pub(super) fn counts(&self) -> (Counts, u64) {
-        (self.counts, self.sender.resent)
+    /// What left, how many fragments of it again, and how many of these had gone by multicast.
+    pub(super) fn counts(&self) -> (Counts, u64, u64) {
+        (self.counts, self.sender.resent, self.sender.repaired)
+    }
+
+    /// The longest datagram on the way to this peer; none while there is no connection.
+    pub(super) fn datagram_bytes(&self) -> Option<usize> {
+        let connection = self.connection.as_ref()?;
+        Some(sockets::datagram_bytes(connection.wire.socket.raw(), &connection.address))
+    }
+
+    /// How many fragments there were, where the peer is not known to have all that went by multicast.
+    pub(super) fn waits_for_multicast(&self) -> Option<u64> {
+        self.sender.waits_for_multicast().then(|| self.sender.fragments())
+    }
+
+    pub(super) fn fragments(&self) -> u64 {
+        self.sender.fragments()
+    }
+
+    /// Multicasts in a row that did not reach the peer.
+    #[inline]
+    pub(super) fn misses(&self) -> u32 {
+        self.sender.misses()
+    }
+
+    /// The peer shall say at once what it has, if anything waits for its word.
+    pub(super) fn hurry(&mut self, now: Nanoseconds) {
+        if self.sender.waits_for_multicast() {
+            self.sender.probe_by(now);
+            self.sender.tick(now);
+        }
     }
 
     /// Whether the socket took no more and room is waited for.
@@ -195,15 +300,8 @@ impl Output {
         header: &[u8; HEADER_BYTES],
         payload: Payload<'_>,
     ) -> Result<(), SendError> {
-        if let Some(why) = &self.lost {
-            return Err(SendError::Lost { peer: self.peer, why: why.clone() });
-        }
         let bytes = payload.bytes();
-        let copied = if matches!(payload, Payload::Copy(_)) { bytes } else { 0 };
-        if self.held_bytes + QUEUED_FRAME_BYTES + copied > QUEUE_BYTES_MAX {
-            return Err(SendError::QueueFull { peer: self.peer, queued_bytes: self.held_bytes });
-        }
-        self.held_bytes += QUEUED_FRAME_BYTES + copied;
+        self.hold(QUEUED_FRAME_BYTES + if matches!(payload, Payload::Copy(_)) { bytes } else { 0 })?;
         let body = match payload {
             _ if bytes == 0 => Body::Nothing,
             Payload::Copy(bytes) => Body::Copied(self.buffer_with(bytes)),
@@ -215,6 +313,92 @@ impl Output {
             self.flush(now());
         }
         Ok(())
+    }
+
+    /// Takes a frame that goes to several peers at once: whether it waits for [`Self::begin`]. Otherwise it goes to this
+    /// peer by itself, because others waited for this one in vain and there is still no room.
+    pub(super) fn line_up(&mut self, now: Nanoseconds, common: &Common) -> Result<bool, SendError> {
+        self.hold(common.frame().held_bytes())?;
+        self.is_sluggish &= self.sender.room() == 0;
+        let waits = self.connection.is_some() && !self.full && !self.is_sluggish;
+        if !waits {
+            self.submit_held(now, common);
+        }
+        Ok(waits)
+    }
+
+    /// Whether a frame that lined up can begin, or never will.
+    pub(super) fn may_begin(&self) -> bool {
+        self.lost.is_some() || self.connection.is_none() || self.sender.may_multicast()
+    }
+
+    /// A frame that lined up begins: the number of its first fragment, or none if it goes by itself after all.
+    pub(super) fn begin(&mut self, now: Nanoseconds, common: &Common, fragment_bytes: u32) -> Option<u64> {
+        if self.lost.is_some() {
+            return None;
+        }
+        if self.connection.is_none() || !self.sender.may_multicast() {
+            self.submit_held(now, common);
+            return None;
+        }
+        Some(self.sender.multicast(common.frame(), common.bytes as u32, fragment_bytes))
+    }
+
+    /// How many fragments may go by multicast now.
+    pub(super) fn room(&self) -> u64 {
+        if self.lost.is_some() { 0 } else { self.sender.room() }
+    }
+
+    /// So many more of its fragments are sent by multicast, if so many may: how many that are.
+    pub(super) fn depart(&mut self, now: Nanoseconds, count: u64) -> u64 {
+        if self.lost.is_some() { 0 } else { self.sender.depart_by_multicast(now, count) }
+    }
+
+    /// The peer has no room although others waited for that.
+    pub(super) fn is_out_of_patience(&mut self) -> bool {
+        self.is_sluggish = self.room() == 0;
+        self.is_sluggish
+    }
+
+    /// The rest of the frame goes to this peer by itself; so does what waited behind it.
+    pub(super) fn release(&mut self, now: Nanoseconds) {
+        if self.lost.is_none() {
+            self.sender.release();
+            self.flush_open(now);
+        }
+    }
+
+    /// A frame that lined up and has not begun goes to this peer by itself.
+    pub(super) fn submit_held(&mut self, now: Nanoseconds, common: &Common) {
+        if self.lost.is_none() {
+            self.sender.submit(common.frame(), common.bytes as u32);
+            self.flush_open(now);
+        }
+    }
+
+    #[inline]
+    fn flush_open(&mut self, now: Nanoseconds) {
+        if self.connection.is_some() && !self.full {
+            self.flush(now);
+        }
+    }
+
+    /// Counts a frame against what may wait.
+    #[inline]
+    fn hold(&mut self, bytes: usize) -> Result<(), SendError> {
+        if let Some(why) = &self.lost {
+            return Err(SendError::Lost { peer: self.peer, why: why.clone() });
+        }
+        if self.held_bytes + bytes > QUEUE_BYTES_MAX {
+            return Err(SendError::QueueFull { peer: self.peer, queued_bytes: self.held_bytes });
+        }
+        self.held_bytes += bytes;
+        Ok(())
+    }
+
+    /// Whether the peer shall acknowledge what it has, so that more can go.
+    pub(super) fn is_held_back(&self) -> bool {
+        self.sender.is_half_full()
     }
 
     /// Sends what may go now.
@@ -235,6 +419,7 @@ impl Output {
                 }
                 Outcome::Gone | Outcome::Dropped => {}
             }
+            self.counts.negative += u64::from(self.sender.acknowledgement().is_negative());
             self.sender.sent(plan, now);
             self.counts.datagrams += 1;
             self.counts.acknowledgements += u64::from(plan == Plan::Acknowledge);
@@ -267,6 +452,23 @@ impl Output {
             self.sender.owe(now, here, content.prompt || arrival == Some(Arrival::Duplicate));
         }
         Ok(())
+    }
+
+    /// An authentic multicast of the peer came; `arrival` and `here` as in [`Self::heard`].
+    pub(super) fn heard_multicast(
+        &mut self,
+        now: Nanoseconds,
+        prompt: bool,
+        arrival: Option<Arrival>,
+        here: Acknowledgement,
+    ) {
+        self.refusals = 0;
+        self.sender.heard(now);
+        let first = !std::mem::replace(&mut self.hears, true);
+        let wanted = prompt || first || arrival == Some(Arrival::Duplicate);
+        if wanted || arrival.is_some() || here.is_negative() {
+            self.sender.owe_for_multicast(now, here, wanted);
+        }
     }
 
     /// The peer asks whether this node is there.
@@ -305,16 +507,25 @@ impl Output {
         self.flush(now);
     }
 
-    /// Tells the peer that this node is leaving it.
+    /// Tells the peer that this node is leaving it. If it gets lost the peer learns from its kernel or from the silence.
     pub(super) fn say_bye(&mut self, now: Nanoseconds) {
+        self.say(now, Some(self.sender.fragments()), None);
+    }
+
+    /// Tells the peer where this node's multicasts go. If it gets lost the peer is told again.
+    pub(super) fn introduce(&mut self, now: Nanoseconds, introduction: &Introduction) {
+        self.say(now, None, Some(*introduction));
+    }
+
+    fn say(&mut self, now: Nanoseconds, bye: Option<u64>, introduction: Option<Introduction>) {
         let Some(connection) = &mut self.connection else { return };
         let acknowledgement = *self.sender.acknowledgement();
-        let bye = Some(self.sender.fragments());
-        let head = connection.writer.head(&Content { prompt: false, acknowledgement, fragment: None, bye });
+        let (prompt, fragment, heard) = (false, None, self.hears);
+        let content = Content { prompt, acknowledgement, fragment, bye, heard, introduction };
+        let head = connection.writer.head(&content);
         self.scratch.clear();
         self.scratch.extend_from_slice(head.bytes());
         connection.writer.protect(&mut self.scratch);
-        // If it gets lost the peer learns from its kernel or from the silence.
         connection.wire.send_bytes(now, &self.scratch);
         self.counts.datagrams += 1;
     }
@@ -329,6 +540,8 @@ impl Output {
             acknowledgement: *self.sender.acknowledgement(),
             fragment: fragment.as_ref().map(|(fragment, frame)| (*fragment, frame.header)),
             bye: None,
+            heard: self.hears,
+            introduction: None,
         };
         let part = fragment.map_or(Part::EMPTY, |(fragment, frame)| frame.part(&fragment));
         let head = connection.writer.head(&content);
@@ -340,14 +553,8 @@ impl Output {
         }
         self.scratch.clear();
         self.scratch.extend_from_slice(head.bytes());
-        self.scratch.reserve(part.bytes() + 16);
-        // SAFETY: readable as above, and there is room. If the page changes under the copy (see the module text) then
-        // nobody reads what was copied.
-        unsafe {
-            let place = self.scratch.as_mut_ptr().add(self.scratch.len());
-            part.copy_to(place);
-            self.scratch.set_len(self.scratch.len() + part.bytes());
-        }
+        // SAFETY: readable as above.
+        unsafe { append(&mut self.scratch, &part) };
         connection.writer.protect(&mut self.scratch);
         connection.wire.send_bytes(now, &self.scratch)
     }
@@ -357,6 +564,21 @@ impl Output {
         buffer.clear();
         buffer.extend_from_slice(bytes);
         buffer
+    }
+}
+
+/// Puts bytes behind others, with room for a tag. If the page changes under the copy (see the module text) then nobody
+/// reads what was copied.
+///
+/// # Safety
+///
+/// The part must be readable.
+unsafe fn append(datagram: &mut Vec<u8>, part: &Part) {
+    datagram.reserve(part.bytes() + 16);
+    // SAFETY: the caller's promise, and there is room.
+    unsafe {
+        part.copy_to(datagram.as_mut_ptr().add(datagram.len()));
+        datagram.set_len(datagram.len() + part.bytes());
     }
 }
 

@@ -10,11 +10,12 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-use super::datagram::{Reader, Writer};
-use super::delivery::Nanoseconds;
-use super::input::{CONFIRMATION_DATAGRAM_BYTES, Harvest, Input, Step};
+use super::datagram::{Introduction, Reader, Writer};
+use super::delivery::{Arrival, Nanoseconds};
+use super::input::{CONFIRMATION_DATAGRAM_BYTES, Harvest, Input, Overheard, Step};
+use super::multicast::Group;
 use super::output::Output;
-use super::sockets::Wire;
+use super::sockets::{self, Wire};
 use super::timer::{self, Timer};
 use crate::HEADER_BYTES;
 use crate::links::descriptors::{Epoll, Event};
@@ -32,6 +33,8 @@ const FAREWELLS: usize = 5;
 const NEWS_TOKEN: u64 = u64::MAX;
 const TIMER_TOKEN: u64 = u64::MAX - 1;
 const NEVER: Nanoseconds = Nanoseconds::MAX;
+/// Of a peer that heard multicasts once and does not any more, or is lost.
+const DEAF: usize = usize::MAX;
 
 const ABSENT: u8 = 0;
 const UP: u8 = 1;
@@ -49,6 +52,7 @@ pub(super) struct Peers {
     pub(super) nodes_refused: AtomicU64,
     pub(super) peers: Vec<Peer>,
     pub(super) timer: Timer,
+    pub(super) group: Group,
     /// Peers that came up or were given up since the last poll; `news` is how many, so that a poll
     /// without news takes no lock.
     arrivals: Mutex<Vec<usize>>,
@@ -74,6 +78,17 @@ pub(super) struct Peer {
     pub(super) packets_in: AtomicU64,
     packets_duplicate: AtomicU64,
     packets_refused: AtomicU64,
+    /// The longest datagram on the way to it, where it hears this node's multicasts; else 0, or [`DEAF`].
+    hears: AtomicUsize,
+}
+
+/// Where something can be received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// What the peer sends to this node.
+    Connection,
+    /// What it sends to several.
+    Multicasts,
 }
 
 /// A connection that passed the handshake.
@@ -101,7 +116,7 @@ impl Established {
 }
 
 impl Peers {
-    pub(super) fn new(node: usize, nodes: usize) -> io::Result<Peers> {
+    pub(super) fn new(node: usize, nodes: usize, group: Group) -> io::Result<Peers> {
         let (epoll, news_event, timer) = (Epoll::new()?, Event::new()?, Timer::new()?);
         epoll.add(news_event.raw(), false, NEWS_TOKEN)?;
         epoll.add(timer.raw(), false, TIMER_TOKEN)?;
@@ -114,6 +129,7 @@ impl Peers {
             nodes_refused: AtomicU64::new(0),
             peers: (0..nodes).map(Peer::new).collect(),
             timer,
+            group,
             arrivals: Mutex::new(Vec::new()),
             news: AtomicUsize::new(0),
             news_event,
@@ -167,10 +183,25 @@ impl Peers {
         }
         let mut output = lock(&to.output);
         output.send(timer::now, header, payload)?;
-        to.frames_out.fetch_add(1, Ordering::Relaxed);
-        to.bytes_out.fetch_add((HEADER_BYTES + bytes) as u64, Ordering::Relaxed);
+        self.count_sent(peer, bytes);
         self.note(peer, output);
         Ok(())
+    }
+
+    #[inline]
+    pub(super) fn count_sent(&self, peer: usize, body_bytes: usize) {
+        let to = &self.peers[peer];
+        to.frames_out.fetch_add(1, Ordering::Relaxed);
+        to.bytes_out.fetch_add((HEADER_BYTES + body_bytes) as u64, Ordering::Relaxed);
+    }
+
+    /// The longest datagram on the way to a peer that hears this node's multicasts.
+    #[inline]
+    pub(super) fn hears_bytes(&self, peer: usize) -> Option<usize> {
+        match self.peers.get(peer)?.hears.load(Ordering::Acquire) {
+            0 | DEAF => None,
+            bytes => Some(bytes),
+        }
     }
 
     pub(super) fn poll(&self, sink: &mut dyn Sink) -> bool {
@@ -185,19 +216,29 @@ impl Peers {
         if self.timer.is_due(now) {
             came |= self.serve_timer(now, sink);
         }
-        if self.up.load(Ordering::Relaxed) <= ASKED_ONE_BY_ONE_MAX {
+        let is_listening = self.group.is_listening.load(Ordering::Relaxed);
+        if self.up.load(Ordering::Relaxed) <= ASKED_ONE_BY_ONE_MAX && !is_listening {
             for (index, peer) in self.peers.iter().enumerate() {
                 if peer.is_in(UP) {
-                    came |= self.serve(index, now, sink);
+                    came |= self.serve(index, Source::Connection, now, sink);
                 }
             }
-        } else {
-            let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
-            let count = self.epoll.ready(&mut events);
+            return came;
+        }
+        let nodes = self.count() as u64;
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 64];
+        let count = self.epoll.ready(&mut events);
+        if is_listening {
+            // Multicasts first: what a peer sent to this node alone after one of them would make that one seem lost.
             for event in &events[..count] {
-                if event.u64 < self.count() as u64 {
-                    came |= self.serve(event.u64 as usize, now, sink);
+                if (nodes..2 * nodes).contains(&{ event.u64 }) {
+                    came |= self.serve((event.u64 - nodes) as usize, Source::Multicasts, now, sink);
                 }
+            }
+        }
+        for event in &events[..count] {
+            if event.u64 < nodes {
+                came |= self.serve(event.u64 as usize, Source::Connection, now, sink);
             }
         }
         came
@@ -224,6 +265,7 @@ impl Peers {
         self.up.fetch_add(1, Ordering::AcqRel);
         self.note(peer, output);
         drop(input);
+        self.meet(peer, sockets::local_v4(wire.socket.raw()));
         self.tell(peer);
         true
     }
@@ -251,7 +293,7 @@ impl Peers {
         };
         for peer in &self.peers {
             let output = lock(&peer.output);
-            let (counts, resent) = output.counts();
+            let (counts, resent, repaired) = output.counts();
             let one = PeerStatistics {
                 frames_in: read(&peer.frames_in),
                 frames_out: read(&peer.frames_out),
@@ -270,14 +312,22 @@ impl Peers {
             all.packets_acknowledging += counts.acknowledgements;
             all.packets_duplicate += read(&peer.packets_duplicate);
             all.packets_refused += read(&peer.packets_refused);
+            all.multicast_negative += counts.negative;
+            all.multicast_repaired += repaired;
             all.peers.push(one);
         }
+        all.multicast_out = read(&self.group.packets_out);
+        all.multicast_in = read(&self.group.packets_in);
+        all.multicast_peers = (0..self.count()).filter(|&peer| self.hears_bytes(peer).is_some()).count() as u64;
+        all.packets_out += all.multicast_out;
+        all.packets_in += all.multicast_in;
+        all.packets_refused += read(&self.group.packets_refused);
         all
     }
 
     /// One peer's share of a poll.
     #[inline]
-    fn serve(&self, index: usize, now: Nanoseconds, sink: &mut dyn Sink) -> bool {
+    fn serve(&self, index: usize, source: Source, now: Nanoseconds, sink: &mut dyn Sink) -> bool {
         let peer = &self.peers[index];
         if peer.waits.load(Ordering::Acquire)
             && let Some(mut output) = try_lock(&peer.output)
@@ -301,7 +351,7 @@ impl Peers {
         input.announce(sink);
         let mut harvest = Harvest { lost: input.loss.clone(), ..Harvest::default() };
         if harvest.lost.is_none() {
-            self.receive(index, now, &mut input, sink, &mut harvest);
+            self.receive(index, source, now, &mut input, sink, &mut harvest);
         }
         if harvest.frames > 0 {
             peer.frames_in.fetch_add(harvest.frames, Ordering::Relaxed);
@@ -322,6 +372,7 @@ impl Peers {
     fn receive(
         &self,
         index: usize,
+        source: Source,
         now: Nanoseconds,
         input: &mut MutexGuard<'_, Input>,
         sink: &mut dyn Sink,
@@ -330,7 +381,11 @@ impl Peers {
         let peer = &self.peers[index];
         let mut has_work = false;
         for _ in 0..RECEIVES_PER_POLL_MAX {
-            match self.receive_one(index, now, input, sink, harvest, &mut has_work) {
+            let received = match source {
+                Source::Connection => self.receive_one(index, now, input, sink, harvest, &mut has_work),
+                Source::Multicasts => self.overhear_one(index, now, input, sink, harvest, &mut has_work),
+            };
+            match received {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(lost) => {
@@ -343,6 +398,9 @@ impl Peers {
             let mut output = lock(&peer.output);
             output.flush(now);
             self.note(index, output);
+        }
+        if self.group.is_waiting.load(Ordering::Acquire) {
+            self.go_on(now);
         }
     }
 
@@ -387,6 +445,9 @@ impl Peers {
         let arrival = content.fragment.as_ref().map(|(fragment, _)| input.accept(fragment, range.len()));
         let mut output = lock(&peer.output);
         let heard = output.heard(now, &content, arrival, input.acknowledgement());
+        if content.heard {
+            self.note_hearing(index, true, output.misses(), output.datagram_bytes());
+        }
         *has_work |= output.has_work(now);
         if !*has_work {
             // Otherwise something is sent below, and the timer is set after that.
@@ -397,9 +458,12 @@ impl Peers {
             harvest.refused = true;
             return Err(Lost::FrameRefused { why: "it acknowledges what was never sent".to_owned() });
         }
+        if let Some(introduction) = &content.introduction {
+            self.heed(index, introduction, input);
+        }
         let mut complete = false;
         if let (Some((fragment, header)), Some(arrival)) = (&content.fragment, arrival) {
-            if arrival == super::delivery::Arrival::Duplicate {
+            if arrival == Arrival::Duplicate {
                 peer.packets_duplicate.fetch_add(1, Ordering::Relaxed);
             }
             complete = input.take(fragment, header, arrival, range, sink, harvest)?;
@@ -411,6 +475,68 @@ impl Peers {
         }
     }
 
+    /// One multicast of a peer; whether there may be more.
+    fn overhear_one(
+        &self,
+        index: usize,
+        now: Nanoseconds,
+        input: &mut MutexGuard<'_, Input>,
+        sink: &mut dyn Sink,
+        harvest: &mut Harvest,
+        has_work: &mut bool,
+    ) -> Result<bool, Lost> {
+        let peer = &self.peers[index];
+        let (heard, range) = match input.overhear() {
+            Overheard::Datagram(heard, range) => (heard, range),
+            Overheard::Nothing => return Ok(false),
+            Overheard::Foreign => {
+                self.group.packets_refused.fetch_add(1, Ordering::Relaxed);
+                return Ok(true);
+            }
+        };
+        self.group.packets_in.fetch_add(1, Ordering::Relaxed);
+        let number = heard.told.map(|told| input.widen(told));
+        let mut fragment = heard.fragment;
+        let mut arrival = None;
+        match (&mut fragment, number) {
+            (Some((fragment, _)), Some(number)) => {
+                fragment.sequence = number;
+                arrival = Some(input.accept(fragment, range.len()));
+            }
+            (None, Some(number)) if input.told(number).is_err() => {
+                harvest.refused = true;
+                return Err(Lost::FrameRefused { why: "it says that it sent what it cannot have sent".to_owned() });
+            }
+            _ => {}
+        }
+        let mut output = lock(&peer.output);
+        output.heard_multicast(now, heard.prompt && number.is_some(), arrival, input.acknowledgement());
+        *has_work |= output.has_work(now);
+        if !*has_work {
+            self.timer.set_by(output.due());
+        }
+        drop(output);
+        if let (Some((fragment, header)), Some(arrival)) = (&fragment, arrival) {
+            if arrival == Arrival::Duplicate {
+                peer.packets_duplicate.fetch_add(1, Ordering::Relaxed);
+            }
+            input.take(fragment, header, arrival, range, sink, harvest)?;
+        }
+        // All that is there, or what the peer sent to this node alone would seem to have overtaken the rest.
+        Ok(true)
+    }
+
+    /// A peer says where its multicasts go.
+    #[cold]
+    fn heed(&self, index: usize, introduction: &Introduction, input: &mut MutexGuard<'_, Input>) {
+        let Some(interface) = input.may_listen() else { return };
+        let Some((socket, reader)) = self.listen(index, introduction, interface) else { return };
+        if self.epoll.add(socket.raw(), false, (self.count() + index) as u64).is_ok() {
+            input.listen(socket, reader);
+            self.group.is_listening.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Does what is due by the clock, for all peers.
     #[cold]
     fn serve_timer(&self, now: Nanoseconds, sink: &mut dyn Sink) -> bool {
@@ -418,7 +544,7 @@ impl Peers {
             return false;
         }
         let mut came = false;
-        let mut next = NEVER;
+        let mut next = self.serve_group(now);
         for (index, peer) in self.peers.iter().enumerate().filter(|(_, peer)| peer.is_in(UP)) {
             let mut output = lock(&peer.output);
             output.tick(now);
@@ -434,7 +560,7 @@ impl Peers {
                 Some(mut input) => {
                     input.loss.get_or_insert(doom);
                     drop(input);
-                    came |= self.serve(index, now, sink);
+                    came |= self.serve(index, Source::Connection, now, sink);
                 }
                 None => next = next.min(now + AGAIN_NS),
             }
@@ -456,7 +582,7 @@ impl Peers {
         for index in arrivals {
             let peer = &self.peers[index];
             if peer.is_in(UP) {
-                came |= self.serve(index, now, sink);
+                came |= self.serve(index, Source::Connection, now, sink);
                 continue;
             }
             let Some(mut input) = try_lock(&peer.input) else {
@@ -511,9 +637,13 @@ impl Peers {
         (0..farewells).for_each(|_| output.say_bye(timer::now()));
         output.end(why);
         peer.waits.store(false, Ordering::Release);
+        peer.set_hears(None, true);
         drop(output);
-        if let Some(wire) = input.end() {
+        if let Some((wire, multicasts)) = input.end() {
             self.epoll.remove(wire.socket.raw());
+            if let Some(socket) = multicasts {
+                self.epoll.remove(socket.raw());
+            }
         }
     }
 }
@@ -535,6 +665,15 @@ impl Peer {
             packets_in: AtomicU64::new(0),
             packets_duplicate: AtomicU64::new(0),
             packets_refused: AtomicU64::new(0),
+            hears: AtomicUsize::new(0),
+        }
+    }
+
+    /// Notes whether the peer hears this node's multicasts; when it does not any more that is for good.
+    pub(super) fn set_hears(&self, datagram_bytes: Option<usize>, is_deaf: bool) {
+        let bytes = if is_deaf { DEAF } else { datagram_bytes.unwrap_or(0) };
+        if self.hears.load(Ordering::Relaxed) != DEAF {
+            self.hears.store(bytes, Ordering::Release);
         }
     }
 

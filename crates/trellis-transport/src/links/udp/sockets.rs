@@ -13,7 +13,7 @@
 
 use std::io;
 use std::mem;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::os::fd::{IntoRawFd, RawFd};
 use std::sync::Mutex;
 
@@ -184,6 +184,84 @@ pub(super) fn answer(listening: &Descriptor, address: &SocketAddr) -> io::Result
         return Err(error);
     }
     connect(&socket, address)?;
+    widen(socket.raw());
+    Ok(socket)
+}
+
+/// The address of this machine that a socket uses, where it is one of IPv4.
+pub(super) fn local_v4(socket: RawFd) -> Option<Ipv4Addr> {
+    let (own, _) = own_address(socket).ok()?;
+    match read_address(&own)? {
+        SocketAddr::V4(address) => Some(*address.ip()),
+        SocketAddr::V6(_) => None,
+    }
+}
+
+/// The names and IPv4 addresses of the interfaces that are up.
+pub(super) fn interfaces() -> io::Result<Vec<(String, Ipv4Addr)>> {
+    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: `first` is writable; the list is given back below.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut all = Vec::new();
+    let mut next = first;
+    // SAFETY: each entry is valid until the list is given back, and the last one's `ifa_next` is null.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        next = entry.ifa_next;
+        // SAFETY: an address that is there begins with its family.
+        let family = unsafe { entry.ifa_addr.as_ref() }.map(|address| i32::from(address.sa_family));
+        if family != Some(libc::AF_INET) || entry.ifa_flags & libc::IFF_UP as u32 == 0 {
+            continue;
+        }
+        // SAFETY: the family says what kind of address it is; the name ends with a zero.
+        let (address, name) = unsafe {
+            (entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned(), std::ffi::CStr::from_ptr(entry.ifa_name))
+        };
+        all.push((name.to_string_lossy().into_owned(), Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes())));
+    }
+    // SAFETY: made above, given back once; nothing of it is kept.
+    unsafe { libc::freeifaddrs(first) };
+    Ok(all)
+}
+
+/// A socket whose datagrams go to a group, out of the interface that has this address. They do not leave its network
+/// (a time to live of 1), and come back to other sockets of this host.
+pub(super) fn multicast_sender(interface: Ipv4Addr, group: SocketAddrV4) -> io::Result<Descriptor> {
+    let socket = UdpSocket::bind((interface, 0))?;
+    socket.set_multicast_ttl_v4(1)?;
+    socket.set_multicast_loop_v4(true)?;
+    let socket = adopt(socket)?;
+    // An in_addr is four bytes, as they travel.
+    let out_of = i32::from_ne_bytes(interface.octets());
+    if !set_option(socket.raw(), libc::IPPROTO_IP, libc::IP_MULTICAST_IF, out_of) {
+        return Err(io::Error::last_os_error());
+    }
+    connect(&socket, &group.into())?;
+    Ok(socket)
+}
+
+/// A socket that hears what goes to a group at the interface that has this address, and nothing else.
+pub(super) fn multicast_receiver(interface: Ipv4Addr, group: SocketAddrV4) -> io::Result<Descriptor> {
+    let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers are passed.
+    let socket = Descriptor::adopt(|| unsafe { libc::socket(libc::AF_INET, kind, 0) })?;
+    // Several nodes of one host hear the same group.
+    set_option(socket.raw(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+    let (storage, length) = socket_address(&group.into());
+    // SAFETY: `storage` holds an address of `length` bytes.
+    if unsafe { libc::bind(socket.raw(), (&raw const storage).cast(), length) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let address = |ip: &Ipv4Addr| libc::in_addr { s_addr: u32::from_ne_bytes(ip.octets()) };
+    let membership = libc::ip_mreq { imr_multiaddr: address(group.ip()), imr_interface: address(&interface) };
+    let length = size_of::<libc::ip_mreq>() as libc::socklen_t;
+    let place = (&raw const membership).cast();
+    // SAFETY: `membership` is readable for `length` bytes.
+    let joined = unsafe { libc::setsockopt(socket.raw(), libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP, place, length) };
+    if joined != 0 {
+        return Err(io::Error::last_os_error());
+    }
     widen(socket.raw());
     Ok(socket)
 }

@@ -5,7 +5,7 @@
 //!
 //! Never done here: holding bytes. `R` is where the caller puts them.
 
-use super::{Acknowledgement, Fragment, WINDOW, WORDS};
+use super::{Acknowledgement, Fragment, Inconsistent, WINDOW, WORDS};
 
 /// What a fragment is to its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub enum Arrival {
 pub struct Receiver<R> {
     cumulative: u64,
     beyond: [u64; WORDS],
+    /// So many were sent at least, as the other side said.
+    told: u64,
     open: Vec<Open<R>>,
 }
 
@@ -47,7 +49,7 @@ struct Open<R> {
 
 impl<R> Default for Receiver<R> {
     fn default() -> Self {
-        Receiver { cumulative: 0, beyond: [0; WORDS], open: Vec::new() }
+        Receiver { cumulative: 0, beyond: [0; WORDS], told: 0, open: Vec::new() }
     }
 }
 
@@ -96,7 +98,26 @@ impl<R> Receiver<R> {
     /// What is here; the room is the caller's to add.
     #[inline]
     pub fn acknowledgement(&self, room_bytes: u32) -> Acknowledgement {
-        Acknowledgement { cumulative: self.cumulative, beyond: self.beyond, room_bytes }
+        let expected = self.told.saturating_sub(self.cumulative) as u32;
+        Acknowledgement { cumulative: self.cumulative, beyond: self.beyond, room_bytes, expected }
+    }
+
+    /// The whole number of a fragment of which the low half is known: the one nearest to what is expected.
+    #[inline]
+    pub fn widen(&self, low: u32) -> u64 {
+        let ahead = low.wrapping_sub(self.cumulative as u32) as i32;
+        self.cumulative.wrapping_add_signed(i64::from(ahead))
+    }
+
+    /// The other side says that it sent so many fragments in all.
+    pub fn told(&mut self, count: u64) -> Result<(), Inconsistent> {
+        // Whatever is not here was not acknowledged, and only a window of that is ever sent. (An older word than the
+        // last one says less, and nothing new.)
+        if count > self.cumulative + WINDOW {
+            return Err(Inconsistent);
+        }
+        self.told = self.told.max(count);
+        Ok(())
     }
 
     /// Frames that are half here.
@@ -194,6 +215,28 @@ mod tests {
         assert_eq!(receiver.accept(&fragment(1), 100), Arrival::Later { slot: 0 });
         assert_eq!(receiver.finish(0), Some("place"));
         assert!(receiver.has_all(3) && receiver.open_frames() == 0);
+    }
+
+    #[test]
+    fn what_is_told_of_and_not_here_is_missing_until_it_comes() {
+        let mut receiver = Receiver::<()>::default();
+        assert_eq!(receiver.accept(&single(0), 10), Arrival::Whole);
+        assert_eq!(receiver.told(1), Ok(()));
+        assert!(!receiver.acknowledgement(0).is_negative(), "all that there was is here");
+        assert_eq!(receiver.told(4), Ok(()));
+        assert_eq!(receiver.accept(&single(2), 10), Arrival::Whole);
+        let here = receiver.acknowledgement(0);
+        assert_eq!((here.cumulative, here.beyond[0], here.expected), (1, 0b10, 3));
+        assert_eq!(receiver.told(2), Ok(()), "older than the last word");
+        assert_eq!(receiver.acknowledgement(0), here);
+        assert_eq!(receiver.told(1 + WINDOW + 1), Err(Inconsistent));
+        assert_eq!(receiver.accept(&single(1), 10), Arrival::Whole);
+        assert_eq!(receiver.acknowledgement(0).expected, 1);
+        assert_eq!(receiver.accept(&single(3), 10), Arrival::Whole);
+        assert!(!receiver.acknowledgement(0).is_negative());
+        receiver.cumulative = 3 << 32;
+        assert_eq!(receiver.widen(7), (3 << 32) + 7);
+        assert_eq!(receiver.widen(u32::MAX), (3 << 32) - 1);
     }
 
     #[test]

@@ -8,8 +8,9 @@
 use std::collections::VecDeque;
 
 use super::{
-    ACKNOWLEDGE_NS, Acknowledgement, BURST, CONGESTION_WINDOW_FIRST, CONGESTION_WINDOW_MIN, Fragment, Nanoseconds,
-    PROBE_NS, RESEND_NS_FIRST, RESEND_NS_MAX, RESEND_NS_MIN, ROOM_BYTES_FIRST, UNACKNOWLEDGED_MAX, WINDOW, WORDS, cost,
+    ACKNOWLEDGE_NS, Acknowledgement, BURST, CONGESTION_WINDOW_FIRST, CONGESTION_WINDOW_MIN, Fragment,
+    MULTICAST_ACKNOWLEDGE_NS, MULTICAST_RESEND_NS, Nanoseconds, PROBE_NS, RESEND_NS_FIRST, RESEND_NS_MAX,
+    RESEND_NS_MIN, ROOM_BYTES_FIRST, UNACKNOWLEDGED_MAX, WINDOW, WORDS, cost,
 };
 
 /// Later transmissions that were acknowledged before one that was not counts as lost: reordering by less is common.
@@ -68,8 +69,12 @@ pub struct Sender<T> {
     probe_due: Nanoseconds,
     probe_wanted: bool,
     probes_unanswered: u32,
+    /// Multicast fragments that did not arrive, since the last one that did.
+    misses: u32,
     /// How often fragments were sent again.
     pub resent: u64,
+    /// Fragments among them that had gone by multicast.
+    pub repaired: u64,
 }
 
 #[derive(Debug)]
@@ -79,6 +84,8 @@ struct Frame<T> {
     body_bytes: u32,
     fragment_bytes: u32,
     unacknowledged: u32,
+    /// It goes by multicast, when the caller says so.
+    held: bool,
 }
 
 #[derive(Debug)]
@@ -90,6 +97,7 @@ struct Flight {
     sends: u32,
     sent_at: Nanoseconds,
     transmission: u64,
+    by_multicast: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,7 +167,9 @@ impl<T> Sender<T> {
             probe_due: NEVER,
             probe_wanted: false,
             probes_unanswered: 0,
+            misses: 0,
             resent: 0,
+            repaired: 0,
         }
     }
 
@@ -183,14 +193,72 @@ impl<T> Sender<T> {
     /// Takes a frame with so many bytes of body; `content` comes back when all of it is acknowledged.
     #[inline]
     pub fn submit(&mut self, content: T, body_bytes: u32) {
-        self.frames.push_back(Frame { content: Some(content), body_bytes, fragment_bytes: 0, unacknowledged: 0 });
+        let content = Some(content);
+        self.frames.push_back(Frame { content, body_bytes, fragment_bytes: 0, unacknowledged: 0, held: false });
+    }
+
+    /// Whether a frame may begin by [`Self::multicast`]: no other is half sent.
+    #[inline]
+    pub fn may_multicast(&self) -> bool {
+        self.cursor.1 == 0 && !self.is_held()
+    }
+
+    /// Takes a frame that goes to several receivers at once, cut as the caller says, before all that was not sent yet;
+    /// gives the number of its first fragment. Nothing of it goes by [`Self::next`] until [`Self::release`].
+    pub fn multicast(&mut self, content: T, body_bytes: u32, fragment_bytes: u32) -> u64 {
+        assert!(fragment_bytes > 0 && self.may_multicast());
+        let frame = Frame { content: Some(content), body_bytes, fragment_bytes, unacknowledged: 0, held: true };
+        // Fragments under way know their frames by number, and those have smaller ones.
+        self.frames.insert((self.cursor.0 - self.first_frame) as usize, frame);
+        self.fragments()
+    }
+
+    /// How many fragments may go by multicast now.
+    pub fn room(&self) -> u64 {
+        if !self.has_room() {
+            return 0;
+        }
+        let window = (self.congestion.window - self.under_way).min(WINDOW - self.flight.len() as u64);
+        let Some(frame) = self.frames.get((self.cursor.0 - self.first_frame) as usize) else { return window };
+        let cost = u64::from(cost(self.overhead_bytes + frame.fragment_bytes.min(frame.body_bytes) as usize));
+        window.min((u64::from(self.room_bytes) - self.under_way_bytes).div_ceil(cost))
+    }
+
+    /// Notes that the next fragments of the frame that was taken last went by multicast, as many as the caller says and
+    /// may go; how many that are.
+    pub fn depart_by_multicast(&mut self, now: Nanoseconds, count: u64) -> u64 {
+        let mut went = 0;
+        while went < count && self.is_held() && self.has_room() {
+            let at = self.take_off();
+            self.flight[at].by_multicast = true;
+            self.depart(at, now);
+            went += 1;
+        }
+        went
+    }
+
+    /// What has not gone by multicast of the frame that was taken last goes by [`Self::next`].
+    pub fn release(&mut self) {
+        if let Some(frame) = self.frames.get_mut((self.cursor.0 - self.first_frame) as usize) {
+            frame.held = false;
+        }
+    }
+
+    /// Whether fragments that went by multicast are not known to have arrived.
+    pub fn waits_for_multicast(&self) -> bool {
+        self.flight.iter().any(|flight| flight.state == State::UnderWay && flight.is_by_multicast())
+    }
+
+    /// Multicast fragments in a row that did not arrive.
+    #[inline]
+    pub fn misses(&self) -> u32 {
+        self.misses
     }
 
     /// What may go now, if anything.
     #[inline]
     pub fn next(&self, now: Nanoseconds) -> Option<Plan> {
-        let unsent = self.cursor.0 < self.first_frame + self.frames.len() as u64;
-        if (self.lost > 0 || unsent) && self.may_send(now) {
+        if self.unsent() && self.may_send(now) {
             if self.lost > 0 {
                 let at = self.flight.iter().position(|flight| flight.state == State::Lost);
                 let at = at.expect("as many are counted as there are");
@@ -234,8 +302,13 @@ impl<T> Sender<T> {
     pub fn is_held_back(&self) -> bool {
         let unsent = self.cursor.0 + 1 < self.first_frame + self.frames.len() as u64
             || self.frames.back().is_some_and(|frame| u64::from(frame.body_bytes) > u64::from(self.fragment_bytes));
-        unsent
-            && (self.under_way * 2 >= self.congestion.window || self.under_way_bytes * 2 >= u64::from(self.room_bytes))
+        unsent && self.is_half_full()
+    }
+
+    /// Whether half of what may be under way is.
+    #[inline]
+    pub fn is_half_full(&self) -> bool {
+        self.under_way * 2 >= self.congestion.window || self.under_way_bytes * 2 >= u64::from(self.room_bytes)
     }
 
     /// The plan was carried out.
@@ -250,23 +323,15 @@ impl<T> Sender<T> {
                 return;
             }
             Plan::Again { sequence } => {
+                let at = (sequence - self.base) as usize;
                 self.lost -= 1;
                 self.resent += 1;
-                (sequence - self.base) as usize
+                self.repaired += u64::from(self.flight[at].is_by_multicast());
+                at
             }
             Plan::Next => self.take_off(),
         };
-        self.transmissions += 1;
-        let flight = &mut self.flight[at];
-        flight.state = State::UnderWay;
-        flight.sends += 1;
-        flight.sent_at = now;
-        flight.transmission = self.transmissions;
-        self.under_way += 1;
-        self.under_way_bytes += u64::from(flight.cost);
-        self.resend_due = self.resend_due.min(now + self.round_trip.resend_ns());
-        let interval_ns = self.congestion.interval_ns;
-        self.paced_from = self.paced_from.max(now.saturating_sub(BURST * interval_ns)) + interval_ns;
+        self.depart(at, now);
     }
 
     /// An authentic datagram came, whatever is in it.
@@ -279,10 +344,13 @@ impl<T> Sender<T> {
     /// A fragment came, or a probe: this is what is here now. `at_once` when the other side waits for it.
     #[inline]
     pub fn owe(&mut self, now: Nanoseconds, acknowledgement: Acknowledgement, at_once: bool) {
-        self.owed.fragments += 1;
-        let soon = at_once || acknowledgement.has_gap() || self.owed.fragments >= UNACKNOWLEDGED_MAX;
-        self.owed.acknowledgement = acknowledgement;
-        self.owed.due = self.owed.due.min(if soon { now } else { now + ACKNOWLEDGE_NS });
+        self.owe_within(now, acknowledgement, if at_once { 0 } else { ACKNOWLEDGE_NS });
+    }
+
+    /// The same for what came by multicast: as long as nothing is missing, no datagram goes for that alone.
+    #[inline]
+    pub fn owe_for_multicast(&mut self, now: Nanoseconds, acknowledgement: Acknowledgement, at_once: bool) {
+        self.owe_within(now, acknowledgement, if at_once { 0 } else { MULTICAST_ACKNOWLEDGE_NS });
     }
 
     /// Takes what the other side says is there; `release` gets the contents of frames that arrived.
@@ -294,7 +362,8 @@ impl<T> Sender<T> {
         mut release: impl FnMut(T),
     ) -> Result<(), Inconsistent> {
         let next = self.base + self.flight.len() as u64;
-        if acknowledgement.cumulative > next {
+        if acknowledgement.cumulative > next || u64::from(acknowledgement.expected) > next - acknowledgement.cumulative
+        {
             return Err(Inconsistent);
         }
         if acknowledgement.cumulative >= self.base {
@@ -334,6 +403,10 @@ impl<T> Sender<T> {
                 self.resend_due = self.resend_due.min(now + self.round_trip.resend_ns());
             }
             self.learn(count, was_full);
+        }
+        if acknowledgement.expected > 0 {
+            let until = acknowledgement.cumulative + u64::from(acknowledgement.expected);
+            self.mark_lost(|sequence, flight| sequence < until && flight.is_by_multicast());
         }
         Ok(())
     }
@@ -419,7 +492,13 @@ impl<T> Sender<T> {
 
     #[inline]
     fn unsent(&self) -> bool {
-        self.lost > 0 || self.cursor.0 < self.first_frame + self.frames.len() as u64
+        self.lost > 0 || (self.cursor.0 < self.first_frame + self.frames.len() as u64 && !self.is_held())
+    }
+
+    /// Whether the next fragment is of a frame that goes by multicast.
+    #[inline]
+    fn is_held(&self) -> bool {
+        self.frames.get((self.cursor.0 - self.first_frame) as usize).is_some_and(|frame| frame.held)
     }
 
     #[inline]
@@ -440,7 +519,7 @@ impl<T> Sender<T> {
     fn take_off(&mut self) -> usize {
         let (number, index) = self.cursor;
         let frame = &mut self.frames[(number - self.first_frame) as usize];
-        if index == 0 {
+        if frame.fragment_bytes == 0 {
             frame.fragment_bytes = self.fragment_bytes;
         }
         let (body_bytes, fragment_bytes) = (frame.body_bytes, frame.fragment_bytes);
@@ -451,8 +530,33 @@ impl<T> Sender<T> {
         let cost = cost(self.overhead_bytes + fragment.range().len());
         self.cursor = if index + 1 == fragment.count() { (number + 1, 0) } else { (number, index + 1) };
         let state = State::UnderWay;
-        self.flight.push_back(Flight { frame: number, index, cost, state, sends: 0, sent_at: 0, transmission: 0 });
+        let (sends, sent_at, transmission, by_multicast) = (0, 0, 0, false);
+        self.flight.push_back(Flight { frame: number, index, cost, state, sends, sent_at, transmission, by_multicast });
         self.flight.len() - 1
+    }
+
+    /// A fragment goes.
+    #[inline]
+    fn depart(&mut self, at: usize, now: Nanoseconds) {
+        self.transmissions += 1;
+        let flight = &mut self.flight[at];
+        flight.state = State::UnderWay;
+        flight.sends += 1;
+        flight.sent_at = now;
+        flight.transmission = self.transmissions;
+        self.under_way += 1;
+        self.under_way_bytes += u64::from(flight.cost);
+        self.resend_due = self.resend_due.min(now + flight.patience_ns(self.round_trip.resend_ns()));
+        let interval_ns = self.congestion.interval_ns;
+        self.paced_from = self.paced_from.max(now.saturating_sub(BURST * interval_ns)) + interval_ns;
+    }
+
+    #[inline]
+    fn owe_within(&mut self, now: Nanoseconds, acknowledgement: Acknowledgement, within_ns: Nanoseconds) {
+        self.owed.fragments += 1;
+        let soon = acknowledgement.is_negative() || self.owed.fragments >= UNACKNOWLEDGED_MAX;
+        self.owed.acknowledgement = acknowledgement;
+        self.owed.due = self.owed.due.min(if soon { now } else { now + within_ns });
     }
 
     #[inline]
@@ -475,8 +579,12 @@ impl<T> Sender<T> {
         flight.state = State::Acknowledged;
         *count += 1;
         if flight.sends == 1 {
-            // Of one that was sent twice it is not known which of the two arrived.
-            *sample = Some(sample.unwrap_or(0).max(flight.sent_at));
+            // Of one that was sent twice it is not known which of the two arrived, and of a multicast nobody was in a
+            // hurry to say that it did.
+            if !flight.by_multicast {
+                *sample = Some(sample.unwrap_or(0).max(flight.sent_at));
+            }
+            self.misses = if flight.by_multicast { 0 } else { self.misses };
             self.latest_acknowledged = self.latest_acknowledged.max(flight.transmission);
         }
         let frame = &mut self.frames[(flight.frame - self.first_frame) as usize];
@@ -506,14 +614,21 @@ impl<T> Sender<T> {
     }
 
     fn find_losses(&mut self, reordered_max: u64) {
+        let latest = self.latest_acknowledged;
+        self.mark_lost(|_, flight| flight.transmission + reordered_max <= latest);
+    }
+
+    /// What is under way and got lost, as the caller says.
+    fn mark_lost(&mut self, is_lost: impl Fn(u64, &Flight) -> bool) {
         let next = self.base + self.flight.len() as u64;
         let mut newest_lost = None;
         for (flight, sequence) in self.flight.iter_mut().zip(self.base..) {
-            if flight.state == State::UnderWay && flight.transmission + reordered_max <= self.latest_acknowledged {
+            if flight.state == State::UnderWay && is_lost(sequence, flight) {
                 flight.state = State::Lost;
                 self.lost += 1;
                 self.under_way -= 1;
                 self.under_way_bytes -= u64::from(flight.cost);
+                self.misses += u32::from(flight.is_by_multicast());
                 newest_lost = Some(sequence);
             }
         }
@@ -530,12 +645,13 @@ impl<T> Sender<T> {
         let mut timed_out = false;
         self.resend_due = NEVER;
         for flight in self.flight.iter_mut().filter(|flight| flight.state == State::UnderWay) {
-            let due = flight.sent_at.saturating_add(resend_ns);
+            let due = flight.sent_at.saturating_add(flight.patience_ns(resend_ns));
             if due <= now {
                 flight.state = State::Lost;
                 self.lost += 1;
                 self.under_way -= 1;
                 self.under_way_bytes -= u64::from(flight.cost);
+                self.misses += u32::from(flight.is_by_multicast());
                 timed_out = true;
             } else {
                 self.resend_due = self.resend_due.min(due);
@@ -552,6 +668,20 @@ impl<T> Sender<T> {
             congestion.pace(self.round_trip.smoothed_ns);
             self.round_trip.doublings = (self.round_trip.doublings + 1).min(16);
         }
+    }
+}
+
+impl Flight {
+    /// Whether multicast is the only way it went so far.
+    #[inline]
+    fn is_by_multicast(&self) -> bool {
+        self.by_multicast && self.sends == 1
+    }
+
+    /// How long to wait for a sign of it.
+    #[inline]
+    fn patience_ns(&self, resend_ns: Nanoseconds) -> Nanoseconds {
+        if self.is_by_multicast() { resend_ns.max(MULTICAST_RESEND_NS) } else { resend_ns }
     }
 }
 

@@ -1,0 +1,304 @@
+//! Where the program keeps its globals in this process, and which objects the process was loaded from.
+//!
+//! Promises: [`Layout::globals`] are the bytes of .data and .bss of the main executable, without what the dynamic linker
+//! keeps there (the table of addresses it resolves late) and without the copies of variables that belong to libraries
+//! (`stdout`, `environ`): those stay as they are in each process. [`Layout::objects`] is equal in two processes exactly
+//! when the same files are loaded at the same addresses, so that a pointer into one means the same in the other. Only
+//! reads, and only what the loader mapped.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::fmt::Write as _;
+use std::ops::Range;
+
+/// What the loader made of this program.
+pub(super) struct Layout {
+    /// In ascending order, none empty, none overlapping.
+    pub(super) globals: Vec<Range<usize>>,
+    /// A line for each object: its name, its address, and what tells its contents from another's.
+    pub(super) objects: String,
+}
+
+const DT_PLTRELSZ: u64 = 2;
+const DT_PLTGOT: u64 = 3;
+const DT_SYMTAB: u64 = 6;
+const DT_RELA: u64 = 7;
+const DT_RELASZ: u64 = 8;
+
+/// The kind of relocation by which the linker keeps a library's variable in the executable.
+#[cfg(target_arch = "x86_64")]
+const R_COPY: u32 = 5;
+#[cfg(target_arch = "aarch64")]
+const R_COPY: u32 = 1024;
+
+const NT_GNU_BUILD_ID: u32 = 3;
+
+#[repr(C)]
+struct Dynamic {
+    tag: u64,
+    value: u64,
+}
+
+#[repr(C)]
+struct Relocation {
+    offset: u64,
+    info: u64,
+    addend: i64,
+}
+
+#[repr(C)]
+struct Symbol {
+    name: u32,
+    info: u8,
+    other: u8,
+    section: u16,
+    value: u64,
+    size: u64,
+}
+
+const _: () = assert!(size_of::<Dynamic>() == 16 && size_of::<Relocation>() == 24 && size_of::<Symbol>() == 24);
+
+impl Layout {
+    /// Looks at this process.
+    pub(super) fn of_this_process() -> Layout {
+        let mut layout = Layout { globals: Vec::new(), objects: String::new() };
+        // SAFETY: `note_object` is called for each object before this returns, with the pointer given here.
+        unsafe { libc::dl_iterate_phdr(Some(note_object), (&raw mut layout).cast()) };
+        layout
+    }
+
+    /// The first difference between the objects of another process and ours, for a sentence.
+    pub(super) fn difference(&self, theirs: &str) -> Option<String> {
+        if self.objects == theirs {
+            return None;
+        }
+        let mut ours = self.objects.lines();
+        for their_line in theirs.lines() {
+            let our_line = ours.next().unwrap_or("nothing");
+            if their_line != our_line {
+                return Some(format!("there it is `{their_line}`, here `{our_line}`"));
+            }
+        }
+        Some(format!("here it is also `{}`", ours.next().unwrap_or("nothing")))
+    }
+}
+
+unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _bytes: usize, layout: *mut c_void) -> c_int {
+    // SAFETY: the loader gives a valid description; the second pointer is the one that `of_this_process` gave.
+    let (info, layout) = unsafe { (&*info, &mut *layout.cast::<Layout>()) };
+    // SAFETY: the loader says where the headers are and how many.
+    let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
+    let name = if info.dlpi_name.is_null() {
+        ""
+    } else {
+        // SAFETY: the loader's names end with a NUL.
+        unsafe { CStr::from_ptr(info.dlpi_name) }.to_str().unwrap_or("?")
+    };
+    let base = info.dlpi_addr as usize;
+    let name = name.rsplit('/').next().unwrap_or(name);
+    // The kernel's own object may differ between hosts, and no program has pointers into it.
+    if name.starts_with("linux-vdso") || name.starts_with("linux-gate") {
+        return 0;
+    }
+    let is_program = layout.objects.is_empty();
+    if is_program {
+        // SAFETY: these are the headers of an object that is loaded there.
+        layout.globals = unsafe { globals_of(base, headers) };
+    }
+    let shown = if is_program { "the program" } else { name };
+    // SAFETY: as above.
+    let contents = unsafe { contents_of(base, headers, is_program) };
+    let _ = writeln!(layout.objects, "{shown} at {base:#x} ({contents:016x})");
+    0
+}
+
+/// The writable parts of an object without what belongs to the loader or to libraries.
+///
+/// # Safety
+/// The object with these headers is loaded at `base`.
+unsafe fn globals_of(base: usize, headers: &[libc::Elf64_Phdr]) -> Vec<Range<usize>> {
+    let place = |header: &libc::Elf64_Phdr| {
+        let start = base + header.p_vaddr as usize;
+        start..start + header.p_memsz as usize
+    };
+    let mut ranges: Vec<Range<usize>> = headers
+        .iter()
+        .filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_W != 0)
+        .map(place)
+        .collect();
+    ranges.sort_by_key(|range| range.start);
+    for header in headers.iter().filter(|header| header.p_type == libc::PT_GNU_RELRO) {
+        let protected = place(header);
+        // The loader protects whole pages only; what shares the last one with globals stays writable.
+        take_out(&mut ranges, &(protected.start..protected.end & !4095));
+    }
+    for header in headers.iter().filter(|header| header.p_type == libc::PT_DYNAMIC) {
+        // SAFETY: the header says that the table lies there; it ends with a zero tag.
+        for owned in unsafe { owned_by_others(base, place(header).start as *const Dynamic) } {
+            take_out(&mut ranges, &owned);
+        }
+    }
+    ranges
+}
+
+/// The loader's table of addresses, and the copies of libraries' variables.
+///
+/// # Safety
+/// `dynamic` is the table of an object that is loaded at `base`.
+unsafe fn owned_by_others(base: usize, dynamic: *const Dynamic) -> Vec<Range<usize>> {
+    let value = |wanted: u64| {
+        let mut entry = dynamic;
+        loop {
+            // SAFETY: entries follow each other up to the one with tag zero.
+            let Dynamic { tag, value } = unsafe { &*entry };
+            if *tag == wanted {
+                return Some(*value as usize);
+            }
+            if *tag == 0 {
+                return None;
+            }
+            entry = entry.wrapping_add(1);
+        }
+    };
+    // The loader of glibc has added the base to the addresses already, others have not.
+    let address = |wanted: u64| value(wanted).map(|value| if value < base { base + value } else { value });
+    let mut owned = Vec::new();
+    if let Some(table) = address(DT_PLTGOT) {
+        let slots = value(DT_PLTRELSZ).unwrap_or(0) / size_of::<Relocation>();
+        owned.push(table..table + 8 * (3 + slots));
+    }
+    if let (Some(relocations), Some(bytes), Some(symbols)) = (address(DT_RELA), value(DT_RELASZ), address(DT_SYMTAB)) {
+        // SAFETY: the table names its own place and size.
+        let relocations =
+            unsafe { std::slice::from_raw_parts(relocations as *const Relocation, bytes / size_of::<Relocation>()) };
+        for relocation in relocations.iter().filter(|relocation| relocation.info as u32 == R_COPY) {
+            let symbol = (symbols as *const Symbol).wrapping_add((relocation.info >> 32) as usize);
+            let start = base + relocation.offset as usize;
+            // SAFETY: a relocation names a symbol of the object's own table.
+            owned.push(start..start + unsafe { (*symbol).size } as usize);
+        }
+    }
+    owned
+}
+
+/// Removes `hole` from ranges that are in order.
+fn take_out(ranges: &mut Vec<Range<usize>>, hole: &Range<usize>) {
+    let cut = |range: &Range<usize>| {
+        let before = range.start..range.end.min(hole.start);
+        let after = range.start.max(hole.end)..range.end;
+        [before, after]
+    };
+    if hole.is_empty() {
+        return;
+    }
+    *ranges = ranges.iter().flat_map(cut).filter(|range| !range.is_empty()).collect();
+}
+
+/// A number that differs when the object's contents differ: its build id, or what stands for one.
+///
+/// # Safety
+/// The object with these headers is loaded at `base`.
+unsafe fn contents_of(base: usize, headers: &[libc::Elf64_Phdr], in_full: bool) -> u64 {
+    for header in headers.iter().filter(|header| header.p_type == libc::PT_NOTE) {
+        let start = base + header.p_vaddr as usize;
+        // SAFETY: the header says where the notes are and how long.
+        let notes = unsafe { std::slice::from_raw_parts(start as *const u8, header.p_memsz as usize) };
+        if let Some(id) = build_id(notes) {
+            return hash(FIRST, id);
+        }
+    }
+    let mut sum = FIRST;
+    for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD) {
+        let facts = [header.p_vaddr, header.p_memsz, header.p_filesz, u64::from(header.p_flags)];
+        sum = facts.iter().fold(sum, |sum, fact| hash(sum, &fact.to_ne_bytes()));
+        if in_full && header.p_flags & (libc::PF_W | libc::PF_R) == libc::PF_R {
+            let start = base + header.p_vaddr as usize;
+            // SAFETY: a loaded segment that may be read and that nobody writes to.
+            sum = hash(sum, unsafe { std::slice::from_raw_parts(start as *const u8, header.p_filesz as usize) });
+        }
+    }
+    sum
+}
+
+fn build_id(mut notes: &[u8]) -> Option<&[u8]> {
+    let word = |bytes: &[u8], at: usize| {
+        bytes.get(at..at + 4).map(|four| u32::from_ne_bytes(four.try_into().unwrap_or_default()))
+    };
+    while let (Some(name_bytes), Some(bytes), Some(kind)) = (word(notes, 0), word(notes, 4), word(notes, 8)) {
+        let name_end = 12 + (name_bytes as usize).next_multiple_of(4);
+        let end = name_end + bytes as usize;
+        let body = notes.get(name_end..end)?;
+        if kind == NT_GNU_BUILD_ID && notes.get(12..16) == Some(b"GNU\0") {
+            return Some(body);
+        }
+        notes = notes.get(end.next_multiple_of(4)..)?;
+    }
+    None
+}
+
+/// FNV-1a.
+const FIRST: u64 = 0xcbf2_9ce4_8422_2325;
+
+fn hash(sum: u64, bytes: &[u8]) -> u64 {
+    bytes.iter().fold(sum, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hole_splits_shortens_or_removes() {
+        let mut ranges = vec![10..20, 30..40, 50..60];
+        take_out(&mut ranges, &(15..16));
+        take_out(&mut ranges, &(38..52));
+        take_out(&mut ranges, &(0..12));
+        take_out(&mut ranges, &(30..30));
+        assert_eq!(ranges, [12..15, 16..20, 30..38, 52..60]);
+        take_out(&mut ranges, &(0..100));
+        assert!(ranges.is_empty());
+    }
+
+    #[test]
+    fn a_build_id_is_found_behind_other_notes() {
+        let note = |name: &[u8; 4], kind: u32, body: &[u8]| {
+            let mut bytes = Vec::new();
+            for word in [4, body.len() as u32, kind] {
+                bytes.extend_from_slice(&word.to_ne_bytes());
+            }
+            bytes.extend_from_slice(name);
+            bytes.extend_from_slice(body);
+            bytes.resize(bytes.len().next_multiple_of(4), 0);
+            bytes
+        };
+        let mut notes = note(b"GNU\0", 1, b"abcde");
+        notes.extend(note(b"XYZ\0", NT_GNU_BUILD_ID, b"not this one"));
+        assert_eq!(build_id(&notes), None);
+        notes.extend(note(b"GNU\0", NT_GNU_BUILD_ID, b"identity"));
+        assert_eq!(build_id(&notes), Some(&b"identity"[..]));
+    }
+
+    #[test]
+    fn the_globals_of_this_program_are_found() {
+        static mut IN_DATA: u64 = 0x1234_5678;
+        static mut IN_BSS: [u64; 10_000] = [0; 10_000];
+        let layout = Layout::of_this_process();
+        for address in [(&raw const IN_DATA) as usize, (&raw const IN_BSS) as usize] {
+            assert!(layout.globals.iter().any(|range| range.contains(&address)), "{address:#x}: {:x?}", layout.globals);
+        }
+        let local = 0;
+        let elsewhere = (&raw const local) as usize;
+        assert!(layout.globals.iter().all(|range| !range.contains(&elsewhere)));
+        assert!(layout.objects.starts_with("the program at "), "{}", layout.objects);
+        assert!(layout.objects.contains("libc.so"), "{}", layout.objects);
+    }
+
+    #[test]
+    fn the_first_object_that_differs_is_named() {
+        let layout = Layout { globals: Vec::new(), objects: "the program at 0x1 (a)\nlibc at 0x2 (b)\n".to_owned() };
+        assert_eq!(layout.difference(&layout.objects), None);
+        let said = layout.difference("the program at 0x1 (a)\nlibc at 0x3 (b)\n").unwrap();
+        assert_eq!(said, "there it is `libc at 0x3 (b)`, here `libc at 0x2 (b)`");
+        let said = layout.difference("the program at 0x1 (a)\n").unwrap();
+        assert_eq!(said, "here it is also `libc at 0x2 (b)`");
+    }
+}

@@ -1,0 +1,206 @@
+//! Locks, barriers, pauses, conditions, counters and fences of PARMACS programs.
+//!
+//! An object is what the program declared with a macro that ends in DEC: a word that nothing ever reads. Its name in
+//! the cluster is its address, which is the same on every node: for objects in G_MALLOC memory because the region is,
+//! for globals because the binary is. So no operation fetches a page to learn which lock is meant, and objects that lie
+//! beside the data they guard cost nothing more.
+//!
+//! Promises: every operation that releases publishes what this node wrote, and every one that acquires makes visible
+//! what was released to it, as the crate `trellis` defines for its own objects. A condition never wakes without a
+//! signal. Never reads or writes the object itself.
+
+use std::ffi::{c_int, c_long, c_void};
+
+use super::{OWN_NUMBERS, done, program, stop};
+
+/// The word on which all fences work.
+const FENCE: u64 = OWN_NUMBERS + 0x3000;
+
+/// The name of the object at an address: unique, and spread over the homes whatever the distance between objects is.
+fn name(object: *const c_void) -> u64 {
+    // An odd factor and folding the upper half onto the lower one lose nothing; 45 bits of an address are left.
+    const BITS: u64 = (1 << 48) - 1;
+    let number = (object as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4b) & BITS;
+    number ^ number >> 24
+}
+
+/// `LOCK(lock)`, `ALOCK(array, index)`
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_lock(lock: *const c_void) {
+    done("LOCK", program("LOCK").cluster.lock_acquire(name(lock)));
+}
+
+/// `UNLOCK(lock)`, `AULOCK(array, index)`
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_unlock(lock: *const c_void) {
+    done("UNLOCK", program("UNLOCK").cluster.lock_release(name(lock)));
+}
+
+/// `BARRIER(barrier, processes)`
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_barrier(barrier: *const c_void, processes: c_long) {
+    let asking = "BARRIER";
+    let cluster = &program(asking).cluster;
+    let nodes = cluster.nodes();
+    match u32::try_from(processes) {
+        // One process of every node: a tree has fewer messages than one home.
+        Ok(processes) if processes as usize == nodes => done(asking, cluster.barrier(name(barrier))),
+        Ok(processes) if (1..nodes).contains(&(processes as usize)) => {
+            done(asking, cluster.barrier_of(name(barrier), processes));
+        }
+        _ => stop(
+            asking,
+            format!(
+                "{processes} processes cannot meet on {nodes} nodes; start the program with as many nodes as processes"
+            ),
+        ),
+    }
+}
+
+/// `SETPAUSE(pause)`: everybody who waits goes on, and whoever comes, until it is cleared.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_pause_set(pause: *const c_void) {
+    done("SETPAUSE", program("SETPAUSE").cluster.event(name(pause)).set());
+}
+
+/// `CLEARPAUSE(pause)`, `PAUSEINIT(pause)`
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_pause_clear(pause: *const c_void) {
+    done("CLEARPAUSE", program("CLEARPAUSE").cluster.event(name(pause)).clear());
+}
+
+/// `WAITPAUSE(pause)`
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_pause_wait(pause: *const c_void) {
+    done("WAITPAUSE", program("WAITPAUSE").cluster.event(name(pause)).wait());
+}
+
+/// `SEMINIT(semaphore, value)`, and PAUSEINIT where a pause is a semaphore: it has this value from now on.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_semaphore_init(semaphore: *const c_void, value: c_long) {
+    let asking = "SEMINIT";
+    let Ok(value) = u64::try_from(value) else {
+        stop(asking, format!("a semaphore cannot begin with {value}; give 0 or more"))
+    };
+    let semaphore = program(asking).cluster.semaphore(name(semaphore));
+    // Memory that is used again may have held another semaphore.
+    while done(asking, semaphore.try_wait()) {}
+    if value > 0 {
+        done(asking, semaphore.post(value));
+    }
+}
+
+/// `SEMV(semaphore)`, and SETPAUSE where a pause is a semaphore
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_semaphore_post(semaphore: *const c_void) {
+    done("SEMV", program("SEMV").cluster.semaphore(name(semaphore)).post(1));
+}
+
+/// `SEMP(semaphore)`, and WAITPAUSE where a pause is a semaphore
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_semaphore_wait(semaphore: *const c_void) {
+    done("SEMP", program("SEMP").cluster.semaphore(name(semaphore)).wait());
+}
+
+/// `CONDVARWAIT(condition, lock)`: the lock is given back while this waits.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_condition_wait(condition: *const c_void, lock: *const c_void) {
+    let cluster = &program("CONDVARWAIT").cluster;
+    let (_, signalled) = cluster.condition(name(condition)).wait_with_lock(name(lock), None);
+    done("CONDVARWAIT", signalled);
+}
+
+/// `CONDVARSIGNAL(condition)`
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_condition_signal(condition: *const c_void) {
+    done("CONDVARSIGNAL", program("CONDVARSIGNAL").cluster.condition(name(condition)).signal());
+}
+
+/// `CONDVARBCAST(condition)`
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_condition_broadcast(condition: *const c_void) {
+    done("CONDVARBCAST", program("CONDVARBCAST").cluster.condition(name(condition)).broadcast());
+}
+
+/// `GSINIT(counter)`: the next subscript is 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_counter_init(counter: *const c_void) {
+    done("GSINIT", program("GSINIT").cluster.atomic(name(counter)).store(0));
+}
+
+/// `GETSUB(counter, subscript, last, processes)`: the next of 0 to `last`, then -1 once for each process; the last -1
+/// makes the counter ready for the next loop.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_counter_next(counter: *const c_void, last: c_long, processes: c_long) -> c_long {
+    let asking = "GETSUB";
+    let word = program(asking).cluster.atomic(name(counter));
+    let taken = done(asking, word.fetch_add(1)) as c_long;
+    if taken <= last {
+        return taken;
+    }
+    if taken - last == processes {
+        done(asking, word.store(0));
+    }
+    -1
+}
+
+/// `RELEASE_FENCE` (1), `ACQUIRE_FENCE` (2) and `FULL_FENCE` (3): what this node wrote before a release is seen at a node
+/// that makes an acquire after it. One word has an order of all fences, and changing it is both.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_fence(kind: c_int) {
+    const ACQUIRE: c_int = 2;
+    let asking = "a fence";
+    let word = program(asking).cluster.atomic(FENCE);
+    if kind == ACQUIRE {
+        done(asking, word.load());
+    } else {
+        done(asking, word.fetch_add(1));
+    }
+}
+
+/// `CLOCK(variable)`: microseconds since 1970.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_clock() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_micros() as u64)
+}
+
+/// `GET_PID(variable)`: 0 in main, and another number in each worker.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_process() -> c_long {
+    program("GET_PID").cluster.node() as c_long
+}
+
+/// `SPLASH3_ROI_BEGIN` and `SPLASH3_ROI_END`: the record and the report know the measured part.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_region_of_interest(begins: c_int) {
+    program("SPLASH3_ROI_BEGIN").cluster.phase(if begins != 0 { "measured" } else { "after it" });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_are_unique_and_spread_whatever_the_distance() {
+        for distance in [8usize, 64, 4096, 1 << 20] {
+            let names: Vec<u64> = (0..1000).map(|i| name((0x1000_0000_0000 + i * distance) as *const c_void)).collect();
+            assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len(), "{distance}");
+            for nodes in [2u64, 3, 4, 8] {
+                for node in 0..nodes {
+                    let here = names.iter().filter(|name| *name % nodes == node).count() as u64;
+                    assert!(
+                        here > 500 / nodes,
+                        "{here} of 1000 objects {distance} bytes apart at node {node} of {nodes}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_of_objects_are_below_our_own() {
+        assert!(name(usize::MAX as *const c_void) < OWN_NUMBERS && OWN_NUMBERS > 1 << 48);
+    }
+}

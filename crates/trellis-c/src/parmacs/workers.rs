@@ -1,0 +1,243 @@
+//! CREATE, WAIT_FOR_END and the end of the program.
+//!
+//! Promises: CREATE comes before everything that the worker does, and everything that a worker did comes before
+//! WAIT_FOR_END returns, also for memory under release consistency: both are waits for a semaphore. A node runs one
+//! function at a time. Whoever waits here waits for a computation, so no deadline ends it; a node that died does.
+
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use trellis::WaitError;
+
+use super::image::{Image, Plan};
+use super::memory::{give_back, shared};
+use super::{OWN_NUMBERS, Program, Stage, done, end_process, enter, flush, program, stage, start, stop};
+
+/// Word of a node: where the image of its next function lies, or [`END`].
+const ORDERS: u64 = OWN_NUMBERS;
+/// Semaphore of a node: there is an order.
+const ORDERED: u64 = OWN_NUMBERS + 0x1000;
+/// Semaphore of a node: the function has ended.
+const ENDED: u64 = OWN_NUMBERS + 0x2000;
+/// Instead of an image: the program is over.
+const END: u64 = u64::MAX;
+
+/// What node 0 knows about the others.
+pub(super) struct Workers {
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Nodes that wait for an order.
+    free: VecDeque<usize>,
+    /// Nodes that run a function, in the order of their CREATE.
+    running: VecDeque<usize>,
+    /// Images that several workers read, until all of them have ended.
+    images: Vec<Address>,
+}
+
+/// A pointer into the region, which is the same for every thread.
+struct Address(usize);
+
+impl Workers {
+    /// Nobody works yet in a cluster of so many nodes.
+    pub(super) fn new(nodes: usize) -> Workers {
+        let state = State { free: (1..nodes).collect(), running: VecDeque::new(), images: Vec::new() };
+        Workers { state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `CREATE(function)`, and `CREATE(function, n)` for n - 1 workers.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_create(function: extern "C" fn(), count: usize) {
+    let asking = "CREATE";
+    let program = program(asking);
+    if program.cluster.node() != 0 {
+        stop(asking, "a worker cannot create workers; call CREATE in the process that runs main");
+    }
+    if count == 0 {
+        return;
+    }
+    let mut state = program.workers.state();
+    let nodes = program.cluster.nodes();
+    if state.free.len() < count {
+        let wanted = 1 + state.running.len() + count;
+        stop(
+            asking,
+            format!(
+                "the program wants {wanted} processes and there are {nodes} nodes; start it with `trellis run -n {wanted}`"
+            ),
+        );
+    }
+    // A forked child would print it again; here what main printed comes before what workers print.
+    flush();
+    let plan = if program.shared.is_some() { Plan::empty(&program.layout) } else { Plan::make(&program.layout) };
+    let place = shared(asking, plan.bytes(), None);
+    // SAFETY: the place has room for the plan, and nobody else knows it.
+    unsafe { Image::at(place.cast()) }.write(&plan, function as usize, count == 1);
+    if count > 1 {
+        state.images.push(Address(place as usize));
+    }
+    for _ in 0..count {
+        let Some(node) = state.free.pop_front() else { break };
+        order(program, asking, node, place as u64);
+        state.running.push_back(node);
+    }
+}
+
+/// Tells a node what to do; comes after everything that this node did.
+fn order(program: &Program, asking: &str, node: usize, what: u64) {
+    let node = node as u64;
+    done(asking, program.cluster.atomic(ORDERS + node).store(what));
+    done(asking, program.cluster.semaphore(ORDERED + node).post(1));
+}
+
+/// `WAIT_FOR_END(n)`: for those that were created first; n may count the caller, too.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_wait_for_end(count: usize) {
+    let asking = "WAIT_FOR_END";
+    let program = program(asking);
+    let mut state = program.workers.state();
+    for _ in 0..count.min(state.running.len()) {
+        let Some(node) = state.running.pop_front() else { break };
+        wait(program, asking, ENDED + node as u64);
+        state.free.push_back(node);
+    }
+    if state.running.is_empty() {
+        for image in state.images.drain(..) {
+            give_back(asking, image.0 as *mut u8);
+        }
+    }
+}
+
+/// Lowers a semaphore, however long that takes.
+fn wait(program: &Program, asking: &str, semaphore: u64) {
+    loop {
+        match program.cluster.semaphore(semaphore).wait() {
+            Err(WaitError::TooLong { .. }) => {}
+            outcome => return done(asking, outcome),
+        }
+    }
+}
+
+/// `MAIN_INITENV`: what it stands for has happened before main.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_initenv() {
+    program("MAIN_INITENV");
+}
+
+/// `MAIN_END`
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_parmacs_main_end() -> ! {
+    program("MAIN_END");
+    // SAFETY: exit(3) may be called anywhere in main; `at_exit` does what is left to do.
+    unsafe { libc::exit(0) }
+}
+
+/// A node other than 0: does what it is told until the program is over. Never runs main.
+pub(super) fn serve(program: &Program) -> ! {
+    let asking = "a worker";
+    let node = program.cluster.node() as u64;
+    loop {
+        wait(program, asking, ORDERED + node);
+        let what = done(asking, program.cluster.atomic(ORDERS + node).load());
+        if what == END {
+            leave(program, false);
+            if program.shared.is_some() {
+                // What the end of the process looks at lay in the region.
+                end_process(0);
+            }
+            // SAFETY: the program is over; its handlers have nothing of ours to do.
+            unsafe { libc::exit(0) }
+        }
+        let function = take_image(program, what as usize);
+        enter(Stage::Working);
+        function();
+        end_of_function(program);
+    }
+}
+
+/// Puts an image in place and returns its function.
+fn take_image(program: &Program, address: usize) -> extern "C" fn() {
+    let asking = "CREATE";
+    let base = program.cluster.region().base() as usize;
+    // SAFETY: node 0 wrote an image there before it gave the order.
+    let image = unsafe { Image::at(address as *mut u8) };
+    let (function, is_for_one) = image.order();
+    if let Err(why) = image.put_in_place(&program.layout, |start, bytes| {
+        // A hint: without it the bytes come page by page.
+        let _ = program.cluster.prefetch(start - base, bytes, false);
+    }) {
+        stop(asking, why);
+    }
+    if is_for_one {
+        give_back(asking, address as *mut u8);
+    }
+    // SAFETY: the address of a function without arguments, in the same binary at the same place: `put_in_place` checked.
+    unsafe { std::mem::transmute::<usize, extern "C" fn()>(function) }
+}
+
+/// The function of a worker is over: what it printed and wrote is there for node 0.
+fn end_of_function(program: &Program) {
+    flush();
+    enter(Stage::Ready);
+    let node = program.cluster.node() as u64;
+    done("a worker", program.cluster.semaphore(ENDED + node).post(1));
+}
+
+/// What becomes of the cluster when the process ends by exit(3) or by returning from main.
+pub(super) extern "C" fn at_exit(status: c_int, _: *mut c_void) {
+    let Some(program) = super::PROGRAM.get() else { return };
+    match (program.cluster.node(), stage()) {
+        (_, Stage::Over) => {}
+        (0, _) => end_of_main(program, status),
+        (_, Stage::Working) if status == 0 => {
+            // As a forked child that ends well: this worker is done, and the node is there for the next.
+            end_of_function(program);
+            start::watch_exit();
+            serve(program)
+        }
+        (node, _) => give_up(program, &format!("the worker at node {node} called exit({status})"), status),
+    }
+}
+
+/// Node 0 ends: all workers first, unless the program failed.
+fn end_of_main(program: &Program, status: c_int) {
+    let running = program.workers.state().running.len();
+    if running > 0 && status != 0 {
+        give_up(program, &format!("node 0 called exit({status}) while {running} workers were running"), status);
+    }
+    flush();
+    trellis_parmacs_wait_for_end(running);
+    for node in 1..program.cluster.nodes() {
+        order(program, "MAIN_END", node, END);
+    }
+    leave(program, true);
+}
+
+/// The others end with this sentence, this process with its status.
+fn give_up(program: &Program, why: &str, status: c_int) -> ! {
+    eprintln!("trellis: node {}: {why}", program.cluster.node());
+    program.cluster.abandon(why);
+    end_process(status)
+}
+
+/// Leaves the cluster. With `goes_on` the program's handlers will run, and find its globals.
+fn leave(program: &Program, goes_on: bool) {
+    enter(Stage::Over);
+    let leave = || program.cluster.leave().map_err(|error| error.to_string());
+    let left = match &program.shared {
+        // SAFETY: node 0 ends, and no other thread of the program is left; G_MALLOC memory is gone after the end.
+        Some(globals) if goes_on => unsafe { globals.leave(leave) }.and_then(|left| left),
+        _ => leave(),
+    };
+    if let Err(why) = left {
+        eprintln!("trellis: node {}: {why}", program.cluster.node());
+        end_process(super::EXIT_CLUSTER);
+    }
+}

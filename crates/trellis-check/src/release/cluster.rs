@@ -1,0 +1,249 @@
+//! A whole cluster: nodes, what is under way between them, and what threads may see; driven by a seed.
+//!
+//! Promises: the same seed gives the same run on every machine. Any message may be the next to arrive, however long
+//! others have waited; with loss, messages go as datagrams through the recovery of the `udp` link. A run in which nobody
+//! can go on, or that does not end within its bound, is a failure. It must never deliver what was not sent.
+
+use super::effects::{Body, Envelope, Event, Letter, Out};
+use super::ghost::Ghost;
+use super::node::{Doing, Node};
+use super::recovery::Recovery;
+use super::Setup;
+use crate::litmus::random::Random;
+
+/// Checks what threads did against what they may see.
+///
+/// # Errors
+///
+/// They saw something else.
+pub(super) fn judge<'a>(
+    setup: &Setup,
+    ghost: &mut Ghost,
+    events: &[Event],
+    nodes: impl Iterator<Item = &'a Node> + Clone,
+) -> Result<(), String> {
+    for &event in events {
+        ghost.note(event)?;
+        if let Event::Published { thread } = event {
+            ghost.check_homes(setup, thread, nodes.clone())?;
+        }
+    }
+    Ok(())
+}
+
+/// Nothing can happen any more: is that the end?
+///
+/// # Errors
+///
+/// Somebody waits, or a store is lost.
+pub(super) fn check_rest<'a>(
+    setup: &Setup,
+    ghost: &Ghost,
+    nodes: impl Iterator<Item = &'a Node> + Clone,
+) -> Result<(), String> {
+    for node in nodes.clone() {
+        if let Some(thread) = node.threads.iter().find(|thread| thread.doing != Doing::Over) {
+            let operation = setup.scripts[usize::from(thread.number)].operations[usize::from(thread.next)];
+            return Err(format!(
+                "thread {} of node {} waits for ever: {operation:?}, {:?}",
+                thread.number, node.me, thread.doing
+            ));
+        }
+        if !node.is_quiet() {
+            return Err(format!("node {} waits for ever for what a message rests on", node.me));
+        }
+    }
+    ghost.check_end(setup, nodes)
+}
+
+/// What carries messages.
+enum Network {
+    Bag(Vec<Envelope>),
+    Lossy(Box<Recovery>),
+}
+
+/// How a run goes on.
+pub struct Pace {
+    /// A thread goes on rather than a message arrives, so many times in 8.
+    pub threads_of_8: u32,
+    /// Messages are lost, doubled and reordered below the recovery of the `udp` link.
+    pub is_lossy: bool,
+    /// More steps are too many.
+    pub steps_max: u64,
+}
+
+/// See the module's documentation.
+pub struct Cluster {
+    setup: Setup,
+    nodes: Vec<Node>,
+    network: Network,
+    ghost: Option<Ghost>,
+    random: Random,
+    out: Out,
+    pace: Pace,
+    /// Steps of the current run.
+    steps: u64,
+}
+
+impl Cluster {
+    /// A cluster of `setup`, whose accesses are checked where `is_checked`.
+    pub fn new(setup: Setup, seed: u64, pace: Pace, is_checked: bool) -> Cluster {
+        let nodes = (0..setup.nodes).map(|me| Node::new(&setup, me)).collect();
+        let network = if pace.is_lossy {
+            Network::Lossy(Box::new(Recovery::new(setup.nodes)))
+        } else {
+            Network::Bag(Vec::with_capacity(32))
+        };
+        Cluster {
+            ghost: is_checked.then(|| Ghost::new(&setup)),
+            nodes,
+            network,
+            random: Random::for_purpose(seed, 7),
+            out: Out::default(),
+            setup,
+            pace,
+            steps: 0,
+        }
+    }
+
+    /// Keeps a story from now on.
+    pub fn keep_story(&mut self) {
+        self.out.story = Some(Vec::new());
+    }
+
+    /// The story so far.
+    pub fn take_story(&mut self) -> Vec<String> {
+        self.out.story.take().unwrap_or_default()
+    }
+
+    /// What a node's threads loaded.
+    pub fn registers(&self, thread: usize) -> &[super::Value] {
+        let node = &self.nodes[usize::from(self.setup.scripts[thread].node)];
+        let is_it = |other: &&super::node::Thread| usize::from(other.number) == thread;
+        &node.threads.iter().find(is_it).expect("a thread is at its node").registers
+    }
+
+    /// Gives the threads other work; all are done with what they had.
+    pub fn set_scripts(&mut self, change: impl FnOnce(&mut Setup)) {
+        change(&mut self.setup);
+        self.steps = 0;
+        self.nodes.iter_mut().for_each(|node| node.set_scripts(&self.setup));
+    }
+
+    /// Steps of the last run.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Runs until all threads are done and, where `to_rest`, nothing is under way any more.
+    ///
+    /// # Errors
+    ///
+    /// What went wrong; whether it is that nobody could go on.
+    pub fn run(&mut self, to_rest: bool) -> Result<(), (bool, String)> {
+        loop {
+            self.steps += 1;
+            if self.steps > self.pace.steps_max {
+                return Err((true, format!("the run does not end: {}", self.who_waits())));
+            }
+            let able = self.able();
+            let waiting = self.network_waits();
+            let picks_thread = self.random.below(8) < self.pace.threads_of_8;
+            let done = match (able, waiting) {
+                (None, false) => return self.end(),
+                (Some((node, thread)), waits) if picks_thread || !waits => self.go(node, thread),
+                (_, true) => {
+                    if !to_rest && self.nodes.iter().all(Node::is_over) {
+                        return Ok(());
+                    }
+                    self.deliver()
+                }
+                (Some((node, thread)), false) => self.go(node, thread),
+            };
+            done.map_err(|what| (false, what))?;
+        }
+    }
+
+    fn end(&self) -> Result<(), (bool, String)> {
+        match &self.ghost {
+            Some(ghost) => check_rest(&self.setup, ghost, self.nodes.iter()).map_err(|what| (true, what)),
+            None if self.nodes.iter().all(Node::is_over) => Ok(()),
+            None => Err((true, self.who_waits())),
+        }
+    }
+
+    fn who_waits(&self) -> String {
+        let threads = self.nodes.iter().flat_map(|node| &node.threads).filter(|thread| thread.doing != Doing::Over);
+        let each = threads.map(|thread| format!("thread {} is {:?}", thread.number, thread.doing));
+        each.collect::<Vec<_>>().join(", ")
+    }
+
+    /// A thread that can go on, any of them.
+    fn able(&mut self) -> Option<(usize, usize)> {
+        let count = self.setup.scripts.len() as u32;
+        let first = self.random.below(count.max(1));
+        (0..count).map(|index| ((first + index) % count) as usize).find_map(|number| {
+            let node = usize::from(self.setup.scripts[number].node);
+            let thread = self.nodes[node].threads.iter().position(|thread| usize::from(thread.number) == number)?;
+            self.nodes[node].can_go(&self.setup, thread).then_some((node, thread))
+        })
+    }
+
+    fn network_waits(&self) -> bool {
+        match &self.network {
+            Network::Bag(envelopes) => !envelopes.is_empty(),
+            Network::Lossy(recovery) => recovery.is_busy(),
+        }
+    }
+
+    fn go(&mut self, node: usize, thread: usize) -> Result<(), String> {
+        let number = self.nodes[node].threads[thread].number;
+        self.out.tell(|| format!("thread {number} of node {node} goes on"));
+        self.nodes[node].go(&self.setup, thread, &mut self.out);
+        self.after()
+    }
+
+    fn deliver(&mut self) -> Result<(), String> {
+        let envelope = match &mut self.network {
+            Network::Bag(envelopes) => {
+                let mut index = self.random.below(envelopes.len() as u32) as usize;
+                if self.setup.is_ordered {
+                    let ends = (envelopes[index].from, envelopes[index].to);
+                    index = envelopes.iter().position(|other| (other.from, other.to) == ends).expect("it is there");
+                    envelopes.remove(index)
+                } else {
+                    envelopes.swap_remove(index)
+                }
+            }
+            Network::Lossy(recovery) => match recovery.go_on(&mut self.random)? {
+                Some(envelope) => envelope,
+                None => return Ok(()),
+            },
+        };
+        let Envelope { from, to, mut letter } = envelope;
+        if let Letter::Page { message, body: body @ Body::Late } = &mut letter {
+            let range = message.bytes().expect("it has bytes");
+            *body = Body::Pages(self.nodes[usize::from(from)].bytes_of(&self.setup, range));
+        }
+        self.out.tell(|| format!("{from}->{to} arrives: {}", super::effects::text(&letter)));
+        self.nodes[usize::from(to)].deliver(&self.setup, from, &letter, &mut self.out);
+        self.after()
+    }
+
+    fn after(&mut self) -> Result<(), String> {
+        if let Some(problem) = self.out.problem.take() {
+            return Err(problem);
+        }
+        if let Some(ghost) = &mut self.ghost {
+            judge(&self.setup, ghost, &self.out.events, self.nodes.iter())?;
+        }
+        self.out.events.clear();
+        for envelope in self.out.letters.drain(..) {
+            match &mut self.network {
+                Network::Bag(envelopes) => envelopes.push(envelope),
+                Network::Lossy(recovery) => recovery.submit(envelope),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,318 @@
+//! What the protocol orders, carried out on a node's memory; and what leaves a node.
+//!
+//! Promises: effects are carried out in their order; what an effect breaks of the contract is a problem, and ends the run.
+//! Diffs are made as a runtime makes them: those of others are passed on as they came, those of this node are what
+//! differs from the twin now, and the twin follows. It must never decide anything.
+
+use super::node::{Doing, Node};
+use super::{Fault, Page, Setup, Value, PAGE_WORDS, faults};
+use trellis_protocol::coherence::hlrc::intervals::Notice;
+use trellis_protocol::coherence::{Coherence, Effect, Input, Message};
+use trellis_protocol::{Access, PageIndex, PageRange, PageSet, sync};
+
+/// The words of a page that changed.
+pub type Diff = Vec<(u8, Value)>;
+
+/// What travels with a message about pages.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Body {
+    /// Nothing.
+    Nothing,
+    /// Pages, in the order of the message's run.
+    Pages(Vec<Page>),
+    /// Pages, whose bytes are read at the sender when the message arrives.
+    Late,
+    /// Diffs, in the order of the message's pages.
+    Diffs(Vec<Diff>),
+}
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Letter {
+    /// About pages.
+    Page {
+        /// What it says.
+        message: Message,
+        /// What is with it.
+        body: Body,
+    },
+    /// About locks, barriers and words.
+    Sync {
+        /// What it says.
+        message: sync::Message,
+        /// What its sender knows of intervals.
+        knowledge: Vec<u8>,
+    },
+}
+
+/// A message under way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Envelope {
+    /// Its sender.
+    pub from: u16,
+    /// Its receiver.
+    pub to: u16,
+    /// The message.
+    pub letter: Letter,
+}
+
+/// What a thread did that others may have to see, or saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum Event {
+    Load { thread: u8, word: u16, value: Value },
+    Store { thread: u8, word: u16, value: Value },
+    Locked { thread: u8, lock: u8 },
+    Unlock { thread: u8, lock: u8 },
+    Arrive { thread: u8 },
+    Left { thread: u8 },
+    /// The home of a flag carries out what a thread asked for.
+    Flag { thread: u8, flag: u8, is_store: bool },
+    /// Every store of the thread is at its home.
+    Published { thread: u8 },
+}
+
+/// What a step of a node leads to outside.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Out {
+    /// Messages, in their order.
+    pub letters: Vec<Envelope>,
+    /// What its threads did, in its order.
+    pub events: Vec<Event>,
+    /// What was broken first.
+    pub problem: Option<String>,
+    /// What happened, where somebody wants to read it.
+    pub story: Option<Vec<String>>,
+    effects: Vec<Effect>,
+}
+
+impl Out {
+    /// As at the start.
+    pub fn clear(&mut self) {
+        self.letters.clear();
+        self.events.clear();
+        self.problem = None;
+    }
+
+    pub(super) fn event(&mut self, event: Event) {
+        self.tell(|| format!("    {event:?}"));
+        self.events.push(event);
+    }
+
+    pub(super) fn send(&mut self, envelope: Envelope) {
+        if envelope.from == envelope.to {
+            self.problem(format!("node {} sends to itself", envelope.from));
+        }
+        self.letters.push(envelope);
+    }
+
+    pub(super) fn problem(&mut self, what: String) {
+        self.problem.get_or_insert(what);
+    }
+
+    pub(super) fn tell(&mut self, line: impl FnOnce() -> String) {
+        if let Some(story) = &mut self.story {
+            story.push(line());
+        }
+    }
+}
+
+impl Node {
+    /// One fact for the protocol; its orders are carried out.
+    pub(super) fn step(&mut self, setup: &Setup, input: Input, body: &Body, out: &mut Out) {
+        let Some(input) = faults::alter_input(setup.fault, self, setup, input, out) else { return };
+        let mut effects = std::mem::take(&mut out.effects);
+        effects.clear();
+        self.protocol.step(0, input, &mut effects);
+        faults::alter_effects(setup.fault, self, setup, &input, &mut effects);
+        out.tell(|| format!("n{} {}", self.me, text(&input)));
+        let came = match input {
+            Input::Message { message, .. } => Some(message),
+            _ => None,
+        };
+        let mut changed = Vec::new();
+        let mut last: Option<(Message, Vec<Diff>)> = None;
+        for &effect in &effects {
+            out.tell(|| format!("    {}", text(&effect)));
+            match effect {
+                Effect::Send { to, message } => {
+                    let body = self.body_of(setup, message, came, body, &mut last);
+                    out.send(super::effects::Envelope {
+                        from: self.me,
+                        to: to.0,
+                        letter: Letter::Page { message, body },
+                    });
+                }
+                Effect::Inspect(page) => {
+                    let Some(place) = setup.place(page) else { continue };
+                    if self.memory[place] != self.twins[place] {
+                        changed.push(page);
+                    }
+                }
+                Effect::Apply { pages, twins } => self.apply(setup, came, body, pages, twins, out),
+                _ => self.carry_out(setup, effect, out),
+            }
+        }
+        if out.problem.is_none() {
+            self.compare(setup, out);
+        }
+        out.effects = effects;
+        while let Some(page) = changed.pop() {
+            self.step(setup, Input::Changed { page }, &Body::Nothing, out);
+        }
+    }
+
+    fn carry_out(&mut self, setup: &Setup, effect: Effect, out: &mut Out) {
+        let places = |range: PageRange| range.pages().filter_map(|page| setup.place(page)).collect::<PlaceList>();
+        match effect {
+            Effect::Revoke(range) => places(range).each(|place| self.views[place] = Access::None),
+            Effect::Downgrade(range) => places(range).each(|place| {
+                if self.views[place] == Access::None {
+                    out.problem(format!("node {} downgrades page {place}, which is closed", self.me));
+                }
+                self.views[place] = Access::Read;
+                self.stored[place] = false;
+            }),
+            Effect::Install { range, access, zero } => places(range).each(|place| {
+                if self.views[place] != Access::None {
+                    out.problem(format!("node {} installs page {place}, which is open", self.me));
+                }
+                if zero && self.memory[place] != [0; PAGE_WORDS] {
+                    out.problem(format!("node {} installs page {place} as zero, and it is not", self.me));
+                }
+                self.views[place] = access;
+                self.stored[place] = false;
+            }),
+            Effect::Upgrade(range) => places(range).each(|place| {
+                if self.views[place] == Access::None {
+                    out.problem(format!("node {} upgrades page {place}, which is closed", self.me));
+                }
+                self.views[place] = Access::Write;
+            }),
+            Effect::KeepTwin(range) => places(range).each(|place| self.twins[place] = self.memory[place]),
+            Effect::Notice { range, stamp } => self.intervals.note(Notice { range, stamp }),
+            Effect::Published => self.is_published = true,
+            Effect::Wake(range) => places(range).each(|place| {
+                for thread in self.threads.iter_mut().filter(|thread| thread.doing == Doing::Waiting(place as u8)) {
+                    thread.doing = Doing::Ready;
+                }
+            }),
+            Effect::Violation { from, what } => out.problem(format!("node {} reports of {from}: {what}", self.me)),
+            other => out.problem(format!("node {} orders what belongs to other protocols: {other:?}", self.me)),
+        }
+    }
+
+    /// Puts diffs that came into pages and twins.
+    fn apply(
+        &mut self,
+        setup: &Setup,
+        came: Option<Message>,
+        body: &Body,
+        pages: PageSet,
+        twins: Option<PageSet>,
+        out: &mut Out,
+    ) {
+        let (Some(all), Body::Diffs(diffs)) = (came.and_then(|message| message.diffs()), body) else {
+            return out.problem(format!("node {} applies diffs that did not come", self.me));
+        };
+        for (page, diff) in all.pages().zip(diffs).filter(|(page, _)| pages.contains(*page)) {
+            let Some(place) = setup.place(page) else { continue };
+            for &(word, value) in diff {
+                self.memory[place][usize::from(word)] = value;
+                if twins.is_some_and(|twins| twins.contains(page)) {
+                    self.twins[place][usize::from(word)] = value;
+                }
+            }
+        }
+    }
+
+    fn body_of(
+        &mut self,
+        setup: &Setup,
+        sent: Message,
+        came: Option<Message>,
+        body: &Body,
+        last: &mut Option<(Message, Vec<Diff>)>,
+    ) -> Body {
+        if let Some(range) = sent.bytes() {
+            if setup.late_bytes {
+                return Body::Late;
+            }
+            return Body::Pages(self.bytes_of(setup, range));
+        }
+        let Some(pages) = sent.diffs() else { return Body::Nothing };
+        if let (Some(all), Body::Diffs(diffs)) = (came.and_then(|came| came.diffs()), body)
+            && all.covers(pages)
+        {
+            let of = |page: PageIndex| all.pages().position(|other| other == page).expect("it is covered");
+            return Body::Diffs(pages.pages().map(|page| diffs[of(page)].clone()).collect());
+        }
+        if let Some((_, diffs)) = last.as_ref().filter(|(message, _)| *message == sent) {
+            return Body::Diffs(diffs.clone());
+        }
+        let diffs: Vec<Diff> = pages.pages().map(|page| self.diff_of(setup, page)).collect();
+        *last = Some((sent, diffs.clone()));
+        Body::Diffs(diffs)
+    }
+
+    /// The bytes of a run of pages as they are now.
+    pub fn bytes_of(&self, setup: &Setup, range: PageRange) -> Vec<Page> {
+        let bytes = |page| setup.place(page).map_or([0; PAGE_WORDS], |place| self.memory[place]);
+        range.pages().map(bytes).collect()
+    }
+
+    fn diff_of(&mut self, setup: &Setup, page: PageIndex) -> Diff {
+        let Some(place) = setup.place(page) else { return Diff::new() };
+        let (memory, twin) = (&self.memory[place], &mut self.twins[place]);
+        let changed = (0..PAGE_WORDS).filter(|&word| memory[word] != twin[word]);
+        let changed = changed.filter(|_| setup.fault != Fault::DiffEmpty);
+        let diff: Diff = changed.map(|word| (word as u8, memory[word])).collect();
+        if !faults::leaves_twin(setup.fault) {
+            *twin = *memory;
+        }
+        diff
+    }
+
+    /// The views must be what the protocol believes them to be.
+    fn compare(&self, setup: &Setup, out: &mut Out) {
+        for (place, &is) in self.views.iter().enumerate() {
+            let thought = self.protocol.access(setup.page(place));
+            // Where stores are marked, a view that allows loads allows stores.
+            if thought != is && !(setup.marks(self.me) && (is, thought) == (Access::Read, Access::Write)) {
+                let what = format!("node {} thinks that page {place} allows {thought:?}, and it allows {is:?}", self.me);
+                return out.problem(what);
+            }
+        }
+    }
+}
+
+/// Places of pages: a run has few.
+#[derive(Default)]
+struct PlaceList {
+    places: [u8; 16],
+    count: usize,
+}
+
+impl PlaceList {
+    fn each(&self, mut with: impl FnMut(usize)) {
+        self.places[..self.count].iter().for_each(|&place| with(usize::from(place)));
+    }
+}
+
+impl FromIterator<usize> for PlaceList {
+    fn from_iter<I: IntoIterator<Item = usize>>(places: I) -> PlaceList {
+        let mut list = PlaceList::default();
+        for place in places {
+            list.places[list.count] = place as u8;
+            list.count += 1;
+        }
+        list
+    }
+}
+
+/// What the compiler prints, shortened.
+pub(super) fn text(value: &impl std::fmt::Debug) -> String {
+    let text = format!("{value:?}");
+    let text = text.replace("PageIndex", "").replace("NodeId", "").replace("PageRange ", "").replace("PageSet ", "");
+    text.replace("Message { from: ", "hears { from: ")
+}

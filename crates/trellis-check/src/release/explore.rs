@@ -1,0 +1,258 @@
+//! Every order of events of a small cluster, as a model for the explorer.
+//!
+//! A state is a number for every node, one for what threads may see, and one for every message under way; what a node does
+//! with a fact is worked out once for each pair of the two. Besides what the ghost checks, at every state: somebody can go
+//! on, or all are done and nothing is under way; and at the end no store is lost.
+//!
+//! It must never leave out an order: any message may be the next, and any thread, unless the setup says that messages keep
+//! their order.
+
+use super::effects::{Envelope, Event, Letter, Body, Out};
+use super::ghost::Ghost;
+use super::node::Node;
+use super::{Setup, cluster};
+use crate::explore::{Model, Successors};
+use crate::fingerprint::Table;
+use crate::intern::{Numbered, guarded};
+
+/// One thing that can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Go { node: u16, thread: u8 },
+    /// The message at this place of the state.
+    Deliver { place: usize },
+}
+
+/// What a step of a node led to.
+struct Stepped {
+    after: u32,
+    letters: Vec<u32>,
+    events: Vec<Event>,
+    problem: Option<String>,
+}
+
+/// See the module's documentation.
+pub struct Orders {
+    setup: Setup,
+    nodes: Numbered<Node>,
+    letters: Numbered<Envelope>,
+    ghosts: Numbered<Ghost>,
+    /// By node state, and thread or letter.
+    steps: Table<u64, usize>,
+    stepped: Vec<Stepped>,
+    start: Vec<u32>,
+}
+
+/// A state, taken apart.
+#[derive(Clone)]
+struct State {
+    nodes: Vec<u32>,
+    ghost: u32,
+    letters: Vec<u32>,
+}
+
+/// A thread in place of a letter, as the cause of a step.
+const THREAD: u32 = 1 << 31;
+
+impl Orders {
+    /// The model of a setup.
+    pub fn new(setup: Setup) -> Orders {
+        let mut nodes = Numbered::new();
+        let mut ghosts = Numbered::new();
+        let mut start: Vec<u32> = (0..setup.nodes).map(|me| nodes.number(Node::new(&setup, me))).collect();
+        start.push(ghosts.number(Ghost::new(&setup)));
+        Orders {
+            setup,
+            nodes,
+            letters: Numbered::new(),
+            ghosts,
+            steps: Table::default(),
+            stepped: Vec::new(),
+            start,
+        }
+    }
+
+    /// Distinct states of nodes, and steps that were worked out.
+    pub fn sizes(&self) -> (usize, usize) {
+        (self.nodes.len(), self.stepped.len())
+    }
+
+    fn taken_apart(&self, bytes: &[u8]) -> State {
+        let mut numbers: Vec<u32> =
+            bytes.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes"))).collect();
+        let letters = numbers.split_off(usize::from(self.setup.nodes) + 1);
+        let ghost = numbers.pop().expect("a state has a ghost");
+        State { nodes: numbers, ghost, letters }
+    }
+
+    fn put(state: &State, bytes: &mut Vec<u8>) {
+        let numbers = state.nodes.iter().chain([&state.ghost]).chain(&state.letters);
+        numbers.for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
+    }
+
+    fn actions(&self, state: &State) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for place in 0..state.letters.len() {
+            let letter = state.letters[place];
+            let is_first = |other: &u32| {
+                let (one, other) = (self.letters.value(letter), self.letters.value(*other));
+                (one.from, one.to) == (other.from, other.to)
+            };
+            let is_kept_back = if self.setup.is_ordered {
+                state.letters[..place].iter().any(is_first)
+            } else {
+                state.letters[..place].contains(&letter)
+            };
+            if !is_kept_back {
+                actions.push(Action::Deliver { place });
+            }
+        }
+        for node in 0..self.setup.nodes {
+            let state = self.nodes.value(state.nodes[usize::from(node)]);
+            let able = (0..state.threads.len()).filter(|&thread| state.can_go(&self.setup, thread));
+            actions.extend(able.map(|thread| Action::Go { node, thread: thread as u8 }));
+        }
+        actions
+    }
+
+    /// The letter as it arrives now.
+    fn as_delivered(&mut self, state: &State, number: u32) -> u32 {
+        let envelope = self.letters.value(number);
+        let Letter::Page { message, body: Body::Late } = &envelope.letter else { return number };
+        let range = message.bytes().expect("it has bytes");
+        let sender = self.nodes.value(state.nodes[usize::from(envelope.from)]);
+        let letter = Letter::Page { message: *message, body: Body::Pages(sender.bytes_of(&self.setup, range)) };
+        let envelope = Envelope { letter, ..envelope.clone() };
+        self.letters.number(envelope)
+    }
+
+    /// What `action` does; the place in `stepped`, the node, and the letter that is gone.
+    fn step(&mut self, state: &State, action: Action) -> (usize, u16) {
+        let (node, cause) = match action {
+            Action::Go { node, thread } => (node, THREAD | u32::from(thread)),
+            Action::Deliver { place } => {
+                let number = self.as_delivered(state, state.letters[place]);
+                (self.letters.value(number).to, number)
+            }
+        };
+        let before = state.nodes[usize::from(node)];
+        let key = u64::from(before) << 32 | u64::from(cause);
+        if let Some(&place) = self.steps.get(&key) {
+            return (place, node);
+        }
+        let mut out = Out::default();
+        let after = self.work_out(before, cause, &mut out);
+        let stepped = Stepped {
+            after,
+            letters: out.letters.into_iter().map(|envelope| self.letters.number(envelope)).collect(),
+            events: out.events,
+            problem: out.problem,
+        };
+        self.stepped.push(stepped);
+        self.steps.insert(key, self.stepped.len() - 1);
+        (self.stepped.len() - 1, node)
+    }
+
+    fn work_out(&mut self, before: u32, cause: u32, out: &mut Out) -> u32 {
+        let mut node = self.nodes.value(before).clone();
+        let (setup, letters) = (&self.setup, &self.letters);
+        let done = guarded(|| match cause & THREAD {
+            0 => {
+                let Envelope { from, letter, .. } = letters.value(cause);
+                node.deliver(setup, *from, letter, out);
+            }
+            _ => node.go(setup, (cause & !THREAD) as usize, out),
+        });
+        if let Err(what) = done {
+            out.problem(format!("the protocol at node {} stopped: {what}", node.me));
+        }
+        self.nodes.number(node)
+    }
+
+    /// The state behind an action, or what it breaks.
+    fn behind(&mut self, state: &State, action: Action) -> Result<State, String> {
+        let (place, node) = self.step(state, action);
+        let Stepped { after, letters, events, problem } = &self.stepped[place];
+        if let Some(problem) = problem {
+            return Err(problem.clone());
+        }
+        let mut next = state.clone();
+        next.nodes[usize::from(node)] = *after;
+        if let Action::Deliver { place } = action {
+            next.letters.remove(place);
+        }
+        next.letters.extend_from_slice(letters);
+        if self.setup.is_ordered {
+            // Only the order within a pair of nodes matters.
+            let ends = |&number: &u32| {
+                let envelope = self.letters.value(number);
+                (envelope.from, envelope.to)
+            };
+            next.letters.sort_by_key(ends);
+        } else {
+            next.letters.sort_unstable();
+        }
+        if !events.is_empty() {
+            let mut ghost = self.ghosts.value(state.ghost).clone();
+            let numbers = &next.nodes;
+            let nodes = numbers.iter().map(|&number| self.nodes.value(number));
+            cluster::judge(&self.setup, &mut ghost, events, nodes)?;
+            next.ghost = self.ghosts.number(ghost);
+        }
+        Ok(next)
+    }
+
+    fn check_rest(&self, state: &State) -> Result<(), String> {
+        let nodes = state.nodes.iter().map(|&number| self.nodes.value(number));
+        cluster::check_rest(&self.setup, self.ghosts.value(state.ghost), nodes)
+    }
+}
+
+impl Model for Orders {
+    fn initial(&mut self) -> Vec<u8> {
+        self.start.iter().flat_map(|number| number.to_le_bytes()).collect()
+    }
+
+    fn expand(&mut self, bytes: &[u8], next: &mut Successors) -> Result<(), String> {
+        let state = self.taken_apart(bytes);
+        let actions = self.actions(&state);
+        if actions.is_empty() {
+            return self.check_rest(&state);
+        }
+        for action in actions {
+            match self.behind(&state, action) {
+                Ok(after) => next.push(|bytes| Orders::put(&after, bytes)),
+                Err(what) => next.push_broken(what),
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, bytes: &[u8], action: usize) -> Vec<String> {
+        let state = self.taken_apart(bytes);
+        let action = self.actions(&state)[action];
+        let mut out = Out { story: Some(Vec::new()), ..Out::default() };
+        let first = match action {
+            Action::Go { node, thread } => {
+                let before = state.nodes[usize::from(node)];
+                let Node { threads, .. } = self.nodes.value(before);
+                let thread_state = &threads[usize::from(thread)];
+                let script = &self.setup.scripts[usize::from(thread_state.number)];
+                let operation = script.operations[usize::from(thread_state.next)];
+                let line = format!("thread {} at node {node}: {operation:?}, {:?}", thread_state.number, thread_state.doing);
+                self.work_out(before, THREAD | u32::from(thread), &mut out);
+                line
+            }
+            Action::Deliver { place } => {
+                let number = self.as_delivered(&state, state.letters[place]);
+                let Envelope { from, to, letter } = self.letters.value(number).clone();
+                self.work_out(state.nodes[usize::from(to)], number, &mut out);
+                format!("{from}->{to} arrives: {}", super::effects::text(&letter))
+            }
+        };
+        let mut lines = vec![first];
+        lines.extend(out.story.unwrap_or_default());
+        lines.extend(out.problem.map(|problem| format!("! {problem}")));
+        lines
+    }
+}

@@ -1,0 +1,288 @@
+//! Rules of release consistency, each broken on purpose: what the checkers must notice.
+//!
+//! Promises: a fault changes what goes into the protocol, what comes out of it, or what the runtime round it does, always
+//! in the same way; [`Fault::None`] changes nothing. It must never be used but to see whether somebody notices.
+
+use super::effects::{Envelope, Letter, Body, Out};
+use super::node::Node;
+use super::Setup;
+use trellis_protocol::coherence::hlrc::intervals::{Intervals, Notice};
+use trellis_protocol::coherence::{Coherence, Content, Effect, Input, Message};
+use trellis_protocol::{NodeId, PageIndex, PageRange, PageSet, sync};
+
+/// Declares the faults: name, what is broken, and which propagations have the rule.
+macro_rules! faults {
+    ($($name:ident = $word:literal, $broken:literal, $of:ident;)+) => {
+        /// What is broken.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Fault {
+            /// Nothing.
+            None,
+            $(#[doc = $broken] $name,)+
+        }
+
+        /// Every fault.
+        pub const FAULTS: &[Broken] = &[$(Broken { fault: Fault::$name, name: $word, what: $broken, of: Of::$of },)+];
+    };
+}
+
+/// A fault in words.
+#[derive(Clone, Copy, Debug)]
+pub struct Broken {
+    /// Which.
+    pub fault: Fault,
+    /// Its name.
+    pub name: &'static str,
+    /// The rule that it breaks.
+    pub what: &'static str,
+    /// Who has that rule.
+    pub of: Of,
+}
+
+/// Who has a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Of {
+    /// All.
+    All,
+    /// Those that send changes to copies.
+    Updates,
+}
+
+faults! {
+    NothingNoted = "publishes-silently", "what a node published is noted for nobody", All;
+    HomeNotNoted = "home-publishes-silently", "what a home itself stored is noted for nobody", All;
+    NothingApplied = "ignores-notices", "notices are learnt and not applied", All;
+    LastNotApplied = "skips-last-notice", "an acquire ends before its last notice is applied", All;
+    PendingNotApplied = "ignores-notice-of-pending", "a notice of a page that is under way is forgotten", All;
+    NeighbourNoted = "notes-neighbour", "a notice names the page after the one that changed", All;
+    NoticeTooOld = "notice-too-old", "a notice has the time before the change", All;
+    CopyTooNew = "copy-too-new", "a copy has a later time than its home", All;
+    NeverCloses = "never-closes", "an interval does not end with a release", All;
+    ClosesEarly = "closes-early", "an interval ends before its publication", All;
+    ReleasesUnacknowledged = "releases-unacknowledged", "a release does not wait for the homes", All;
+    DiffLost = "diff-lost", "a diff is not sent, and waited for", All;
+    DiffTwice = "diff-twice", "a diff is sent twice", All;
+    DiffEmpty = "diff-empty", "a diff that is made for a publication holds nothing", All;
+    LeavesTwin = "leaves-twin", "a twin stays as it was when its diff was sent", All;
+    NoTwin = "no-twin", "no twin is kept before the first store", All;
+    StaleTwin = "stale-twin", "a copy that comes gets no new twin, where stores are marked", All;
+    ForgetsDiff = "forgets-diff", "a home acknowledges a diff and does not put it into the page", All;
+    PassesOverTwin = "passes-over-twin", "a diff of another node is not put into the twin", All;
+    ToldNobody = "told-nobody", "a home says that nobody else has a copy", All;
+    AlwaysCurrent = "always-current", "a home says that the writer's copy lacks nothing", All;
+    NoScan = "no-scan", "marks are not looked at before a publication", All;
+    NoInspection = "no-inspection", "marks are not looked at when a page is dropped", All;
+    ChangeForgotten = "forgets-change", "what was found in a dropped page is not sent", All;
+    HomeUnnoticed = "home-unnoticed", "a home's own stores stay unnoticed when its page is shared", All;
+    ZeroNotBytes = "sends-zero", "a copy of a written page is sent as zero", All;
+    MovesTwice = "two-homes", "a home that gives its page away keeps it", All;
+    MoveForgotten = "no-home", "a node is not told that it is the home now", All;
+    FirstNotTold = "first-not-told", "the first to touch a page is not told that it is the home", All;
+    TokenAlone = "token-alone", "a lock is handed on without knowledge", All;
+    ArrivalAlone = "arrival-alone", "an arrival at a barrier carries no knowledge", All;
+    OpeningAlone = "opening-alone", "a barrier opens without knowledge", All;
+    FlagAlone = "flag-alone", "a flag is set without knowledge", All;
+    AnswerAlone = "answer-alone", "the home of a flag answers without knowledge", All;
+    OwnOnly = "own-only", "what was learnt from others is not passed on", All;
+    UsesTooEarly = "uses-too-early", "a message is used before what it rests on is known", All;
+    ForgetsTooEarly = "forgets-too-early", "notices are forgotten at a barrier that not all have left", All;
+    UpdateLost = "update-lost", "an update is not sent, and waited for", Updates;
+    UpdateNotApplied = "update-not-applied", "an update is acknowledged and not put into the copy", Updates;
+    KeptAlways = "kept-always", "an update is acknowledged as taken by who has no copy", Updates;
+    HearsWhilePending = "not-deaf", "an update counts as taken while the copy is still under way", Updates;
+    AnswersEarly = "answers-early", "a writer is answered before the copies have its update", Updates;
+    UpdateTooNew = "update-too-new", "an update makes a copy newer than it is", Updates;
+}
+
+/// Before the protocol hears of it; `None` where it never does.
+pub(super) fn alter_input(fault: Fault, node: &mut Node, setup: &Setup, input: Input, out: &mut Out) -> Option<Input> {
+    match (fault, input) {
+        (Fault::None, _) => Some(input),
+        (Fault::PendingNotApplied, Input::Notice { range, .. }) => {
+            (!range.pages().any(|page| node.protocol.is_pending(page))).then_some(input)
+        }
+        (Fault::ChangeForgotten, Input::Changed { .. }) => None,
+        (Fault::HearsWhilePending, Input::Message { from, message: Message::Update { pages, number, .. } })
+            if pages.pages().all(|page| node.protocol.is_pending(page)) =>
+        {
+            let message = Message::Updated { pages, number, kept: pages.mask() };
+            let letter = Letter::Page { message, body: Body::Nothing };
+            out.send(Envelope { from: node.me, to: from.0, letter });
+            None
+        }
+        (Fault::MoveForgotten, Input::Message { from, message: Message::Diffed { pages, number, stamp, told, current, .. } }) => {
+            Some(Input::Message { from, message: Message::Diffed { pages, number, stamp, told, current, moved: 0 } })
+        }
+        (Fault::UpdateTooNew, Input::Message { from, message: Message::Update { pages, origin, number, stamp } }) => {
+            Some(Input::Message { from, message: Message::Update { pages, origin, number, stamp: stamp + 1 } })
+        }
+        _ => {
+            let _ = setup;
+            Some(input)
+        }
+    }
+}
+
+/// Before its orders are carried out.
+pub(super) fn alter_effects(fault: Fault, node: &Node, setup: &Setup, input: &Input, effects: &mut Vec<Effect>) {
+    let heard = match input {
+        Input::Message { message, .. } => Some(*message),
+        _ => None,
+    };
+    match fault {
+        Fault::None => {}
+        Fault::NothingNoted => effects.retain(|effect| !matches!(effect, Effect::Notice { .. })),
+        Fault::HomeNotNoted if matches!(input, Input::Publish { .. }) => {
+            effects.retain(|effect| !matches!(effect, Effect::Notice { .. }));
+        }
+        Fault::DiffLost => drop_sent(effects, |message| matches!(message, Message::Diff { .. })),
+        Fault::UpdateLost => drop_sent(effects, |message| matches!(message, Message::Update { .. })),
+        Fault::DiffTwice => {
+            let is_diff = |effect: &Effect| matches!(effect, Effect::Send { message: Message::Diff { .. }, .. });
+            if let Some(index) = effects.iter().position(is_diff) {
+                effects.insert(index, effects[index]);
+            }
+        }
+        Fault::NoTwin if heard.is_none() => effects.retain(|effect| !matches!(effect, Effect::KeepTwin(_))),
+        Fault::StaleTwin if matches!(heard, Some(Message::Copy { .. })) => {
+            effects.retain(|effect| !matches!(effect, Effect::KeepTwin(_)));
+        }
+        Fault::ForgetsDiff if matches!(heard, Some(Message::Diff { .. })) => drop_applies(effects),
+        Fault::UpdateNotApplied if matches!(heard, Some(Message::Update { .. })) => drop_applies(effects),
+        Fault::NoInspection => effects.retain(|effect| !matches!(effect, Effect::Inspect(_))),
+        Fault::HomeUnnoticed if matches!(heard, Some(Message::Request { .. })) => {
+            effects.retain(|effect| !matches!(effect, Effect::Downgrade(_)));
+        }
+        Fault::AnswersEarly => answer_early(heard, effects),
+        Fault::MovesTwice => keep_moved(heard, effects),
+        _ => effects.iter_mut().for_each(|effect| alter_effect(fault, node, setup, effect)),
+    }
+}
+
+fn drop_sent(effects: &mut Vec<Effect>, is_it: impl Fn(&Message) -> bool) {
+    effects.retain(|effect| !matches!(effect, Effect::Send { message, .. } if is_it(message)));
+}
+
+fn drop_applies(effects: &mut Vec<Effect>) {
+    effects.retain(|effect| !matches!(effect, Effect::Apply { .. }));
+}
+
+fn alter_effect(fault: Fault, node: &Node, setup: &Setup, effect: &mut Effect) {
+    match (fault, effect) {
+        (Fault::NeighbourNoted, Effect::Notice { range, .. }) => {
+            let next = range.first().0 + 1;
+            if next < setup.region_pages() {
+                *range = PageRange::one(PageIndex(next));
+            }
+        }
+        (Fault::NoticeTooOld, Effect::Notice { stamp, .. }) => *stamp = stamp.saturating_sub(1),
+        (Fault::PassesOverTwin, Effect::Apply { twins, .. }) => *twins = None,
+        (_, Effect::Send { message, .. }) => alter_message(fault, node, message),
+        _ => {}
+    }
+}
+
+fn alter_message(fault: Fault, node: &Node, message: &mut Message) {
+    let _ = node;
+    match (fault, message) {
+        (Fault::CopyTooNew, Message::Copy { stamp, .. }) => *stamp += 1,
+        (Fault::ZeroNotBytes, Message::Copy { content, .. }) => *content = Content::Zero,
+        (Fault::FirstNotTold, Message::Copy { home, .. }) => *home = false,
+        (Fault::ToldNobody, Message::Diffed { told, .. }) => *told = 0,
+        (Fault::AlwaysCurrent, Message::Diffed { pages, current, .. }) => *current = pages.mask(),
+        (Fault::KeptAlways, Message::Updated { pages, kept, .. }) => *kept = pages.mask(),
+        _ => {}
+    }
+}
+
+/// The writer hears at once what it should hear when the updates are acknowledged.
+fn answer_early(heard: Option<Message>, effects: &mut Vec<Effect>) {
+    match heard {
+        Some(Message::Diff { writer, number, .. }) => {
+            let mut updated: Option<PageSet> = None;
+            let mut time = 0;
+            for effect in effects.iter() {
+                if let Effect::Send { message: Message::Update { pages, stamp, .. }, .. } = *effect {
+                    updated = Some(updated.map_or(pages, |set| pages.pages().fold(set, PageSet::with)));
+                    time = stamp;
+                }
+            }
+            let is_answered =
+                effects.iter().any(|effect| matches!(effect, Effect::Send { message: Message::Diffed { .. }, .. }));
+            let Some(pages) = updated.filter(|_| !is_answered) else { return };
+            let all = pages.mask();
+            let message = Message::Diffed { pages, number, stamp: time, told: all, current: all, moved: 0 };
+            effects.push(Effect::Send { to: writer, message });
+        }
+        Some(Message::Updated { .. }) => drop_sent(effects, |message| matches!(message, Message::Diffed { .. })),
+        _ => {}
+    }
+}
+
+/// Who answers that pages move says so of all of them, and has handed over only some.
+fn keep_moved(heard: Option<Message>, effects: &mut [Effect]) {
+    if !matches!(heard, Some(Message::Diff { .. })) {
+        return;
+    }
+    for effect in effects {
+        if let Effect::Send { message: Message::Diffed { pages, moved, .. }, .. } = effect {
+            *moved = pages.mask();
+        }
+    }
+}
+
+pub(super) fn alter_notices(fault: Fault, notices: &mut Vec<Notice>) {
+    match fault {
+        Fault::NothingApplied => notices.clear(),
+        Fault::LastNotApplied => drop(notices.pop()),
+        _ => {}
+    }
+}
+
+pub(super) fn leaves_twin(fault: Fault) -> bool {
+    fault == Fault::LeavesTwin
+}
+
+/// What goes with a message that may release something.
+pub(super) fn tell(
+    fault: Fault,
+    message: &sync::Message,
+    intervals: &mut Intervals,
+    to: NodeId,
+    me: u16,
+    is_ordered: bool,
+    out: &mut Vec<u8>,
+) {
+    intervals.tell(to, out);
+    let is_alone = match fault {
+        Fault::TokenAlone => matches!(message, sync::Message::LockToken(_)),
+        Fault::ArrivalAlone => matches!(message, sync::Message::BarrierArrive(..)),
+        Fault::OpeningAlone => matches!(message, sync::Message::BarrierRelease(..)),
+        Fault::FlagAlone => matches!(message, sync::Message::AtomicRequest(..)),
+        Fault::AnswerAlone => matches!(message, sync::Message::AtomicReply(..)),
+        Fault::OwnOnly => false,
+        _ => return,
+    };
+    let head = if is_ordered { 0 } else { 4 };
+    if is_alone {
+        out.truncate(head);
+    } else if fault == Fault::OwnOnly {
+        keep_own(out, head, me);
+    }
+}
+
+/// Takes away what is told of other nodes. Segments are: node, after, upto, any, how many notices, the notices.
+fn keep_own(told: &mut Vec<u8>, head: usize, me: u16) {
+    let mut kept = told[..head].to_vec();
+    let mut rest = &told[head..];
+    while rest.len() >= 23 {
+        let node = u16::from_le_bytes([rest[0], rest[1]]);
+        let count = u32::from_le_bytes([rest[19], rest[20], rest[21], rest[22]]) as usize;
+        let (segment, behind) = rest.split_at(23 + count * 16);
+        if node == me {
+            kept.extend_from_slice(segment);
+        }
+        rest = behind;
+    }
+    *told = kept;
+}

@@ -1,0 +1,256 @@
+//! What a thread may see, by what it acquired: the memory model, kept beside a run.
+//!
+//! For every thread and every word two sets of stores are kept: those that happened before now, and those that were
+//! *overwritten* before now, because a store that happened before now came after them. Locks, barriers and flags hand both
+//! on. A load may see any store that was made and was not overwritten. So where all accesses are ordered there is one, the
+//! last; and where they race, it is one that somebody made.
+//!
+//! It must never look into a node, except for what a home has when a publication has ended.
+
+use super::effects::Event;
+use super::node::Node;
+use super::{Setup, Value, PAGE_WORDS};
+
+/// Most stores to one word in a run: one bit each, and one for the zero at the start.
+pub const STORES_MAX: usize = 63;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Knowledge {
+    known: Vec<u64>,
+    overwritten: Vec<u64>,
+}
+
+impl Knowledge {
+    fn new(words: usize) -> Knowledge {
+        // Everybody knows of the zero.
+        Knowledge { known: vec![1; words], overwritten: vec![0; words] }
+    }
+
+    fn join(&mut self, other: &Knowledge) {
+        self.known.iter_mut().zip(&other.known).for_each(|(mine, theirs)| *mine |= theirs);
+        self.overwritten.iter_mut().zip(&other.overwritten).for_each(|(mine, theirs)| *mine |= theirs);
+    }
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Ghost {
+    threads: Vec<Knowledge>,
+    locks: Vec<Option<Knowledge>>,
+    holders: Vec<Option<u8>>,
+    flags: Vec<Option<Knowledge>>,
+    /// Of the barrier, for two uses in turn; and which use each thread comes to next.
+    barriers: [Option<Knowledge>; 2],
+    arrivals: Vec<u16>,
+    /// By word: the values that were stored, in their order.
+    stores: Vec<Vec<Value>>,
+}
+
+impl Ghost {
+    /// Before anything happened.
+    pub fn new(setup: &Setup) -> Ghost {
+        let words = setup.words();
+        Ghost {
+            threads: vec![Knowledge::new(words); setup.scripts.len()],
+            locks: Vec::new(),
+            holders: Vec::new(),
+            flags: Vec::new(),
+            barriers: [None, None],
+            arrivals: vec![0; setup.scripts.len()],
+            stores: vec![vec![0]; words],
+        }
+    }
+
+    /// Something happened.
+    ///
+    /// # Errors
+    ///
+    /// It must not.
+    pub fn note(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::Load { thread, word, value } => self.load(thread, word, value)?,
+            Event::Store { thread, word, value } => self.store(thread, word, value)?,
+            Event::Locked { thread, lock } => {
+                let holder = at(&mut self.holders, lock);
+                if let Some(other) = holder.replace(thread) {
+                    return Err(format!("threads {other} and {thread} hold lock {lock} at the same time"));
+                }
+                if let Some(Some(lock)) = self.locks.get(usize::from(lock)) {
+                    self.threads[usize::from(thread)].join(lock);
+                }
+            }
+            Event::Unlock { thread, lock } => {
+                *at(&mut self.holders, lock) = None;
+                release(&self.threads[usize::from(thread)], at(&mut self.locks, lock));
+            }
+            Event::Flag { thread, flag, is_store } => {
+                let flag = at(&mut self.flags, flag);
+                if is_store {
+                    release(&self.threads[usize::from(thread)], flag);
+                } else if let Some(flag) = flag {
+                    self.threads[usize::from(thread)].join(flag);
+                }
+            }
+            Event::Arrive { thread } => {
+                let use_of = usize::from(self.arrivals[usize::from(thread)]);
+                self.arrivals[usize::from(thread)] += 1;
+                release(&self.threads[usize::from(thread)], &mut self.barriers[use_of % 2]);
+            }
+            Event::Left { thread } => {
+                let left = self.arrivals[usize::from(thread)];
+                if self.arrivals.iter().any(|&arrivals| arrivals < left) {
+                    return Err(format!("thread {thread} left a barrier before all had come"));
+                }
+                if let Some(barrier) = &self.barriers[usize::from(left - 1) % 2] {
+                    self.threads[usize::from(thread)].join(barrier);
+                }
+            }
+            Event::Published { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn load(&self, thread: u8, word: u16, value: Value) -> Result<(), String> {
+        self.check(usize::from(thread), word, value).map_err(|what| format!("thread {thread} loads {what}"))
+    }
+
+    /// Whether a thread may see `value` in a word.
+    fn check(&self, thread: usize, word: u16, value: Value) -> Result<(), String> {
+        let stores = &self.stores[usize::from(word)];
+        let overwritten = self.threads[thread].overwritten[usize::from(word)];
+        let mut those = stores.iter().enumerate().filter(|(_, stored)| **stored == value).peekable();
+        let place = format!("{value} from word {} of page {}", usize::from(word) % PAGE_WORDS, usize::from(word) / PAGE_WORDS);
+        if those.peek().is_none() {
+            return Err(format!("{place}, which nobody stored there"));
+        }
+        if those.any(|(store, _)| overwritten >> store & 1 == 0) {
+            return Ok(());
+        }
+        let may: Vec<String> = stores
+            .iter()
+            .enumerate()
+            .filter(|(store, _)| overwritten >> store & 1 == 0)
+            .map(|(_, value)| value.to_string())
+            .collect();
+        Err(format!("{place}, which was overwritten before; it may see {}", may.join(" or ")))
+    }
+
+    fn store(&mut self, thread: u8, word: u16, value: Value) -> Result<(), String> {
+        let (thread, word) = (usize::from(thread), usize::from(word));
+        let store = self.stores[word].len();
+        if store > STORES_MAX {
+            return Err(format!("a run stores at most {STORES_MAX} times to a word; make it shorter"));
+        }
+        self.stores[word].push(value);
+        let Knowledge { known, overwritten } = &mut self.threads[thread];
+        overwritten[word] |= known[word];
+        known[word] |= 1 << store;
+        Ok(())
+    }
+
+    /// A publication of `thread` has ended: no home may have anything older than what it stored or had seen.
+    ///
+    /// # Errors
+    ///
+    /// One has.
+    pub fn check_homes<'a>(&self, setup: &Setup, thread: u8, nodes: impl Iterator<Item = &'a Node> + Clone) -> Result<(), String> {
+        for place in 0..setup.pages.len() {
+            for node in nodes.clone() {
+                let Some(master) = node.master(setup, place) else { continue };
+                for (word, &value) in master.iter().enumerate() {
+                    let number = (place * PAGE_WORDS + word) as u16;
+                    self.check(usize::from(thread), number, value).map_err(|what| {
+                        format!("thread {thread} has published, and its home, node {}, has {what}", node.me)
+                    })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// At the end each master must be a store that no other overwrote, whoever made it.
+    ///
+    /// # Errors
+    ///
+    /// A store is lost.
+    pub fn check_end<'a>(&self, setup: &Setup, nodes: impl Iterator<Item = &'a Node> + Clone) -> Result<(), String> {
+        let mut all = self.clone();
+        let mut union = Knowledge::new(setup.words());
+        self.threads.iter().for_each(|thread| union.join(thread));
+        all.threads[0] = union;
+        all.check_homes(setup, 0, nodes).map_err(|what| format!("at the end: {what}"))
+    }
+}
+
+fn release(thread: &Knowledge, object: &mut Option<Knowledge>) {
+    match object {
+        Some(object) => object.join(thread),
+        None => *object = Some(thread.clone()),
+    }
+}
+
+fn at<T: Default>(list: &mut Vec<T>, index: u8) -> &mut T {
+    let index = usize::from(index);
+    if list.len() <= index {
+        list.resize_with(index + 1, T::default);
+    }
+    &mut list[index]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::release::scripts;
+
+    fn ghost() -> Ghost {
+        Ghost::new(&scripts::setups()[0])
+    }
+
+    const STORE: [Event; 2] = [Event::Store { thread: 0, word: 0, value: 7 }, Event::Store { thread: 0, word: 0, value: 8 }];
+
+    fn sees(ghost: &mut Ghost, thread: u8, value: Value) -> bool {
+        ghost.note(Event::Load { thread, word: 0, value }).is_ok()
+    }
+
+    #[test]
+    fn a_thread_sees_its_own_last_store_and_others_what_they_like() {
+        let mut ghost = ghost();
+        STORE.into_iter().for_each(|store| ghost.note(store).unwrap());
+        assert!(sees(&mut ghost, 0, 8) && !sees(&mut ghost, 0, 7) && !sees(&mut ghost, 0, 0));
+        assert!([0, 7, 8].into_iter().all(|value| sees(&mut ghost, 1, value)));
+        assert!(!sees(&mut ghost, 1, 9), "nobody stored that");
+    }
+
+    #[test]
+    fn what_was_released_is_handed_on_through_any_number_of_hands() {
+        let mut ghost = ghost();
+        STORE.into_iter().for_each(|store| ghost.note(store).unwrap());
+        ghost.note(Event::Unlock { thread: 0, lock: 3 }).unwrap();
+        ghost.note(Event::Locked { thread: 1, lock: 3 }).unwrap();
+        ghost.note(Event::Flag { thread: 1, flag: 0, is_store: true }).unwrap();
+        assert!(sees(&mut ghost, 2, 0), "it has acquired nothing");
+        ghost.note(Event::Flag { thread: 2, flag: 0, is_store: false }).unwrap();
+        assert!(sees(&mut ghost, 2, 8) && !sees(&mut ghost, 2, 7) && !sees(&mut ghost, 2, 0));
+    }
+
+    #[test]
+    fn stores_that_race_may_both_be_seen_after_both_were_released() {
+        let mut ghost = ghost();
+        ghost.note(STORE[0]).unwrap();
+        ghost.note(Event::Store { thread: 1, word: 0, value: 9 }).unwrap();
+        for thread in 0..3 {
+            ghost.note(Event::Arrive { thread }).unwrap();
+        }
+        ghost.note(Event::Left { thread: 2 }).unwrap();
+        assert!(sees(&mut ghost, 2, 7) && sees(&mut ghost, 2, 9) && !sees(&mut ghost, 2, 0));
+    }
+
+    #[test]
+    fn two_holders_and_early_leavers_are_noticed() {
+        let mut ghost = ghost();
+        ghost.note(Event::Locked { thread: 0, lock: 0 }).unwrap();
+        assert!(ghost.note(Event::Locked { thread: 1, lock: 0 }).is_err());
+        ghost.note(Event::Arrive { thread: 1 }).unwrap();
+        assert!(ghost.note(Event::Left { thread: 1 }).is_err());
+    }
+}

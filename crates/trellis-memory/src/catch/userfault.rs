@@ -1,0 +1,354 @@
+//! What `signal` and `handler` share: pages whose access is changed with userfaultfd, and the two ways in which a store
+//! to a page that allows loads is noticed.
+//!
+//! Whether a store is a fault or only noted is a matter of a whole userfaultfd, so there are two: every page belongs to
+//! one of them, and `detect` moves it. A request for pages of both is cut where they meet. Which page belongs where is
+//! a set of bits that is read without a lock, and changed under a mutex that no fault ever takes.
+//!
+//! A mark must never be lost: a page that is there already is not protected again by an `install`, and a page that the
+//! kernel has reclaimed, which forgets the mark, counts as stored to.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::pages::PageSet;
+use super::{Refusal, Span};
+use crate::region::Detection;
+use crate::sys::linux::memfd::{Memfd, View, drop_pages};
+use crate::sys::linux::moving::{Way, move_mapping};
+use crate::sys::linux::pagemap::{Pagemap, Sought};
+use crate::sys::linux::uffd::{self, Uffd};
+
+const INSTALL: &str = "UFFDIO_CONTINUE";
+const PROTECT: &str = "UFFDIO_WRITEPROTECT";
+const REMAP: &str = "mremap";
+const SCAN: &str = "PAGEMAP_SCAN";
+/// The name of a request that a machine without marks refuses, for errors.
+pub(crate) const MARKS_REQUEST: &str = "noting stores without faults";
+
+/// A region's userfaultfds.
+pub(super) struct Userfault {
+    view: Span,
+    page_shift: u32,
+    faults: Uffd,
+    marks: Option<Marks>,
+}
+
+/// What marks need beside the first userfaultfd.
+struct Marks {
+    uffd: Uffd,
+    pagemap: Pagemap,
+    /// The pages of the second userfaultfd.
+    marked: PageSet,
+    /// How many pages those are.
+    count: AtomicUsize,
+    /// Pages that were installed and not revoked. Tells a page that the kernel reclaimed from one that is *none*.
+    held: PageSet,
+    /// The region's bytes. The region closes it after this is dropped.
+    file: RawFd,
+    changes: Mutex<()>,
+}
+
+impl Userfault {
+    /// Opens the userfaultfds, tries them out on pages of their own, and registers the view for faults.
+    pub(super) fn prepare(view: Span, page_bytes: usize, file: &Memfd, signal: bool) -> Result<Userfault, String> {
+        let marks = Marks::prepare(view.bytes / page_bytes, file, signal);
+        let faults = if marks.is_some() { Uffd::open_movable(signal)? } else { Uffd::open(signal)? };
+        uffd::try_out(&faults)?;
+        faults
+            .register(view.start, view.bytes)
+            .map_err(|error| format!("UFFDIO_REGISTER of the region failed ({error}); run `trellis doctor`"))?;
+        Ok(Userfault { view, page_shift: page_bytes.trailing_zeros(), faults, marks })
+    }
+
+    /// The userfaultfd that every region has.
+    pub(super) fn faults(&self) -> &Uffd {
+        &self.faults
+    }
+
+    /// The userfaultfd of the pages under marks, where marks work.
+    pub(super) fn marks(&self) -> Option<&Uffd> {
+        self.marks.as_ref().map(|marks| &marks.uffd)
+    }
+
+    /// Whether any page is under marks now.
+    pub(super) fn marks_in_use(&self) -> bool {
+        self.marks.as_ref().is_some_and(|marks| marks.count.load(Ordering::SeqCst) > 0)
+    }
+
+    /// Every descriptor of this, for a forked child to close.
+    pub(super) fn descriptors(&self) -> [Option<RawFd>; 3] {
+        let marks = self.marks.as_ref();
+        [Some(self.faults.number()), marks.map(|marks| marks.uffd.number()), marks.map(|marks| marks.pagemap.number())]
+    }
+
+    pub(super) fn install(&self, span: Span, writable: bool) -> Result<(), Refusal> {
+        let Some(marks) = &self.marks else {
+            return self.faults.make_present(span.start, span.bytes, writable, true).map_err(Refusal::of(INSTALL));
+        };
+        self.parts(marks, span, &mut |part, marked| {
+            let (first, end) = self.pages(part);
+            if !marked {
+                // Before the page can be stored to: whoever looks for stores after one must find it held.
+                marks.held.set(first, end, true);
+                return self.faults.make_present(part.start, part.bytes, writable, true).map_err(Refusal::of(INSTALL));
+            }
+            let mut at = first;
+            while at < end {
+                // What is held is there, and protecting it would forget a store that was made since; or it was
+                // reclaimed, perhaps with a mark, and has to count as stored to.
+                let (held, until) = marks.held.run(at, end);
+                marks.held.set(at, until, true);
+                let run = self.span(at, until);
+                marks
+                    .uffd
+                    .make_present(run.start, run.bytes, writable || held, writable)
+                    .map_err(Refusal::of(INSTALL))?;
+                at = until;
+            }
+            Ok(())
+        })
+    }
+
+    pub(super) fn upgrade(&self, span: Span) -> Result<(), Refusal> {
+        self.protect(span, true)
+    }
+
+    pub(super) fn downgrade(&self, span: Span) -> Result<(), Refusal> {
+        self.protect(span, false)
+    }
+
+    fn protect(&self, span: Span, writable: bool) -> Result<(), Refusal> {
+        let to = |uffd: &Uffd, part: Span| uffd.protect(part.start, part.bytes, writable).map_err(Refusal::of(PROTECT));
+        match &self.marks {
+            None => to(&self.faults, span),
+            Some(marks) => self.parts(marks, span, &mut |part, marked| to(self.of(marks, marked), part)),
+        }
+    }
+
+    pub(super) fn revoke(&self, span: Span) -> Result<(), Refusal> {
+        drop_pages(span.start, span.bytes).map_err(Refusal::of("madvise(MADV_DONTNEED)"))?;
+        if let Some(marks) = &self.marks {
+            let (first, end) = self.pages(span);
+            marks.held.set(first, end, false);
+        }
+        Ok(())
+    }
+
+    pub(super) fn wake(&self, span: Span) {
+        let Some(marks) = &self.marks else { return self.faults.wake(span.start, span.bytes) };
+        // Waking cannot fail.
+        let _ = self.parts(marks, span, &mut |part, marked| {
+            self.of(marks, marked).wake(part.start, part.bytes);
+            Ok(())
+        });
+    }
+
+    /// Whether stores can be noted here.
+    pub(super) fn marks_work(&self) -> bool {
+        self.marks.is_some()
+    }
+
+    /// Calls `found` with runs of pages, by number, that are held and were stored to or may be.
+    pub(super) fn stored_to(&self, span: Span, found: &mut dyn FnMut(usize, usize)) -> Result<(), Refusal> {
+        let Some(marks) = &self.marks else { return Err(without_marks()) };
+        let mut runs = Runs { found, first: 0, end: 0 };
+        self.parts(marks, span, &mut |part, marked| {
+            // Among pages whose stores are faults the kernel is asked for *write* pages only: one that it reclaimed
+            // faults again before it is stored to.
+            self.scan(marks, part, if marked { Sought::WrittenOrGone } else { Sought::Written }, &mut runs)
+        })?;
+        runs.finish();
+        Ok(())
+    }
+
+    /// Scans for kernel pages and tells held pages of the region, each once.
+    fn scan(&self, marks: &Marks, span: Span, sought: Sought, runs: &mut Runs<'_>) -> Result<(), Refusal> {
+        let mut told = self.pages(span).0;
+        let look = &mut |start: usize, end: usize| {
+            // Two kernel pages of one page are found apart when a third between them is clean.
+            let mut at = told.max((start - self.view.start) >> self.page_shift);
+            let last = (end - 1 - self.view.start) >> self.page_shift;
+            while at <= last {
+                let (held, until) = marks.held.run(at, last + 1);
+                if held {
+                    runs.tell(at, until);
+                }
+                at = until;
+            }
+            told = told.max(last + 1);
+        };
+        marks.pagemap.scan(span.start, span.start + span.bytes, sought, look).map_err(Refusal::of(SCAN))
+    }
+
+    /// From now on stores to the pages are noticed so. What they may do stays.
+    pub(super) fn detect(&self, span: Span, detection: Detection) -> Result<(), Refusal> {
+        let wanted = detection == Detection::Marks;
+        let Some(marks) = &self.marks else {
+            return if wanted { Err(without_marks()) } else { Ok(()) };
+        };
+        let _changing = marks.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        self.parts(marks, span, &mut |part, marked| {
+            if marked == wanted { Ok(()) } else { self.switch(marks, part, wanted) }
+        })
+    }
+
+    /// Gives pages to the other userfaultfd while threads use them: a new mapping of the same bytes, which belongs to
+    /// the other one and has no page, takes the place of the present one in one step, and gets the pages back. Until
+    /// then an access waits, or is a fault that is reported although its page is held.
+    fn switch(&self, marks: &Marks, span: Span, to_marks: bool) -> Result<(), Refusal> {
+        let (first, end) = self.pages(span);
+        let (from, to) = (self.of(marks, !to_marks), self.of(marks, to_marks));
+        let os_error =
+            |operation| move |error: io::Error| Refusal { operation, errno: error.raw_os_error().unwrap_or(libc::EIO) };
+        let new = View::map_part(marks.file, span.start - self.view.start, span.bytes).map_err(os_error("mmap"))?;
+        to.register(new.base(), span.bytes).map_err(os_error("UFFDIO_REGISTER"))?;
+        let writable = self.take_states(marks, span, to_marks)?;
+        // Its faults have to be taken from the moment on at which it is there.
+        let pages = end - first;
+        marks.count.fetch_add(if to_marks { pages } else { 0 }, Ordering::SeqCst);
+        // SAFETY: the new mapping is used by nobody else; what it replaces has the same bytes, and of the application
+        // view there is never a reference.
+        let moved = unsafe { move_mapping(to, new.base(), span.bytes, Way::Onto(span.start)) };
+        let gone = if moved.is_ok() != to_marks { pages } else { 0 };
+        marks.count.fetch_sub(gone, Ordering::SeqCst);
+        if moved.is_ok() {
+            new.give_up();
+            marks.marked.set(first, end, to_marks);
+        }
+        // When it failed, the pages go back to where they were.
+        let owner = if moved.is_ok() { to } else { from };
+        let restored = self.restore(marks, owner, span, &writable);
+        from.wake(self.view.start, self.view.bytes);
+        to.wake(self.view.start, self.view.bytes);
+        moved.map_err(Refusal::of(REMAP)).and(restored)
+    }
+
+    /// Which pages count as *write*, the first one's number being zero. No store that a mark tells of is missed: pages
+    /// under marks are taken away first, so that nobody can store to them any more.
+    fn take_states(&self, marks: &Marks, span: Span, to_marks: bool) -> Result<PageSet, Refusal> {
+        let (first, end) = self.pages(span);
+        let writable = PageSet::new(end - first);
+        let mut note = |at: usize, count: usize| writable.set(at - first, at - first + count, true);
+        if to_marks {
+            let mut runs = Runs { found: &mut note, first: 0, end: 0 };
+            self.scan(marks, span, Sought::Written, &mut runs)?;
+            runs.finish();
+            return Ok(writable);
+        }
+        // SAFETY: the pages stay this region's; of the application view there is never a reference.
+        let away = unsafe { move_mapping(&marks.uffd, span.start, span.bytes, Way::PagesAway) };
+        let away = View::take_over(away.map_err(Refusal::of(REMAP))?, span.bytes);
+        let look = &mut |start: usize, end: usize| {
+            let page = |address: usize| (address - away.base()) >> self.page_shift;
+            note(first + page(start), page(end - 1) + 1 - page(start));
+        };
+        let looked = marks.pagemap.scan(away.base(), away.base() + span.bytes, Sought::WrittenOrGone, look);
+        if let Err(errno) = looked {
+            // Nothing is known of the pages now, so they all count as stored to.
+            writable.set(0, end - first, true);
+            self.restore(marks, &marks.uffd, span, &writable)?;
+            return Err(Refusal { operation: SCAN, errno });
+        }
+        Ok(writable)
+    }
+
+    /// Makes pages that are held present again.
+    fn restore(&self, marks: &Marks, owner: &Uffd, span: Span, writable: &PageSet) -> Result<(), Refusal> {
+        let (first, end) = self.pages(span);
+        let mut at = first;
+        while at < end {
+            let (held, until) = marks.held.run(at, end);
+            let (open, alike) = writable.run(at - first, until - first);
+            let until = if held { first + alike } else { until };
+            if held {
+                let run = self.span(at, until);
+                owner.make_present(run.start, run.bytes, open, open).map_err(Refusal::of(INSTALL))?;
+            }
+            at = until;
+        }
+        Ok(())
+    }
+
+    /// Does `step` for each part of `span` whose pages all belong to one userfaultfd: with true, to that of marks.
+    fn parts(
+        &self,
+        marks: &Marks,
+        span: Span,
+        step: &mut dyn FnMut(Span, bool) -> Result<(), Refusal>,
+    ) -> Result<(), Refusal> {
+        if marks.count.load(Ordering::SeqCst) == 0 {
+            return step(span, false);
+        }
+        let (mut at, end) = self.pages(span);
+        while at < end {
+            let (marked, until) = marks.marked.run(at, end);
+            step(self.span(at, until), marked)?;
+            at = until;
+        }
+        Ok(())
+    }
+
+    fn of<'a>(&'a self, marks: &'a Marks, marked: bool) -> &'a Uffd {
+        if marked { &marks.uffd } else { &self.faults }
+    }
+
+    /// The first page of a part of the view, and the one behind its last.
+    fn pages(&self, span: Span) -> (usize, usize) {
+        let offset = span.start - self.view.start;
+        (offset >> self.page_shift, (offset + span.bytes) >> self.page_shift)
+    }
+
+    fn span(&self, first: usize, end: usize) -> Span {
+        Span { start: self.view.start + (first << self.page_shift), bytes: (end - first) << self.page_shift }
+    }
+}
+
+/// Joins runs of pages that lie side by side.
+struct Runs<'a> {
+    found: &'a mut dyn FnMut(usize, usize),
+    first: usize,
+    end: usize,
+}
+
+impl Runs<'_> {
+    /// The pages of `[first, end)` are found; `first` is not before what was found last.
+    fn tell(&mut self, first: usize, end: usize) {
+        if first != self.end {
+            self.finish();
+            self.first = first;
+        }
+        self.end = end;
+    }
+
+    /// No page behind the last one that was found is found at once.
+    fn finish(&mut self) {
+        if self.first < self.end {
+            (self.found)(self.first, self.end - self.first);
+        }
+        self.first = self.end;
+    }
+}
+
+impl Marks {
+    /// `None` when this machine cannot note stores.
+    fn prepare(pages: usize, file: &Memfd, signal: bool) -> Option<Marks> {
+        uffd::try_out_marks().ok()?;
+        Some(Marks {
+            uffd: Uffd::open_for_marks(signal).ok()?,
+            pagemap: Pagemap::open().ok()?,
+            marked: PageSet::new(pages),
+            count: AtomicUsize::new(0),
+            held: PageSet::new(pages),
+            file: file.number(),
+            changes: Mutex::new(()),
+        })
+    }
+}
+
+/// The answer of a catcher or a machine that cannot note stores.
+pub(super) fn without_marks() -> Refusal {
+    Refusal { operation: MARKS_REQUEST, errno: libc::EOPNOTSUPP }
+}

@@ -1,0 +1,264 @@
+//! Diffs against a naive model, from peers that lie, and with threads that store to the same words.
+
+use std::sync::atomic::AtomicBool;
+
+use super::*;
+
+/// A page with the alignment of one.
+#[derive(Clone, PartialEq)]
+#[repr(align(64))]
+struct Page<const BYTES: usize>([u8; BYTES]);
+
+impl<const BYTES: usize> Page<BYTES> {
+    fn diff(&self, twin: &mut Page<BYTES>) -> Vec<u8> {
+        let mut out = vec![0xee; 3];
+        // SAFETY: both are BYTES long, aligned, and used by nobody else.
+        let any = unsafe { encode(self.0.as_ptr(), twin.0.as_mut_ptr(), BYTES, &mut out) };
+        assert_eq!(out[..3], [0xee; 3], "what was there stays");
+        assert_eq!(any, out.len() > 3);
+        out.split_off(3)
+    }
+
+    fn apply(&mut self, diff: &[u8]) {
+        check(diff, BYTES).expect("made by encode");
+        // SAFETY: checked for this size, aligned, and used by nobody else.
+        unsafe { apply(diff, self.0.as_mut_ptr()) };
+    }
+}
+
+/// A small generator (xorshift), so that a seed tells everything.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) as usize % limit
+    }
+
+    /// Changes a page in one of many manners; each changed byte really differs from before.
+    fn change<const BYTES: usize>(&mut self, page: &mut Page<BYTES>) {
+        let (manner, start) = (self.below(7), self.below(BYTES));
+        let length = match self.below(4) {
+            0 => self.below(17),
+            1 => self.below(200),
+            _ => self.below(BYTES),
+        };
+        let every = [1, 2, 3, 8, 8, 50, 500][manner];
+        let left_out = if self.below(3) == 0 { self.below(9) + 2 } else { usize::MAX };
+        for at in (start..BYTES.min(start + length)).step_by(every) {
+            if at % left_out != 1 {
+                page.0[at] ^= (self.below(255) + 1) as u8;
+            }
+        }
+    }
+}
+
+/// Runs `check` with many seeds; on a failure the seed is printed.
+fn with_seeds(count: u64, check: impl Fn(&mut Random) + std::panic::RefUnwindSafe) {
+    let only = std::env::var("TRELLIS_SEED").ok().map(|seed| seed.parse::<u64>().expect("TRELLIS_SEED is a number"));
+    for seed in only.map_or(1..=count, |seed| seed..=seed) {
+        let run = || check(&mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1));
+        if let Err(panic) = std::panic::catch_unwind(run) {
+            println!("failed with seed {seed}; again: TRELLIS_SEED={seed} cargo test -p trellis-memory diff::");
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+/// Where two pages differ, byte by byte: the model.
+fn differences<const BYTES: usize>(one: &Page<BYTES>, other: &Page<BYTES>) -> Vec<usize> {
+    (0..BYTES).filter(|at| one.0[*at] != other.0[*at]).collect()
+}
+
+fn agrees_with_the_model<const BYTES: usize>(random: &mut Random) {
+    let mut before = Page([0; BYTES]);
+    before.0.iter_mut().for_each(|byte| *byte = random.below(256) as u8);
+    let mut now = before.clone();
+    (0..random.below(5)).for_each(|_| random.change(&mut now));
+    let changed = differences(&before, &now);
+
+    let mut twin = before.clone();
+    let diff = now.diff(&mut twin);
+    assert_eq!(diff.is_empty(), changed.is_empty());
+    assert!(twin == now, "the twin is what was sent");
+    assert!(now.diff(&mut twin).is_empty(), "and nothing is left");
+    assert!(diff.len() <= bytes_max(BYTES), "{} bytes", diff.len());
+
+    // Over a page in which every byte has another value: changed bytes are there, all others untouched.
+    let mut target = Page([0; BYTES]);
+    target.0.iter_mut().zip(&now.0).for_each(|(byte, now)| *byte = now ^ 0x55);
+    let untouched = target.clone();
+    target.apply(&diff);
+    assert_eq!(differences(&untouched, &target), changed, "exactly the changed bytes change");
+    assert!(changed.iter().all(|at| target.0[*at] == now.0[*at]));
+}
+
+#[test]
+fn encode_and_apply_agree_with_a_byte_for_byte_model() {
+    with_seeds(1500, agrees_with_the_model::<4096>);
+    with_seeds(60, agrees_with_the_model::<65_536>);
+    with_seeds(100, agrees_with_the_model::<64>);
+}
+
+#[test]
+fn the_largest_page_needs_several_runs() {
+    const BYTES: usize = PAGE_BYTES_MAX;
+    let mut page = vec![0u64; BYTES / 8];
+    let (mut twin, mut target) = (page.clone(), page.clone());
+    page.fill(u64::MAX);
+    page[100_000] = 0x1122_0000_0000_3344;
+    page[200_001] = 0;
+    let mut diff = Vec::new();
+    // SAFETY: both have BYTES bytes and are used by nobody else.
+    assert!(unsafe { encode(page.as_ptr().cast(), twin.as_mut_ptr().cast(), BYTES, &mut diff) });
+    check(&diff, BYTES).expect("made by encode");
+    assert!(diff.len() < BYTES + 200, "{} bytes", diff.len());
+    // SAFETY: checked for this size, and used by nobody else.
+    unsafe { apply(&diff, target.as_mut_ptr().cast()) };
+    assert!(target == page && twin == page);
+}
+
+#[test]
+fn sparse_and_dense_changes_are_small() {
+    let zero = Page([0u8; 4096]);
+    let diff_of = |change: &dyn Fn(usize) -> bool| {
+        let mut page = zero.clone();
+        (0..4096).filter(|at| change(*at)).for_each(|at| page.0[at] = 1);
+        page.diff(&mut zero.clone()).len()
+    };
+    assert_eq!(diff_of(&|_| false), 0);
+    assert_eq!(diff_of(&|at| at == 77), HEADER_BYTES + 2, "one byte");
+    assert_eq!(diff_of(&|at| at % 8 == 3), HEADER_BYTES + 512 * 2, "one byte of each word");
+    assert_eq!(diff_of(&|_| true), HEADER_BYTES + 4096, "the whole page");
+    assert_eq!(diff_of(&|at| at == 7 || at == 8), HEADER_BYTES + 4, "two bytes of neighbouring words");
+    assert!(diff_of(&|at| at % 8 != 0) <= bytes_max(4096), "all but one byte of each word");
+    assert!(diff_of(&|at| at % 64 != 0) <= bytes_max(4096));
+    assert!(diff_of(&|at| at % 72 != 71) <= bytes_max(4096));
+}
+
+#[test]
+fn a_diff_from_a_peer_is_refused_or_harmless_whatever_it_is() {
+    const BYTES: usize = 4096;
+    let run = |first: u32, count: u32, masked: bool| {
+        (first | (count - 1) << FIRST_BITS | if masked { MASKED } else { 0 }).to_le_bytes().to_vec()
+    };
+    assert_eq!(check(&[], BYTES), Ok(()));
+    assert_eq!(check(&[0, 0, 0], BYTES), Err(BadDiff::Short { at: 0 }));
+    assert_eq!(check(&run(0, 1, false), BYTES), Err(BadDiff::Short { at: 0 }));
+    assert_eq!(check(&[run(3, 2, true), vec![0, 3, 1]].concat(), BYTES), Err(BadDiff::Short { at: 0 }));
+    let outside = BadDiff::Outside { first: 511, count: 2, words: 512 };
+    assert_eq!(check(&[run(511, 2, false), vec![0; 16]].concat(), BYTES), Err(outside));
+    let twice = [run(4, 1, true), vec![1, 9], run(4, 1, true), vec![2, 9]].concat();
+    assert_eq!(check(&twice, BYTES), Err(BadDiff::Backwards { first: 4, end: 5 }));
+    assert_eq!(check(&[run(511, 1, false), vec![0; 9]].concat(), BYTES), Err(BadDiff::Short { at: 12 }));
+    let said = outside.to_string();
+    assert!(said.contains("page of 512") && said.contains("page_bytes"), "{said}");
+
+    with_seeds(3000, |random| {
+        let mut page = Page([0u8; BYTES]);
+        random.change(&mut page);
+        let mut diff = page.diff(&mut Page([0; BYTES]));
+        for _ in 0..random.below(4) {
+            match (random.below(3), diff.len()) {
+                (_, 0) | (0, _) => diff.push(random.below(256) as u8),
+                (1, length) => diff.truncate(random.below(length)),
+                (_, length) => diff[random.below(length)] ^= 1 << random.below(8),
+            }
+        }
+        // Behind the page lies what nobody may touch.
+        let mut guarded = [Page([0u8; BYTES]), Page([0xaa; BYTES])];
+        if check(&diff, BYTES).is_ok() {
+            guarded[0].apply(&diff);
+        }
+        assert!(guarded[1].0.iter().all(|byte| *byte == 0xaa));
+    });
+}
+
+/// One thread stores to some bytes of a few words, diffs put values into the others: both survive.
+#[test]
+fn neighbours_in_the_same_words_both_survive() {
+    const APPLIED: usize = 5_000;
+    // Masks of every kind: single bytes, aligned parts, and bytes apart.
+    for theirs in [0x02u8, 0x0c, 0xf0, 0xaa, 0x71] {
+        let words = AtomicWords::new();
+        let done = AtomicBool::new(false);
+        let is_theirs = |at: usize| theirs >> (at % 8) & 1 == 1;
+        let byte = |at: usize| {
+            // SAFETY: a byte of the words, which live long enough; both threads use atomics.
+            unsafe { AtomicU8::from_ptr(words.0.as_ptr().cast::<u8>().add(at).cast_mut()) }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut round = 0u8;
+                while !done.load(Ordering::Relaxed) {
+                    let ours = || (0..64).filter(|at| !is_theirs(*at)).map(byte);
+                    let before = round;
+                    assert!(ours().all(|byte| byte.load(Ordering::Relaxed) == before), "a store was undone");
+                    round = round.wrapping_add(1);
+                    ours().for_each(|byte| byte.store(round, Ordering::Relaxed));
+                }
+            });
+            let (mut source, mut kept) = (Page([0u8; 64]), true);
+            let mut twin = source.clone();
+            for round in 1..=APPLIED {
+                (0..64).filter(|at| is_theirs(*at)).for_each(|at| source.0[at] = round as u8);
+                let diff = source.diff(&mut twin);
+                check(&diff, 64).expect("made by encode");
+                // SAFETY: checked for this size; the other thread uses atomics.
+                unsafe { apply(&diff, words.0.as_ptr() as *mut u8) };
+                kept &= (0..64).all(|at| !is_theirs(at) || byte(at).load(Ordering::Relaxed) == round as u8);
+            }
+            done.store(true, Ordering::Relaxed);
+            assert!(kept, "what was applied was undone");
+        });
+    }
+}
+
+/// A word that two values alternate in is never seen, nor sent, half changed.
+#[test]
+fn words_are_never_seen_half_changed() {
+    const VALUES: [u64; 2] = [0x0101_0101_0101_0101, 0xfefe_fefe_fefe_fefe];
+    let (source, target) = (AtomicWords::new(), AtomicWords::new());
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for step in 0..200_000usize {
+                source.0[step % 8].store(VALUES[step / 8 % 2], Ordering::Relaxed);
+            }
+            done.store(true, Ordering::SeqCst);
+        });
+        scope.spawn(|| {
+            let mut twin = Page([0u8; 64]);
+            let mut diff = Vec::new();
+            let mut last = false;
+            while !last {
+                last = done.load(Ordering::SeqCst);
+                diff.clear();
+                // SAFETY: 64 bytes, aligned; the other thread stores whole words.
+                unsafe { encode(source.0.as_ptr().cast(), twin.0.as_mut_ptr(), 64, &mut diff) };
+                check(&diff, 64).expect("made by encode");
+                // SAFETY: checked for this size; the other thread uses atomics.
+                unsafe { apply(&diff, target.0.as_ptr() as *mut u8) };
+            }
+        });
+        while !done.load(Ordering::SeqCst) {
+            for word in &target.0 {
+                let seen = word.load(Ordering::Relaxed);
+                assert!(seen == 0 || VALUES.contains(&seen), "{seen:#x} is half of each");
+            }
+        }
+    });
+    let words = |words: &AtomicWords| words.0.each_ref().map(|word| word.load(Ordering::Relaxed));
+    assert_eq!(words(&source), words(&target));
+}
+
+#[repr(align(64))]
+struct AtomicWords([AtomicU64; 8]);
+
+impl AtomicWords {
+    fn new() -> AtomicWords {
+        AtomicWords([const { AtomicU64::new(0) }; 8])
+    }
+}

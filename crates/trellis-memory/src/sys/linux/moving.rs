@@ -1,0 +1,79 @@
+//! Mappings that change their address and keep their userfaultfd: mremap(2) with UFFD_EVENT_REMAP.
+//!
+//! A mapping is put in the place of another in one step of the kernel's: no access in between finds neither. The call
+//! waits until somebody has read from the userfaultfd that it happened, so it is made by a thread of its own. Faults
+//! that are read meanwhile are dropped; who moves a mapping must wake everybody who waits at its userfaultfd.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use super::errno;
+use super::uffd::{Message, Uffd};
+
+/// Where a mapping goes.
+#[derive(Clone, Copy)]
+pub(crate) enum Way {
+    /// Its pages go to an address of the kernel's choice, and the mapping stays, without pages.
+    PagesAway,
+    /// To this address; what is mapped there is replaced.
+    Onto(usize),
+}
+
+/// Moves the mapping at `start`, which is registered with `uffd`, and returns its new address.
+///
+/// # Safety
+/// The range is a mapping of the caller's, and so is what it replaces; nobody keeps a reference into either that the
+/// change would break.
+pub(crate) unsafe fn move_mapping(uffd: &Uffd, start: usize, bytes: usize, way: Way) -> Result<usize, i32> {
+    let os_error = |error: io::Error| error.raw_os_error().unwrap_or(libc::EIO);
+    // SAFETY: takes a number and flags by value and gives a new descriptor.
+    let done = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
+    if done < 0 {
+        return Err(errno());
+    }
+    // SAFETY: the kernel just gave us this descriptor; nobody else has it.
+    let done = unsafe { OwnedFd::from_raw_fd(done) };
+    std::thread::scope(|scope| {
+        let call = || {
+            // SAFETY: the caller's promise.
+            let moved = unsafe { remap(start, bytes, way) };
+            let one = 1u64;
+            // SAFETY: eight bytes to an eventfd.
+            unsafe { libc::write(done.as_raw_fd(), (&raw const one).cast(), 8) };
+            moved
+        };
+        let mover = std::thread::Builder::new().spawn_scoped(scope, call).map_err(os_error)?;
+        read_until(uffd, &done);
+        mover.join().expect("a system call does not panic")
+    })
+}
+
+/// Reads what the userfaultfd tells until `done` is readable.
+fn read_until(uffd: &Uffd, done: &OwnedFd) {
+    let mut messages = [Message::EMPTY; 16];
+    loop {
+        let wait = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut waits = [wait(done.as_raw_fd()), wait(uffd.number())];
+        // SAFETY: two valid entries. An interrupted call says nothing, and both are looked at again.
+        let ready = unsafe { libc::poll(waits.as_mut_ptr(), 2, -1) };
+        if ready > 0 && waits[0].revents != 0 {
+            return;
+        }
+        uffd.read(&mut messages);
+    }
+}
+
+/// # Safety
+/// See [`move_mapping`].
+unsafe fn remap(start: usize, bytes: usize, way: Way) -> Result<usize, i32> {
+    let old = start as *mut libc::c_void;
+    let moved = match way {
+        // SAFETY: the caller's promise; the pages go where nothing is.
+        Way::PagesAway => unsafe { libc::mremap(old, bytes, bytes, libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) },
+        // SAFETY: the caller's promise.
+        Way::Onto(new) => unsafe {
+            libc::mremap(old, bytes, bytes, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, new as *mut libc::c_void)
+        },
+    };
+    if moved == libc::MAP_FAILED { Err(errno()) } else { Ok(moved as usize) }
+}

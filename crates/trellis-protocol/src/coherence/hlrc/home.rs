@@ -1,0 +1,376 @@
+//! The home of pages: answers requests, takes diffs, keeps copies current where that pays.
+
+use super::{DIRTY, HOME, Hlrc, Propagation, READABLE, SHARED, TWIN, WRITABLE, WRITTEN};
+use crate::coherence::{Content, Effect, Message, violation};
+use crate::page::{Access, NodeId, PageIndex, PageRange, PageSet};
+use alloc::vec::Vec;
+
+/// A request, as it travels.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    pub(super) demand: PageIndex,
+    pub(super) range: PageRange,
+    pub(super) write: bool,
+    pub(super) announced: bool,
+    pub(super) requester: NodeId,
+    pub(super) hops: u16,
+}
+
+/// A diff that was sent on to copies; its writer is told when they have it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Relay {
+    /// The updates that not all of their receivers have answered.
+    updates: Vec<Sent>,
+    writer: NodeId,
+    answer: Message,
+}
+
+/// An update under way.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Sent {
+    number: u32,
+    pages: PageSet,
+    /// Who has not answered.
+    waiting: Vec<NodeId>,
+}
+
+/// What a home remembers of a page: bits 0-2 how often a copy was fetched again after it was dropped; bits 3-6 updates
+/// since the last trial without; bits 7-8 publications in a row by the same writer; bits 9-24 that writer, plus one.
+pub(super) type Past = u32;
+
+/// So many fetches of dropped copies, and the page's copies are updated instead.
+const REFETCHES_TO_UPDATE: u32 = 3;
+/// After so many updates one change is not sent on, to see whether anybody fetches the page again.
+const UPDATES_PER_TRIAL: u32 = 15;
+
+fn refetches(past: Past) -> u32 {
+    past & 7
+}
+
+fn updates(past: Past) -> u32 {
+    past >> 3 & 15
+}
+
+fn with_refetches(past: Past, refetches: u32) -> Past {
+    past & !7 | refetches.min(7)
+}
+
+fn with_updates(past: Past, updates: u32) -> Past {
+    past & !(15 << 3) | updates.min(15) << 3
+}
+
+/// How often in a row `writer` was the one who published, this time included; at most 3.
+fn note_writer(past: &mut Past, writer: NodeId) -> u32 {
+    let same = *past >> 9 & 0xffff == u32::from(writer.0) + 1;
+    let times = if same { (*past >> 7 & 3) + 1 } else { 1 }.min(3);
+    *past = *past & 0x7f | times << 7 | (u32::from(writer.0) + 1) << 9;
+    times
+}
+
+/// So many publications in a row by one node, and the page moves there.
+const PUBLICATIONS_TO_MOVE: u32 = 3;
+
+impl Hlrc {
+    /// A page of which this node is the home is touched here.
+    pub(super) fn open_at_home(&mut self, page: PageIndex, write: bool, effects: &mut Vec<Effect>) {
+        let range = PageRange::one(page);
+        let zero = !self.has(page, WRITTEN);
+        self.set(page, WRITTEN);
+        if !self.has(page, SHARED) {
+            self.set(page, READABLE | WRITABLE);
+            return effects.push(Effect::Install { range, access: Access::Write, zero });
+        }
+        // A page that was closed with stores to it has no twin that is as its copies are.
+        if self.keeps_home_twin(page) && !self.has(page, TWIN | DIRTY) {
+            self.set(page, TWIN);
+            effects.push(Effect::KeepTwin(range));
+        }
+        self.set(page, READABLE);
+        effects.push(Effect::Install { range, access: Access::Read, zero });
+        if write && !self.geometry.marks {
+            self.first_store(page, effects);
+            effects.push(Effect::Upgrade(range));
+        }
+    }
+
+    /// Somebody wants copies.
+    pub(super) fn requested(&mut self, from: NodeId, wanted: Wanted, effects: &mut Vec<Effect>) {
+        let Wanted { demand, range, requester, .. } = wanted;
+        if !self.is_home(demand) {
+            return self.send_on(from, wanted, effects);
+        }
+        let is_written = self.has(demand, WRITTEN);
+        let range = range.grow(demand, |page| self.is_home(page) && self.has(page, WRITTEN) == is_written);
+        let is_open = |this: &Hlrc, page: PageIndex| this.has(page, WRITABLE) && !this.has(page, DIRTY);
+        let mut next = range.first().0;
+        while next < range.end() {
+            let first = PageIndex(next);
+            let opened = is_open(self, first);
+            let run = PageRange::around(first, next, range.end()).grow(first, |page| is_open(self, page) == opened);
+            next = run.end();
+            if opened {
+                // From here on this node's stores must be noticed, and what is sent holds all those before.
+                run.pages().for_each(|page| self.clear(page, WRITABLE));
+                effects.push(Effect::Downgrade(run));
+            }
+        }
+        for page in range.pages() {
+            let slot = self.geometry.slot(page);
+            if self.copies.contains(slot, requester) && !self.fresh.contains(slot, requester) {
+                self.past[slot] = with_refetches(self.past[slot], refetches(self.past[slot]) + 1);
+            }
+            self.copies.insert(slot, requester);
+            self.set(page, SHARED);
+            if self.keeps_home_twin(page) && self.has(page, READABLE) && !self.has(page, TWIN | DIRTY) {
+                // It may hold stores that earlier copies lack; this one is sent later.
+                self.fresh.clear(slot);
+                self.set(page, TWIN);
+                effects.push(Effect::KeepTwin(PageRange::one(page)));
+            }
+            self.fresh.insert(slot, requester);
+        }
+        let content = if is_written { Content::Bytes } else { Content::Zero };
+        let message = Message::Copy { demand, range, content, stamp: self.clock, home: false };
+        effects.push(Effect::Send { to: requester, message });
+    }
+
+    /// Whether this node, as the home of `page`, keeps a twin so that it can send what it stored itself.
+    pub(super) fn keeps_home_twin(&self, page: PageIndex) -> bool {
+        debug_assert!(self.is_home(page));
+        self.is_updated(page)
+    }
+
+    /// Whether changes of `page` are sent to its copies.
+    fn is_updated(&self, page: PageIndex) -> bool {
+        match self.propagation {
+            Propagation::Invalidate => false,
+            Propagation::Update => true,
+            Propagation::Adaptive => refetches(self.past[self.geometry.slot(page)]) >= REFETCHES_TO_UPDATE,
+        }
+    }
+
+    /// Whether this change of `page` is sent to its copies: all but the trials are.
+    fn is_updated_now(&mut self, page: PageIndex) -> bool {
+        if !self.is_updated(page) {
+            return false;
+        }
+        if self.propagation == Propagation::Update {
+            return true;
+        }
+        let past = &mut self.past[self.geometry.slot(page)];
+        if updates(*past) < UPDATES_PER_TRIAL {
+            *past = with_updates(*past, updates(*past) + 1);
+            return true;
+        }
+        *past = with_updates(with_refetches(*past, REFETCHES_TO_UPDATE - 1), 0);
+        false
+    }
+
+    /// This node stored to `pages` of which it is the home.
+    pub(super) fn publish_at_home(&mut self, pages: PageSet, effects: &mut Vec<Effect>) {
+        if pages.pages().any(|page| self.has_copies(page)) {
+            self.clock += 1;
+        }
+        for page in pages.pages() {
+            let slot = self.geometry.slot(page);
+            self.past[slot] &= 0x7f;
+            let was_open = self.has(page, WRITABLE);
+            self.clear(page, DIRTY | WRITABLE);
+            if was_open {
+                effects.push(Effect::Downgrade(PageRange::one(page)));
+            }
+            if self.has_copies(page) {
+                effects.push(Effect::Notice { range: PageRange::one(page), stamp: self.clock });
+            }
+        }
+        // What changed is known only where there was a twin.
+        let mut updated: Option<PageSet> = None;
+        for page in pages.pages() {
+            let slot = self.geometry.slot(page);
+            if self.has(page, TWIN) && self.is_updated_now(page) {
+                updated = Some(updated.map_or(PageSet::one(page), |set| set.with(page)));
+                continue;
+            }
+            self.fresh.clear(slot);
+            if self.is_updated(page) && self.has(page, READABLE) {
+                self.set(page, TWIN);
+                effects.push(Effect::KeepTwin(PageRange::one(page)));
+            } else {
+                self.clear(page, TWIN);
+            }
+        }
+        let Some(updated) = updated else { return };
+        for Sent { number, pages, waiting } in self.send_updates(updated, self.geometry.me, effects) {
+            let awaited = |to| super::writer::Awaited { number, pages, receiver: Some(to) };
+            self.awaited.extend(waiting.into_iter().map(awaited));
+        }
+        // A twin of which nothing was sent must follow all the same.
+        let is_alone = |page: PageIndex| self.fresh.is_empty_but(self.geometry.slot(page), &[self.geometry.me]);
+        let alone = updated.filter(is_alone);
+        alone.into_iter().flat_map(PageSet::runs).for_each(|run| effects.push(Effect::KeepTwin(run)));
+    }
+
+    /// Sends what `origin` stored to those whose copies are fresh. Only they may put it into their copies, so pages go
+    /// together that have the same fresh copies.
+    fn send_updates(&mut self, pages: PageSet, origin: NodeId, effects: &mut Vec<Effect>) -> Vec<Sent> {
+        let mut sent: Vec<Sent> = Vec::new();
+        for page in pages.pages() {
+            let fresh = self.fresh.members(self.geometry.slot(page)).filter(|&node| node != origin);
+            let waiting: Vec<NodeId> = fresh.filter(|&node| node != self.geometry.me).collect();
+            if waiting.is_empty() {
+                continue;
+            }
+            match sent.iter_mut().find(|sent| sent.waiting == waiting) {
+                Some(sent) => sent.pages = sent.pages.with(page),
+                None => {
+                    let number = self.number();
+                    sent.push(Sent { number, pages: PageSet::one(page), waiting });
+                }
+            }
+        }
+        for Sent { number, pages, waiting } in &sent {
+            let message = Message::Update { pages: *pages, origin, number: *number, stamp: self.clock };
+            effects.extend(waiting.iter().map(|&to| Effect::Send { to, message }));
+        }
+        sent
+    }
+
+    /// What `writer` stored to pages, for their home.
+    pub(super) fn diff_arrived(
+        &mut self,
+        pages: PageSet,
+        writer: NodeId,
+        number: u32,
+        hops: u16,
+        effects: &mut Vec<Effect>,
+    ) {
+        self.pass_diffs_on(pages, writer, number, hops, effects);
+        let Some(here) = self.among(pages, Hlrc::is_home) else { return };
+        if writer == self.geometry.me {
+            return self.own_diff_came_back(here, number, effects);
+        }
+        effects.push(Effect::Apply { pages: here, twins: self.among(here, |this, page| this.has(page, TWIN)) });
+        self.clock += 1;
+        let (mut told, mut current, mut moved) = (0, 0, 0);
+        let mut updated: Option<PageSet> = None;
+        for page in here.pages() {
+            let slot = self.geometry.slot(page);
+            let bit = here.bit(page);
+            self.set(page, WRITTEN | SHARED);
+            self.copies.insert(slot, writer);
+            if !self.copies.is_empty_but(slot, &[self.geometry.me, writer]) {
+                told |= bit;
+            }
+            let was_current = self.fresh.contains(slot, writer);
+            if was_current {
+                current |= bit;
+            }
+            if self.is_updated_now(page) {
+                updated = Some(updated.map_or(PageSet::one(page), |set| set.with(page)));
+            } else {
+                self.fresh.clear(slot);
+                if was_current {
+                    self.fresh.insert(slot, writer);
+                }
+            }
+            let times = note_writer(&mut self.past[slot], writer);
+            if self.homes_move() && was_current && self.may_move(page, times, effects) {
+                moved |= bit;
+            }
+        }
+        let stamp = self.clock;
+        let answer = Message::Diffed { pages: here, number, stamp, told, current, moved };
+        let updates = updated.map_or(Vec::new(), |updated| self.send_updates(updated, writer, effects));
+        for page in here.masked(moved).into_iter().flat_map(PageSet::pages) {
+            self.hand_over(page, writer);
+        }
+        if updates.is_empty() {
+            return effects.push(Effect::Send { to: writer, message: answer });
+        }
+        self.relays.push(Relay { updates, writer, answer });
+    }
+
+    /// A diff of this node was sent on to this node, where its pages have moved meanwhile: their bytes are here.
+    fn own_diff_came_back(&mut self, pages: PageSet, number: u32, effects: &mut Vec<Effect>) {
+        self.clock += 1;
+        let told = pages.filter(|page| self.has_copies(page)).map_or(0, PageSet::mask);
+        let answer = super::writer::Answer { pages, number, stamp: self.clock, told, current: 0, moved: 0 };
+        pages.pages().for_each(|page| self.fresh.clear(self.geometry.slot(page)));
+        self.diffed(self.geometry.me, answer, effects);
+    }
+
+    /// Whether any other node may have a copy of `page`.
+    pub(super) fn has_copies(&self, page: PageIndex) -> bool {
+        !self.copies.is_empty_but(self.geometry.slot(page), &[self.geometry.me])
+    }
+
+    /// Whether the page, which one node publishes time and again, goes to that node now. Before that it is closed here,
+    /// to see whether this node uses it.
+    fn may_move(&mut self, page: PageIndex, times: u32, effects: &mut Vec<Effect>) -> bool {
+        let mut relayed = self.relays.iter().flat_map(|relay| &relay.updates);
+        let is_relayed = relayed.any(|sent| sent.pages.contains(page));
+        if self.has(page, DIRTY) || times + 1 < PUBLICATIONS_TO_MOVE || self.is_updated(page) || is_relayed {
+            return false;
+        }
+        if self.has(page, READABLE | WRITABLE) {
+            if self.geometry.marks {
+                // There may be stores that nobody has looked for.
+                self.note_dirty(page);
+            }
+            self.clear(page, READABLE | WRITABLE);
+            effects.push(Effect::Revoke(PageRange::one(page)));
+            return false;
+        }
+        times >= PUBLICATIONS_TO_MOVE
+    }
+
+    /// A holder of copies has an update, or some of it.
+    pub(super) fn updated(
+        &mut self,
+        from: NodeId,
+        pages: PageSet,
+        number: u32,
+        kept: u64,
+        effects: &mut Vec<Effect>,
+    ) {
+        let own = |awaited: &super::writer::Awaited| awaited.number == number && awaited.receiver == Some(from);
+        let own = self.awaited.iter().position(own);
+        let is_it = |sent: &Sent| sent.number == number && sent.waiting.contains(&from);
+        let relay = self.relays.iter().enumerate().find_map(|(relay, known)| {
+            known.updates.iter().position(is_it).map(|update| (relay, update))
+        });
+        let of_relay = relay.map(|(relay, update)| self.relays[relay].updates[update].pages);
+        if own.map(|index| self.awaited[index].pages).or(of_relay) != Some(pages) {
+            return violation(from, "an acknowledgement of what was not sent", effects);
+        }
+        for page in pages.pages().filter(|&page| pages.bit(page) & kept == 0) {
+            self.fresh.remove(self.geometry.slot(page), from);
+        }
+        if let Some(index) = own {
+            self.acknowledge(index, pages);
+            return self.go_on_publishing(effects);
+        }
+        let (relay, update) = relay.expect("one of the two");
+        let updates = &mut self.relays[relay].updates;
+        updates[update].waiting.retain(|&node| node != from);
+        if updates[update].waiting.is_empty() {
+            updates.swap_remove(update);
+        }
+        if updates.is_empty() {
+            let Relay { writer, answer, .. } = self.relays.swap_remove(relay);
+            effects.push(Effect::Send { to: writer, message: answer });
+        }
+    }
+
+    /// This node was the home of `page` until now; `to` is from now on.
+    fn hand_over(&mut self, page: PageIndex, to: NodeId) {
+        debug_assert!(!self.has(page, READABLE | WRITABLE | DIRTY));
+        let slot = self.geometry.slot(page);
+        self.clear(page, HOME | SHARED | TWIN | WRITTEN);
+        self.leave_home(page, to);
+        self.copies.clear(slot);
+        self.fresh.clear(slot);
+        self.past[slot] = 0;
+        self.stamps[slot] = self.clock;
+    }
+}

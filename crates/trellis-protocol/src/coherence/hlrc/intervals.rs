@@ -1,0 +1,446 @@
+//! What a node knows of what was released: vector time, and the notices that go with it (Keleher, Cox and Zwaenepoel
+//! 1992, §3).
+//!
+//! The stores between two releases of a node are an *interval*. When it ends, its notices (which pages changed, and at
+//! what time of their homes) are kept under the node's next number. *Vector time* says, for every node, up to which of its
+//! intervals this node knows. Whatever this node releases carries the notices that the receiver may lack
+//! ([`Intervals::tell`]); so who acquires also learns what the releaser had learnt: causality is passed on.
+//!
+//! Promises: after [`Intervals::learn`] a node knows everything that the sender knew when it told; the memory is bounded
+//! ([`NOTICES_MAX`]): what is forgotten is replaced by the notice that everything may have changed. Messages may overtake
+//! each other where the link does not keep their order: then they carry how many came before, and one that comes too
+//! early is to be kept and learnt later. It must never let knowledge pass that is not complete.
+
+use crate::page::{NodeId, PageIndex, PageRange};
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Notices that one node keeps; beyond that it forgets the oldest.
+pub const NOTICES_MAX: usize = 1 << 16;
+/// Longest knowledge in bytes that a message carries.
+pub const KNOWLEDGE_BYTES_MAX: usize = 1 << 20;
+
+/// These pages changed at that time of their home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Notice {
+    /// The pages.
+    pub range: PageRange,
+    /// The time.
+    pub stamp: u64,
+}
+
+/// What follows from knowledge that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Learnt {
+    /// It is known now; the message that it came with may be used.
+    Known,
+    /// It rests on knowledge that is still on its way: to be tried again when something was learnt.
+    TooEarly,
+}
+
+/// Bytes that no correct peer sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+/// Intervals `after + 1 ..= upto` of one node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Segment {
+    after: u64,
+    upto: u64,
+    /// The notices are gone: any page may have changed.
+    any: bool,
+    notices: Vec<Notice>,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Intervals {
+    me: NodeId,
+    pages: u32,
+    /// By node: the last of its intervals that is known here.
+    time: Vec<u64>,
+    /// By node: its intervals, the oldest first, without a gap up to `time`.
+    log: Vec<VecDeque<Segment>>,
+    /// By peer: what it knows, or will know when what was sent to it has arrived. Made when first told.
+    told: Vec<Vec<u64>>,
+    /// By peer, where messages may overtake each other: how many have carried notices to it, and from it.
+    sequence: Option<Vec<(u32, u32)>>,
+    /// Notices of the interval that has not ended.
+    open: Vec<Notice>,
+    /// Notices of others that have not been applied here.
+    unapplied: Vec<Notice>,
+    /// Any page may have changed, to be applied.
+    unapplied_any: bool,
+    kept: usize,
+}
+
+const SEGMENT_BYTES: usize = 2 + 8 + 8 + 1 + 4;
+const NOTICE_BYTES: usize = 4 + 4 + 8;
+
+impl Intervals {
+    /// Of node `me` in a cluster of `nodes` with a region of `pages`. `is_ordered` is whether the messages from one node to
+    /// another arrive in the order in which they were told.
+    pub fn new(me: NodeId, nodes: u16, pages: u32, is_ordered: bool) -> Intervals {
+        let nodes = usize::from(nodes);
+        Intervals {
+            me,
+            pages,
+            time: vec![0; nodes],
+            log: vec![VecDeque::new(); nodes],
+            told: vec![Vec::new(); nodes],
+            sequence: (!is_ordered).then(|| vec![(0, 0); nodes]),
+            open: Vec::new(),
+            unapplied: Vec::new(),
+            unapplied_any: false,
+            kept: 0,
+        }
+    }
+
+    /// This node's vector time.
+    pub fn time(&self) -> &[u64] {
+        &self.time
+    }
+
+    /// A notice of the interval that is open.
+    pub fn note(&mut self, notice: Notice) {
+        match self.open.last_mut() {
+            // Pages that follow one another and changed at the same time.
+            Some(last) if last.stamp == notice.stamp && last.range.end() == notice.range.first().0 => {
+                match PageRange::new(last.range.first(), last.range.count() + notice.range.count()) {
+                    Some(range) => last.range = range,
+                    None => self.open.push(notice),
+                }
+            }
+            _ => self.open.push(notice),
+        }
+    }
+
+    /// Ends the interval, before a release. One without notices is none.
+    pub fn close(&mut self) {
+        if self.open.is_empty() {
+            return;
+        }
+        let notices = core::mem::take(&mut self.open);
+        let me = usize::from(self.me.0);
+        let after = self.time[me];
+        self.time[me] = after + 1;
+        self.keep(me, Segment { after, upto: after + 1, any: false, notices });
+    }
+
+    /// Appends what `to` may not know to `out`; nothing where it knows everything and messages keep their order.
+    pub fn tell(&mut self, to: NodeId, out: &mut Vec<u8>) {
+        let to = usize::from(to.0);
+        if let Some(sequence) = &self.sequence {
+            out.extend_from_slice(&sequence[to].0.to_le_bytes());
+        }
+        let empty = out.len();
+        self.tell_segments(to, out);
+        if let Some(sequence) = &mut self.sequence
+            && out.len() > empty
+        {
+            sequence[to].0 = sequence[to].0.wrapping_add(1);
+        }
+    }
+
+    fn tell_segments(&mut self, to: usize, out: &mut Vec<u8>) {
+        if self.told[to].is_empty() {
+            self.told[to] = vec![0; self.time.len()];
+        }
+        let news: usize = (0..self.time.len())
+            .filter(|&node| node != to)
+            .map(|node| (node, self.told[to][node]))
+            .map(|(node, told)| self.log[node].iter().filter(move |segment| segment.upto > told))
+            .flat_map(|segments| segments.map(|segment| SEGMENT_BYTES + segment.notices.len() * NOTICE_BYTES))
+            .sum();
+        let is_short = news <= KNOWLEDGE_BYTES_MAX - self.time.len() * SEGMENT_BYTES;
+        for node in (0..self.time.len()).filter(|&node| node != to) {
+            let told = self.told[to][node];
+            if self.time[node] <= told {
+                continue;
+            }
+            let oldest = self.log[node].front().map_or(self.time[node], |segment| segment.after);
+            if !is_short || oldest > told {
+                put_segment(node, told, self.time[node], true, &[], out);
+            } else {
+                for segment in self.log[node].iter().filter(|segment| segment.upto > told) {
+                    let after = segment.after.max(told);
+                    put_segment(node, after, segment.upto, segment.any, &segment.notices, out);
+                }
+            }
+            self.told[to][node] = self.time[node];
+        }
+    }
+
+    /// Takes what `from` told. Where it is too early nothing has changed.
+    ///
+    /// # Errors
+    ///
+    /// No correct peer sent this; nothing has changed.
+    pub fn learn(&mut self, from: NodeId, bytes: &[u8]) -> Result<Learnt, Malformed> {
+        let mut segments = Vec::new();
+        let mut reader = Reader(bytes);
+        if let Some(sequence) = &self.sequence
+            && u32::from_le_bytes(reader.take()?) != sequence[usize::from(from.0)].1
+        {
+            return Ok(Learnt::TooEarly);
+        }
+        let mut upto = self.time.clone();
+        while !reader.0.is_empty() {
+            let (node, segment) = reader.segment(self.time.len(), self.pages)?;
+            if node == usize::from(self.me.0) && segment.upto > self.time[node] {
+                // Nobody knows of an interval of this node before it is over.
+                return Err(Malformed);
+            }
+            if segment.after > upto[node] {
+                return Ok(Learnt::TooEarly);
+            }
+            upto[node] = upto[node].max(segment.upto);
+            segments.push((node, segment));
+        }
+        for (node, segment) in segments {
+            self.learn_segment(node, segment);
+        }
+        let from = usize::from(from.0);
+        if self.told[from].is_empty() {
+            self.told[from] = vec![0; self.time.len()];
+        }
+        let mut reader = Reader(bytes);
+        if let Some(sequence) = &mut self.sequence {
+            reader.take::<4>()?;
+            if !reader.0.is_empty() {
+                sequence[from].1 = sequence[from].1.wrapping_add(1);
+            }
+        }
+        while let Ok((node, segment)) = reader.segment(self.time.len(), self.pages) {
+            // The sender knows what it told.
+            self.told[from][node] = self.told[from][node].max(segment.upto);
+        }
+        Ok(Learnt::Known)
+    }
+
+    fn learn_segment(&mut self, node: usize, segment: Segment) {
+        if segment.upto <= self.time[node] {
+            return;
+        }
+        if segment.any {
+            self.unapplied_any = true;
+            self.unapplied.clear();
+        } else if !self.unapplied_any {
+            self.unapplied.extend_from_slice(&segment.notices);
+        }
+        let after = self.time[node];
+        self.time[node] = segment.upto;
+        self.keep(node, Segment { after, ..segment });
+        if self.unapplied.len() > NOTICES_MAX {
+            self.unapplied_any = true;
+            self.unapplied.clear();
+        }
+    }
+
+    fn keep(&mut self, node: usize, segment: Segment) {
+        self.kept += segment.notices.len() + 1;
+        self.log[node].push_back(segment);
+        while self.kept > NOTICES_MAX {
+            let longest = (0..self.log.len()).max_by_key(|&node| {
+                self.log[node].iter().map(|segment| segment.notices.len() + 1).sum::<usize>()
+            });
+            let longest = longest.expect("a cluster has nodes");
+            let Some(oldest) = self.log[longest].pop_front() else { return };
+            self.kept -= oldest.notices.len() + 1;
+        }
+    }
+
+    /// Everybody knows what this node knew at `time`: it need not be kept. So it is when all nodes have come to a barrier:
+    /// for what this node knew when it came to the same barrier the time before.
+    pub fn everybody_knows(&mut self, time: &[u64]) {
+        debug_assert_eq!(time.len(), self.time.len());
+        for (node, &time) in time.iter().enumerate() {
+            while self.log[node].front().is_some_and(|segment| segment.upto <= time) {
+                let oldest = self.log[node].pop_front().expect("there is one");
+                self.kept -= oldest.notices.len() + 1;
+            }
+        }
+        for told in &mut self.told {
+            if told.is_empty() {
+                *told = time.to_vec();
+            }
+            told.iter_mut().zip(time).for_each(|(told, &time)| *told = (*told).max(time));
+        }
+    }
+
+    /// Whether there are notices to apply.
+    pub fn has_unapplied(&self) -> bool {
+        self.unapplied_any || !self.unapplied.is_empty()
+    }
+
+    /// Takes the notices that this node must apply before an acquire is over: `any`, or these.
+    pub fn take_unapplied(&mut self, into: &mut Vec<Notice>) -> bool {
+        into.append(&mut self.unapplied);
+        core::mem::take(&mut self.unapplied_any)
+    }
+}
+
+fn put_segment(node: usize, after: u64, upto: u64, any: bool, notices: &[Notice], out: &mut Vec<u8>) {
+    out.extend_from_slice(&(node as u16).to_le_bytes());
+    out.extend_from_slice(&after.to_le_bytes());
+    out.extend_from_slice(&upto.to_le_bytes());
+    out.push(u8::from(any));
+    out.extend_from_slice(&(notices.len() as u32).to_le_bytes());
+    for notice in notices {
+        out.extend_from_slice(&notice.range.first().0.to_le_bytes());
+        out.extend_from_slice(&notice.range.count().to_le_bytes());
+        out.extend_from_slice(&notice.stamp.to_le_bytes());
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (head, rest) = self.0.split_first_chunk::<N>().ok_or(Malformed)?;
+        self.0 = rest;
+        Ok(*head)
+    }
+
+    fn segment(&mut self, nodes: usize, pages: u32) -> Result<(usize, Segment), Malformed> {
+        let node = usize::from(u16::from_le_bytes(self.take()?));
+        let (after, upto) = (u64::from_le_bytes(self.take()?), u64::from_le_bytes(self.take()?));
+        let [any] = self.take::<1>()?;
+        let count = u32::from_le_bytes(self.take()?) as usize;
+        if node >= nodes || upto <= after || any > 1 || count > self.0.len() / NOTICE_BYTES {
+            return Err(Malformed);
+        }
+        let mut notices = Vec::with_capacity(count);
+        for _ in 0..count {
+            let first = PageIndex(u32::from_le_bytes(self.take()?));
+            let range = PageRange::new(first, u32::from_le_bytes(self.take()?)).ok_or(Malformed)?;
+            if range.end() > pages {
+                return Err(Malformed);
+            }
+            notices.push(Notice { range, stamp: u64::from_le_bytes(self.take()?) });
+        }
+        Ok((node, Segment { after, upto, any: any == 1, notices }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn notice(page: u32, stamp: u64) -> Notice {
+        Notice { range: PageRange::one(PageIndex(page)), stamp }
+    }
+
+    fn nodes(count: u16) -> Vec<Intervals> {
+        (0..count).map(|me| Intervals::new(NodeId(me), count, 1000, true)).collect()
+    }
+
+    fn tell(nodes: &mut [Intervals], from: usize, to: usize) -> Vec<u8> {
+        let mut told = Vec::new();
+        nodes[from].tell(NodeId(to as u16), &mut told);
+        told
+    }
+
+    fn release(nodes: &mut [Intervals], from: usize, to: usize) -> Vec<Notice> {
+        let told = tell(nodes, from, to);
+        assert_eq!(nodes[to].learn(NodeId(from as u16), &told), Ok(Learnt::Known));
+        let mut notices = Vec::new();
+        assert!(!nodes[to].take_unapplied(&mut notices));
+        notices
+    }
+
+    #[test]
+    fn what_a_releaser_learnt_is_passed_on() {
+        let mut nodes = nodes(3);
+        nodes[0].note(notice(7, 1));
+        nodes[0].close();
+        assert_eq!(release(&mut nodes, 0, 1), [notice(7, 1)]);
+        assert_eq!(release(&mut nodes, 1, 2), [notice(7, 1)]);
+        assert_eq!(nodes[2].time(), [1, 0, 0]);
+        assert!(tell(&mut nodes, 2, 1).is_empty(), "who told it knows it");
+        assert_eq!(release(&mut nodes, 0, 2), [], "it is known already");
+    }
+
+    #[test]
+    fn nothing_is_said_twice_and_nothing_without_notices() {
+        let mut nodes = nodes(2);
+        nodes[0].close();
+        assert!(tell(&mut nodes, 0, 1).is_empty());
+        nodes[0].note(notice(1, 5));
+        nodes[0].note(notice(2, 5));
+        nodes[0].close();
+        let both = Notice { range: PageRange::new(PageIndex(1), 2).unwrap(), stamp: 5 };
+        assert_eq!(release(&mut nodes, 0, 1), [both]);
+        assert!(tell(&mut nodes, 0, 1).is_empty());
+    }
+
+    #[test]
+    fn what_overtakes_its_predecessor_waits() {
+        let mut nodes: Vec<Intervals> = (0..2).map(|me| Intervals::new(NodeId(me), 2, 1000, false)).collect();
+        nodes[0].note(notice(1, 1));
+        nodes[0].close();
+        let first = tell(&mut nodes, 0, 1);
+        nodes[0].note(notice(2, 2));
+        nodes[0].close();
+        let second = tell(&mut nodes, 0, 1);
+        let third = tell(&mut nodes, 0, 1);
+        assert_eq!(nodes[1].learn(NodeId(0), &third), Ok(Learnt::TooEarly), "it says nothing, and rests on the others");
+        assert_eq!(nodes[1].learn(NodeId(0), &second), Ok(Learnt::TooEarly));
+        assert!(!nodes[1].has_unapplied());
+        assert_eq!(nodes[1].learn(NodeId(0), &first), Ok(Learnt::Known));
+        assert_eq!(nodes[1].learn(NodeId(0), &second), Ok(Learnt::Known));
+        assert_eq!(nodes[1].learn(NodeId(0), &third), Ok(Learnt::Known));
+        let mut notices = Vec::new();
+        nodes[1].take_unapplied(&mut notices);
+        assert_eq!(notices, [notice(1, 1), notice(2, 2)]);
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_was_forgotten_may_be_anything() {
+        let mut nodes = nodes(3);
+        for interval in 0..NOTICES_MAX as u64 + 10 {
+            nodes[0].note(notice((interval % 1000) as u32, interval));
+            nodes[0].close();
+        }
+        assert!(nodes[0].kept <= NOTICES_MAX);
+        let told = tell(&mut nodes, 0, 1);
+        assert!(told.len() <= KNOWLEDGE_BYTES_MAX);
+        assert_eq!(nodes[1].learn(NodeId(0), &told), Ok(Learnt::Known));
+        assert!(nodes[1].take_unapplied(&mut Vec::new()), "anything may have changed");
+        assert_eq!(nodes[1].time(), nodes[0].time());
+        // That is passed on, too.
+        let told = tell(&mut nodes, 1, 2);
+        assert_eq!(nodes[2].learn(NodeId(1), &told), Ok(Learnt::Known));
+        assert!(nodes[2].take_unapplied(&mut Vec::new()));
+    }
+
+    #[test]
+    fn after_a_barrier_nothing_is_kept() {
+        let mut nodes = nodes(2);
+        nodes[0].note(notice(1, 1));
+        nodes[0].close();
+        release(&mut nodes, 0, 1);
+        let time = nodes[1].time().to_vec();
+        nodes.iter_mut().for_each(|node| node.everybody_knows(&time));
+        assert!(nodes.iter().all(|node| node.kept == 0));
+        nodes[1].note(notice(3, 1));
+        nodes[1].close();
+        assert_eq!(release(&mut nodes, 1, 0), [notice(3, 1)]);
+    }
+
+    #[test]
+    fn bytes_of_a_liar_change_nothing() {
+        let mut node = Intervals::new(NodeId(0), 2, 10, true);
+        for bytes in [&[1u8][..], &[0; SEGMENT_BYTES], &[9; SEGMENT_BYTES]] {
+            assert_eq!(node.learn(NodeId(1), bytes), Err(Malformed), "{bytes:?}");
+        }
+        let mut told = Vec::new();
+        put_segment(1, 0, 1, false, &[notice(10, 1)], &mut told);
+        assert_eq!(node.learn(NodeId(1), &told), Err(Malformed), "a page past the region");
+        told.clear();
+        put_segment(0, 0, 1, false, &[], &mut told);
+        assert_eq!(node.learn(NodeId(1), &told), Err(Malformed), "an interval of ours that we do not know");
+        assert_eq!(node, Intervals { told: node.told.clone(), ..Intervals::new(NodeId(0), 2, 10, true) });
+    }
+}

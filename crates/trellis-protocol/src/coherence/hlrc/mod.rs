@@ -1,0 +1,423 @@
+//! `hlrc`: home-based lazy release consistency (Zhou, Iftode and Li 1996; Osendorfer et al. 2006, ViSMI).
+//!
+//! Any number of nodes may store to a page at the same time. Each page has a *home* whose copy is the master. A node
+//! that stored to copies *publishes* them before it releases anything: it sends the home of each what changed against
+//! the *twin* it kept (a *diff*), and the home acknowledges. Only then does the release go on, so the home is always
+//! current as far as anybody can know. What was published is told to whoever acquires ([`intervals`]), as *notices*:
+//! "page so, changed at its home's time so". A copy older than that is dropped; the next access fetches the page anew.
+//!
+//! Promises, for every page, whatever the order in which messages arrive:
+//!
+//! 1. *A load sees every store that was released to it.* Otherwise it sees some store that was made, or the zero at the
+//!    start; never a mixture within a word that one node at a time stored to.
+//! 2. *No store is lost*, also where two nodes store to neighbouring bytes.
+//! 3. *A release ends.* It waits for acknowledgements of homes, and they wait for nobody's program.
+//! 4. *The home needs nobody* for a page that no other node has: it costs what private memory costs.
+//!
+//! It must never let a store pass unnoticed that another node may have to see, and must never let a home wait.
+//!
+//! # Time
+//!
+//! A home counts the changes to its pages (one counter for each shard). A copy carries the time at which it was sent,
+//! its *stamp*; a notice carries the time of the change. So a copy that was fetched after the change stays.
+//! Where a home moves, the new home's counter is set to at least the old one's: for each page time only grows.
+//!
+//! # How stores are noticed
+//!
+//! By a fault for the first store to each page in an interval, or by marks that the kernel makes
+//! ([`Geometry::marks`]): then a copy allows stores from the start, the twin is kept when the copy comes, and the
+//! runtime says before each [`Input::Publish`] which pages have marks ([`Input::Stored`]). In this module *read* means
+//! "nothing is known to be stored here since the last publication", with either.
+//!
+//! # Update
+//!
+//! `hlrc(update)` sends a diff on to the nodes whose copies are *fresh* (as new as the master), and answers the writer
+//! when they have it: their copies stay, and the notices find them new enough. `hlrc(adaptive)` does so for pages that
+//! were fetched again after each change, and forgets that from time to time to find out whether it still is so.
+
+mod home;
+pub mod intervals;
+mod placement;
+mod writer;
+
+use super::{Coherence, Content, Effect, Geometry, Input, Message, violation};
+use crate::Nanoseconds;
+use crate::page::{Access, NodeId, NodeSets, PageIndex, PageRange, PageSet};
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// What becomes of the copies of a page that was stored to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Propagation {
+    /// They are dropped at the next acquire.
+    Invalidate,
+    /// They get what changed.
+    Update,
+    /// For each page as its history suggests.
+    Adaptive,
+}
+
+/// One shard of the protocol at one node. See the module's documentation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Hlrc {
+    geometry: Geometry,
+    propagation: Propagation,
+    flags: Vec<u16>,
+    /// The time of the copy, or, while it is under way, the time that it must have.
+    stamps: Vec<u64>,
+    /// Who is believed to be the home, plus one; zero where nothing is known but the directory.
+    homes: Vec<u16>,
+    /// At the home: nodes that may have a copy.
+    copies: NodeSets,
+    /// At the home: nodes whose copy is as new as the master.
+    fresh: NodeSets,
+    /// At the home: what is known about the page's past ([`home`]).
+    past: Vec<home::Past>,
+    /// At the home: changes so far.
+    clock: u64,
+    /// Requests of this node that are under way: the page that was asked for and the run.
+    asked: Vec<(PageIndex, PageRange)>,
+    /// Pages stored to since the last publication, in no order.
+    dirty: Vec<PageIndex>,
+    /// Pages of the publication under way that have not been sent, the last one first.
+    unsent: Vec<PageIndex>,
+    /// Most pages of it that may be sent and not acknowledged.
+    unacknowledged_max: u32,
+    /// Most pages of it in one message.
+    together_max: u32,
+    /// A publication is under way.
+    is_publishing: bool,
+    /// Diffs and updates that this node waits for.
+    awaited: Vec<writer::Awaited>,
+    /// Dropped pages that were stored to after a diff that is awaited: the next one must not overtake it.
+    late: Vec<PageIndex>,
+    /// At the home: diffs of others that were sent on to copies, and not yet acknowledged to their writer.
+    relays: Vec<home::Relay>,
+    /// The number of the next diff or update.
+    next_number: u32,
+}
+
+/// The view allows loads.
+const READABLE: u16 = 1;
+/// The view allows stores, and they are not noticed any more.
+const WRITABLE: u16 = 2;
+/// A request of this node for the page is under way.
+const PENDING: u16 = 4;
+/// Stored to since the last publication; in `dirty`, or in `unsent`.
+const DIRTY: u16 = 8;
+/// The bytes as they were published last are kept.
+const TWIN: u16 = 16;
+/// This node is the page's home.
+const HOME: u16 = 32;
+/// This node is not the home of a page of which it is the directory.
+const AWAY: u16 = 64;
+/// At the home: the page has bytes.
+const WRITTEN: u16 = 128;
+/// At the home: another node has had a copy, so stores of this node must be noticed.
+const SHARED: u16 = 256;
+/// An update was missed while the copy was under way: others must not be put on top of it.
+const DEAF: u16 = 512;
+/// A thread waits for the acknowledgement of a diff before it can ask for the page.
+const WANTED: u16 = 1024;
+
+impl Coherence for Hlrc {
+    fn step(&mut self, _now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
+        match input {
+            Input::Fault { page, write, wish } => self.fault(page, write, wish, effects),
+            Input::Prefetch { wish, write, announced } => self.prefetch(wish, write, announced, effects),
+            Input::Stored { range } => range.pages().for_each(|page| self.stored(page)),
+            Input::Publish { unacknowledged_max, together_max } => {
+                self.publish(unacknowledged_max, together_max, effects);
+            }
+            Input::Notice { range, stamp } => self.noticed(range, stamp, effects),
+            Input::Changed { page } => self.changed(page, effects),
+            Input::Place { range, node } => self.place(range, node, effects),
+            Input::Message { from, message } => self.message(from, message, effects),
+            // A granted page may go at any time: the next acquire is this node's own doing.
+            Input::Resumed { .. } => {}
+            // Nodes do not come and go where this protocol runs; there is no layer round it.
+            Input::Gone { .. } | Input::Alarm { .. } | Input::Lock { .. } | Input::Unlock { .. } => {}
+        }
+    }
+
+    fn access(&self, page: PageIndex) -> Access {
+        match self.flags[self.geometry.slot(page)] & (READABLE | WRITABLE) {
+            0 => Access::None,
+            READABLE if !self.geometry.marks => Access::Read,
+            _ => Access::Write,
+        }
+    }
+
+    fn is_pending(&self, page: PageIndex) -> bool {
+        self.has(page, PENDING)
+    }
+
+    fn owns(&self, page: PageIndex) -> bool {
+        self.is_home(page)
+    }
+
+    fn leaves_behind(&self, page: PageIndex) -> bool {
+        self.is_home(page)
+    }
+
+    fn is_untouched(&self, page: PageIndex) -> bool {
+        let slot = self.geometry.slot(page);
+        self.is_directory(page) && self.flags[slot] == 0 && self.homes[slot] == 0
+    }
+
+    fn may_hand_over(&self, page: PageIndex) -> bool {
+        // The master is here, or a copy of it that nobody can have changed since everybody published.
+        !self.has(page, PENDING | DIRTY) && (self.is_home(page) || self.has(page, READABLE | WRITABLE))
+    }
+
+    fn release(&mut self, page: PageIndex) {
+        let slot = self.geometry.slot(page);
+        debug_assert!(!self.has(page, PENDING | DIRTY));
+        self.flags[slot] = 0;
+        self.homes[slot] = 0;
+        self.stamps[slot] = 0;
+        self.past[slot] = home::Past::default();
+        self.copies.clear(slot);
+        self.fresh.clear(slot);
+    }
+
+    fn adopt(&mut self, page: PageIndex) {
+        self.set(page, READABLE | WRITABLE | WRITTEN | if self.is_home(page) { 0 } else { HOME });
+    }
+}
+
+impl Hlrc {
+    /// One shard for one node; every page is zero.
+    pub fn new(geometry: Geometry, propagation: Propagation) -> Hlrc {
+        let slots = geometry.slots();
+        Hlrc {
+            geometry,
+            propagation,
+            flags: vec![0; slots],
+            stamps: vec![0; slots],
+            homes: vec![0; slots],
+            copies: NodeSets::new(slots, geometry.nodes),
+            fresh: NodeSets::new(slots, geometry.nodes),
+            past: vec![0; slots],
+            clock: 0,
+            asked: Vec::with_capacity(64),
+            dirty: Vec::with_capacity(64),
+            unsent: Vec::new(),
+            unacknowledged_max: 0,
+            together_max: 1,
+            is_publishing: false,
+            awaited: Vec::with_capacity(64),
+            late: Vec::new(),
+            relays: Vec::with_capacity(16),
+            next_number: 0,
+        }
+    }
+
+    /// Whether stores to `page` are noticed by marks now, so that it must be looked at before a publication.
+    pub fn is_watched(&self, page: PageIndex) -> bool {
+        self.geometry.marks && self.flags[self.geometry.slot(page)] & (READABLE | WRITABLE) == READABLE
+    }
+
+    fn message(&mut self, from: NodeId, message: Message, effects: &mut Vec<Effect>) {
+        match message {
+            Message::Request { demand, range, write, announced, requester, hops } if requester != self.geometry.me => {
+                self.requested(from, home::Wanted { demand, range, write, announced, requester, hops }, effects);
+            }
+            Message::Copy { demand, range, content, stamp, home } => {
+                self.copied(from, demand, range, content, stamp, home, effects);
+            }
+            Message::Diff { pages, writer, number, hops } => {
+                self.diff_arrived(pages, writer, number, hops, effects);
+            }
+            Message::Diffed { pages, number, stamp, told, current, moved } => {
+                let answer = writer::Answer { pages, number, stamp, told, current, moved };
+                self.diffed(from, answer, effects);
+            }
+            Message::Update { pages, origin: _, number, stamp } => self.update_arrived(from, pages, number, stamp, effects),
+            Message::Updated { pages, number, kept } => self.updated(from, pages, number, kept, effects),
+            Message::Place { range, home } => self.placed_by(from, range, home, effects),
+            Message::Placed { range } => effects.push(Effect::Wake(range)),
+            _ => violation(from, "a message that this protocol does not have", effects),
+        }
+    }
+
+    /// A thread touched a page.
+    fn fault(&mut self, page: PageIndex, write: bool, wish: PageRange, effects: &mut Vec<Effect>) {
+        let one = PageRange::one(page);
+        let flags = self.flags[self.geometry.slot(page)];
+        if flags & WRITABLE != 0 || flags & READABLE != 0 && (!write || self.geometry.marks) {
+            return effects.push(Effect::Wake(one));
+        }
+        if flags & READABLE != 0 {
+            self.first_store(page, effects);
+            effects.push(Effect::Upgrade(one));
+            return effects.push(Effect::Wake(one));
+        }
+        if self.is_home(page) {
+            self.open_at_home(page, write, effects);
+            return effects.push(Effect::Wake(one));
+        }
+        if flags & PENDING != 0 {
+            return;
+        }
+        if self.is_awaited(page) {
+            // What this node stored there is on its way: the copy that comes must hold it.
+            return self.set(page, WANTED);
+        }
+        self.ask(page, wish, write, false, effects);
+    }
+
+    fn prefetch(&mut self, wish: PageRange, write: bool, announced: bool, effects: &mut Vec<Effect>) {
+        let mut next = wish.first().0;
+        while next < wish.end() {
+            let page = PageIndex(next);
+            let rest = PageRange::around(page, next, wish.end());
+            next = if self.is_askable(page) {
+                self.ask(page, rest, write, announced, effects).end()
+            } else {
+                next + 1
+            };
+        }
+    }
+
+    /// Whether `page` is not here and could be asked for.
+    fn is_askable(&self, page: PageIndex) -> bool {
+        self.flags[self.geometry.slot(page)] & (READABLE | WRITABLE | PENDING) == 0
+            && !self.is_home(page)
+            && !self.is_awaited(page)
+    }
+
+    /// Asks for `page` and for what of `wish` around it can be had from the same node; returns the run.
+    fn ask(
+        &mut self,
+        page: PageIndex,
+        wish: PageRange,
+        write: bool,
+        announced: bool,
+        effects: &mut Vec<Effect>,
+    ) -> PageRange {
+        let to = self.believed_home(page);
+        let range = wish.grow(page, |other| self.is_askable(other) && self.believed_home(other) == to);
+        if to == self.geometry.me {
+            // The directory itself is the first to touch the page.
+            self.claim(page);
+            self.open_at_home(page, write, effects);
+            effects.push(Effect::Wake(PageRange::one(page)));
+            return PageRange::one(page);
+        }
+        for other in range.pages() {
+            self.set(other, PENDING);
+            let slot = self.geometry.slot(other);
+            self.stamps[slot] = 0;
+        }
+        self.asked.push((page, range));
+        let requester = self.geometry.me;
+        let message = Message::Request { demand: page, range, write, announced, requester, hops: 0 };
+        effects.push(Effect::Send { to, message });
+        range
+    }
+
+    /// A copy came, or the news that this node is the page's home.
+    #[allow(clippy::too_many_arguments)] // The fields of one message.
+    fn copied(
+        &mut self,
+        from: NodeId,
+        demand: PageIndex,
+        range: PageRange,
+        content: Content,
+        stamp: u64,
+        home: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(index) = self.asked.iter().position(|&(page, _)| page == demand) else {
+            return violation(from, "a copy that nobody asked for", effects);
+        };
+        let (_, asked) = self.asked[index];
+        if !asked.covers(range) || content == Content::Kept || home && content != Content::Zero {
+            return violation(from, "a copy of pages that were not asked for", effects);
+        }
+        self.asked.swap_remove(index);
+        for page in asked.pages() {
+            self.clear(page, PENDING);
+        }
+        if home {
+            for page in range.pages() {
+                // Unless a request that the directory sent on was faster, and the page has moved on since.
+                if self.homes[self.geometry.slot(page)] == 0 {
+                    self.claim(page);
+                }
+            }
+            // Whoever waits looks again, and finds itself at home.
+            return effects.push(Effect::Wake(asked));
+        }
+        for page in range.pages() {
+            let slot = self.geometry.slot(page);
+            self.homes[slot] = from.0 + 1;
+        }
+        // A notice that came meanwhile may know of a later change: such a copy is not used.
+        let mut next = range.first().0;
+        while next < range.end() {
+            let is_new = |page: PageIndex| self.stamps[self.geometry.slot(page)] <= stamp;
+            let rest = PageRange::around(PageIndex(next), next, range.end());
+            if !is_new(PageIndex(next)) {
+                self.clear(PageIndex(next), DEAF);
+                next += 1;
+                continue;
+            }
+            let run = rest.grow(PageIndex(next), is_new);
+            self.open_copies(run, content, stamp, effects);
+            next = run.end();
+        }
+        effects.push(Effect::Wake(asked));
+    }
+
+    fn open_copies(&mut self, run: PageRange, content: Content, stamp: u64, effects: &mut Vec<Effect>) {
+        for page in run.pages() {
+            let slot = self.geometry.slot(page);
+            self.stamps[slot] = stamp;
+            // A twin that was kept is one of earlier bytes.
+            self.clear(page, TWIN);
+            self.set(page, READABLE | if self.geometry.marks { TWIN } else { 0 });
+        }
+        if self.geometry.marks {
+            effects.push(Effect::KeepTwin(run));
+        }
+        effects.push(Effect::Install { range: run, access: Access::Read, zero: content == Content::Zero });
+    }
+
+    /// A store to a page that allows loads, noticed by a fault.
+    fn first_store(&mut self, page: PageIndex, effects: &mut Vec<Effect>) {
+        if !self.has(page, TWIN) && (!self.is_home(page) || self.keeps_home_twin(page)) {
+            self.set(page, TWIN);
+            effects.push(Effect::KeepTwin(PageRange::one(page)));
+        }
+        self.set(page, WRITABLE);
+        self.note_dirty(page);
+    }
+
+    fn note_dirty(&mut self, page: PageIndex) {
+        if !self.has(page, DIRTY) {
+            self.set(page, DIRTY);
+            self.dirty.push(page);
+        }
+    }
+
+    fn has(&self, page: PageIndex, flag: u16) -> bool {
+        self.flags[self.geometry.slot(page)] & flag != 0
+    }
+
+    fn set(&mut self, page: PageIndex, flag: u16) {
+        let slot = self.geometry.slot(page);
+        self.flags[slot] |= flag;
+    }
+
+    fn clear(&mut self, page: PageIndex, flag: u16) {
+        let slot = self.geometry.slot(page);
+        self.flags[slot] &= !flag;
+    }
+
+    /// Those of `pages` that satisfy `is_one`.
+    fn among(&self, pages: PageSet, is_one: impl Fn(&Hlrc, PageIndex) -> bool) -> Option<PageSet> {
+        pages.filter(|page| is_one(self, page))
+    }
+}

@@ -1,0 +1,244 @@
+//! A node that stored to pages: what it publishes, and what it does with the notices of others.
+
+use super::{DEAF, DIRTY, HOME, Hlrc, PENDING, READABLE, SHARED, TWIN, WANTED, WRITABLE};
+use crate::coherence::{Effect, Message, violation};
+use crate::page::{NodeId, PageIndex, PageRange, PageSet};
+use alloc::vec::Vec;
+
+/// A diff or an update of this node that is not acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Awaited {
+    pub(super) number: u32,
+    /// Those of its pages that are not acknowledged.
+    pub(super) pages: PageSet,
+    /// The only one who may acknowledge it, where that is known: the receiver of an update.
+    pub(super) receiver: Option<NodeId>,
+}
+
+/// What a home answers to a diff.
+#[derive(Clone, Copy)]
+pub(super) struct Answer {
+    pub(super) pages: PageSet,
+    pub(super) number: u32,
+    pub(super) stamp: u64,
+    pub(super) told: u64,
+    pub(super) current: u64,
+    pub(super) moved: u64,
+}
+
+impl Hlrc {
+    /// The runtime found marks: there were stores since the last publication.
+    pub(super) fn stored(&mut self, page: PageIndex) {
+        if self.is_watched(page) {
+            self.set(page, WRITABLE);
+            self.note_dirty(page);
+        }
+    }
+
+    pub(super) fn publish(&mut self, unacknowledged_max: u32, together_max: u32, effects: &mut Vec<Effect>) {
+        debug_assert!(!self.is_publishing, "publications of a node follow one another");
+        self.is_publishing = true;
+        self.unacknowledged_max = unacknowledged_max.max(1);
+        self.together_max = together_max.max(1);
+        self.unsent = core::mem::take(&mut self.dirty);
+        // From the back: ascending pages make long runs.
+        self.unsent.sort_unstable_by(|one, other| other.cmp(one));
+        self.unsent.dedup();
+        self.go_on_publishing(effects);
+    }
+
+    /// Sends what may be sent, and ends the publication when all is acknowledged.
+    pub(super) fn go_on_publishing(&mut self, effects: &mut Vec<Effect>) {
+        if !self.is_publishing {
+            return;
+        }
+        while let Some(&page) = self.unsent.last()
+            && self.awaited.iter().map(|awaited| awaited.pages.count()).sum::<u32>() < self.unacknowledged_max
+        {
+            let home_of = |this: &Hlrc, page| (!this.is_home(page)).then(|| this.believed_home(page));
+            let home = home_of(self, page);
+            let mut pages = PageSet::one(page);
+            self.unsent.pop();
+            if !self.has(page, DIRTY) {
+                continue;
+            }
+            while let Some(&next) = self.unsent.last()
+                && pages.window_holds(next)
+                && pages.count() < self.together_max
+                && self.has(next, DIRTY)
+                && home_of(self, next) == home
+            {
+                pages = pages.with(next);
+                self.unsent.pop();
+            }
+            match home {
+                Some(home) => self.send_diff(home, pages, effects),
+                None => self.publish_at_home(pages, effects),
+            }
+        }
+        if self.unsent.is_empty() && self.awaited.is_empty() && self.late.is_empty() {
+            self.is_publishing = false;
+            effects.push(Effect::Published);
+        }
+    }
+
+    /// Sends what this node stored to `pages`, whose home is `home`. Their views allow no unnoticed stores any more.
+    fn send_diff(&mut self, home: NodeId, pages: PageSet, effects: &mut Vec<Effect>) {
+        for run in pages.runs() {
+            // A page that was dropped meanwhile was sent then.
+            debug_assert!(run.pages().all(|page| self.has(page, DIRTY) && !self.is_home(page)));
+            run.pages().for_each(|page| self.clear(page, DIRTY | WRITABLE));
+            effects.push(Effect::Downgrade(run));
+        }
+        self.send_what_changed(home, pages, effects);
+    }
+
+    fn send_what_changed(&mut self, home: NodeId, pages: PageSet, effects: &mut Vec<Effect>) {
+        debug_assert_ne!(home, self.geometry.me);
+        let number = self.number();
+        self.awaited.push(Awaited { number, pages, receiver: None });
+        let message = Message::Diff { pages, writer: self.geometry.me, number, hops: 0 };
+        effects.push(Effect::Send { to: home, message });
+    }
+
+    pub(super) fn number(&mut self) -> u32 {
+        let number = self.next_number;
+        self.next_number = number.wrapping_add(1);
+        number
+    }
+
+    /// Whether a diff of `page` is on its way to its home.
+    pub(super) fn is_awaited(&self, page: PageIndex) -> bool {
+        self.is_under_way(page) || self.late.contains(&page)
+    }
+
+    /// The nodes that have not acknowledged what this node sent.
+    pub fn awaited_from(&self) -> impl Iterator<Item = NodeId> + '_ {
+        self.awaited.iter().map(|awaited| awaited.receiver.unwrap_or_else(|| self.believed_home(awaited.pages.first())))
+    }
+
+    fn is_under_way(&self, page: PageIndex) -> bool {
+        self.awaited.iter().any(|awaited| awaited.receiver.is_none() && awaited.pages.contains(page))
+    }
+
+    /// The home has put a diff of this node into some of its pages.
+    pub(super) fn diffed(&mut self, from: NodeId, answer: Answer, effects: &mut Vec<Effect>) {
+        let Answer { pages, number, stamp, told, current, moved } = answer;
+        let awaited = |awaited: &Awaited| {
+            awaited.number == number && awaited.receiver.is_none() && awaited.pages.covers(pages)
+        };
+        let Some(index) = self.awaited.iter().position(awaited) else {
+            return violation(from, "an acknowledgement of what was not sent", effects);
+        };
+        self.acknowledge(index, pages);
+        for run in pages.masked(told).into_iter().flat_map(PageSet::runs) {
+            effects.push(Effect::Notice { range: run, stamp });
+        }
+        for page in pages.pages() {
+            let slot = self.geometry.slot(page);
+            if from != self.geometry.me {
+                self.homes[slot] = from.0 + 1;
+            }
+            if pages.bit(page) & current != 0 && !self.has(page, PENDING | DEAF) {
+                self.stamps[slot] = self.stamps[slot].max(stamp);
+            }
+            if pages.bit(page) & moved != 0 {
+                self.take_over(page, from, pages.bit(page) & told != 0, stamp);
+            }
+            if let Some(index) = self.late.iter().position(|&late| late == page)
+                && !self.is_under_way(page)
+            {
+                self.late.swap_remove(index);
+                self.changed(page, effects);
+            }
+            if self.has(page, WANTED) && !self.is_awaited(page) {
+                self.clear(page, WANTED);
+                effects.push(Effect::Wake(PageRange::one(page)));
+            }
+        }
+        self.go_on_publishing(effects);
+    }
+
+    /// Takes `pages` off what is awaited.
+    pub(super) fn acknowledge(&mut self, index: usize, pages: PageSet) {
+        match self.awaited[index].pages.without(pages) {
+            Some(rest) => self.awaited[index].pages = rest,
+            None => {
+                self.awaited.swap_remove(index);
+            }
+        }
+    }
+
+    /// Somebody who released to this node knows that pages were changed at the time `stamp` of their home.
+    pub(super) fn noticed(&mut self, range: PageRange, stamp: u64, effects: &mut Vec<Effect>) {
+        let first = effects.len();
+        for page in range.pages() {
+            if self.is_home(page) {
+                continue;
+            }
+            let slot = self.geometry.slot(page);
+            if self.has(page, PENDING) {
+                self.stamps[slot] = self.stamps[slot].max(stamp);
+            } else if self.has(page, READABLE | WRITABLE) && self.stamps[slot] < stamp {
+                self.clear(page, READABLE | WRITABLE | DEAF);
+                effects.push(Effect::Revoke(PageRange::one(page)));
+            }
+        }
+        for index in first..effects.len() {
+            let Effect::Revoke(dropped) = effects[index] else { continue };
+            let page = dropped.first();
+            if self.has(page, DIRTY) {
+                // What is still in the lists is passed over.
+                self.clear(page, DIRTY);
+                self.changed(page, effects);
+            } else if self.geometry.marks {
+                // Stores that were marked and not yet looked for: the twin tells.
+                effects.push(Effect::Inspect(page));
+            }
+        }
+    }
+
+    /// A page that was dropped differs from its twin, or was known to: what this node stored goes to its home.
+    pub(super) fn changed(&mut self, page: PageIndex, effects: &mut Vec<Effect>) {
+        if self.is_home(page) {
+            // It moved here meanwhile, and the bytes are here.
+            return self.note_dirty(page);
+        }
+        debug_assert!(self.has(page, TWIN) && !self.has(page, READABLE | WRITABLE));
+        if self.is_under_way(page) {
+            return self.late.push(page);
+        }
+        let home = self.believed_home(page);
+        self.send_what_changed(home, PageSet::one(page), effects);
+    }
+
+    /// The home passes on what another node stored.
+    pub(super) fn update_arrived(
+        &mut self,
+        from: NodeId,
+        pages: PageSet,
+        number: u32,
+        stamp: u64,
+        effects: &mut Vec<Effect>,
+    ) {
+        for page in pages.pages() {
+            if self.has(page, PENDING) {
+                // The copy on its way may be older.
+                self.set(page, DEAF);
+            }
+        }
+        let takes = |this: &Hlrc, page: PageIndex| {
+            this.has(page, READABLE | WRITABLE) && !this.has(page, DEAF | PENDING | HOME | SHARED)
+        };
+        let kept = self.among(pages, takes);
+        if let Some(kept) = kept {
+            effects.push(Effect::Apply { pages: kept, twins: self.among(kept, |this, page| this.has(page, TWIN)) });
+            for page in kept.pages() {
+                let slot = self.geometry.slot(page);
+                self.stamps[slot] = self.stamps[slot].max(stamp);
+            }
+        }
+        let kept = kept.map_or(0, PageSet::mask);
+        effects.push(Effect::Send { to: from, message: Message::Updated { pages, number, kept } });
+    }
+}

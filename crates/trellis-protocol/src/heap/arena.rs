@@ -1,0 +1,221 @@
+//! What one node hands out: the spans that it has, sorted into pools.
+//!
+//! A pool is a class of sizes and the home of the pages. A span belongs to one pool of one node, so two nodes' blocks
+//! never share a page. Promises: finding and giving back a block takes logarithmic time and sends nothing; a pool keeps
+//! at most one empty span that nobody asked it to keep.
+
+use super::span::{Blocks, Past};
+use super::{Block, Geometry, Request, Run, Statistics, classes};
+use crate::page::NodeId;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+/// A pool that has several spans asks for larger ones, up to this size where the smallest is not larger.
+const SPAN_BYTES_MAX: u32 = 256 << 10;
+/// Up to so many times the smallest.
+const GROWTH_SHIFT_MAX: u32 = 4;
+/// Blocks of a pool's first span.
+const BLOCKS_MIN: u64 = 4;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Arena {
+    geometry: Geometry,
+    /// By first page.
+    spans: BTreeMap<u32, Span>,
+    pools: BTreeMap<Key, Pool>,
+    /// Empty spans that go back to the directory and are not to be used any more.
+    surplus: BTreeMap<u32, u32>,
+    pub(super) statistics: Statistics,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Span {
+    pages: u32,
+    home: NodeId,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    /// One block.
+    Whole,
+    /// Blocks of one size.
+    Cut(Blocks),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Key {
+    home: NodeId,
+    class: u8,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Pool {
+    /// First pages of spans with a free block.
+    open: BTreeSet<u32>,
+    spans: u32,
+}
+
+/// What became of a block that was freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Freed {
+    /// It waits to be handed out again.
+    Kept,
+    /// Another node freed a block that was a span of its own, which has to go back.
+    Whole(Run),
+    /// Its span, from this page on, is surplus.
+    Emptied(u32),
+}
+
+impl Arena {
+    pub(super) fn new(geometry: Geometry) -> Arena {
+        Arena {
+            geometry,
+            spans: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            surplus: BTreeMap::new(),
+            statistics: Statistics::default(),
+        }
+    }
+
+    /// A block from the spans that are here; `None` if that needs another span.
+    pub(super) fn take(&mut self, request: &Request) -> Option<Block> {
+        let key = self.key_of(request)?;
+        let first = *self.pools.get(&key)?.open.last()?;
+        Some(self.take_from(first))
+    }
+
+    /// How many pages a span for this request needs at least, and how many are wanted.
+    pub(super) fn pages_for(&self, request: &Request) -> (u32, u32) {
+        let page_bytes = u64::from(self.geometry.page_bytes);
+        let Some(key) = self.key_of(request) else {
+            let pages = request.bytes.div_ceil(page_bytes).clamp(1, u64::from(u32::MAX)) as u32;
+            return (pages, pages);
+        };
+        let least = (BLOCKS_MIN * u64::from(classes::size_of(key.class))).div_ceil(page_bytes) as u32;
+        let spans = self.pools.get(&key).map_or(0, |pool| pool.spans);
+        (least, (least << spans.min(GROWTH_SHIFT_MAX)).min(SPAN_BYTES_MAX / self.geometry.page_bytes).max(least))
+    }
+
+    /// Takes over a span that was asked for by `request`, and hands out its first block.
+    pub(super) fn adopt(&mut self, run: Run, is_fresh: bool, request: &Request) -> Block {
+        self.statistics.spans += 1;
+        self.statistics.span_bytes += self.geometry.bytes_of(run);
+        let key = self.key_of(request);
+        let kind =
+            key.map_or(Kind::Whole, |key| Kind::Cut(Blocks::new(key.class, self.geometry.bytes_of(run), is_fresh)));
+        self.spans.insert(run.first, Span { pages: run.pages, home: request.home, kind });
+        let Some(key) = key else {
+            let bytes = self.geometry.bytes_of(run);
+            self.statistics.took(bytes);
+            return Block { offset: self.geometry.offset_of(run.first), bytes, is_fresh, is_foreign: !is_fresh };
+        };
+        let pool = self.pools.entry(key).or_default();
+        pool.spans += 1;
+        pool.open.insert(run.first);
+        self.take_from(run.first)
+    }
+
+    /// Whether this node may hand out blocks of the page with this byte.
+    pub(super) fn owns(&self, offset: u64) -> bool {
+        self.span_at(offset).is_some()
+    }
+
+    /// Bytes of the block that begins at `offset`, if it is handed out.
+    pub(super) fn measure(&self, offset: u64) -> Option<u64> {
+        let (first, span) = self.span_at(offset)?;
+        let within = offset - self.geometry.offset_of(first);
+        match &span.kind {
+            Kind::Whole => (within == 0).then(|| u64::from(span.pages) * u64::from(self.geometry.page_bytes)),
+            Kind::Cut(blocks) => blocks.find(within).map(|_| u64::from(blocks.size())),
+        }
+    }
+
+    /// Takes the block back that begins at `offset`; `None` if there is none.
+    pub(super) fn free(&mut self, offset: u64, by_other: bool) -> Option<Freed> {
+        let bytes = self.measure(offset)?;
+        self.statistics.gave_back(bytes, by_other);
+        let (first, span) = self.span_at(offset)?;
+        let Kind::Cut(_) = &span.kind else {
+            let run = self.remove(first);
+            return Some(if by_other { Freed::Whole(run) } else { self.spare(run) });
+        };
+        let within = offset - self.geometry.offset_of(first);
+        let span = self.spans.get_mut(&first).expect("it was found above");
+        let Kind::Cut(blocks) = &mut span.kind else { unreachable!("it is cut into blocks") };
+        let index = blocks.find(within).expect("it was measured above");
+        blocks.give_back(index, by_other);
+        let is_empty = blocks.live() == 0;
+        let key = Key { home: span.home, class: blocks.class };
+        let pool = self.pools.get_mut(&key).expect("each span is in its pool");
+        pool.open.insert(first);
+        if !is_empty || pool.open.len() == 1 {
+            return Some(Freed::Kept);
+        }
+        let run = self.remove(first);
+        Some(self.spare(run))
+    }
+
+    /// Makes every empty span surplus and returns their first pages.
+    pub(super) fn trim(&mut self) -> Vec<u32> {
+        let is_empty = |span: &Span| matches!(&span.kind, Kind::Cut(blocks) if blocks.live() == 0);
+        let empty: Vec<u32> = self.spans.iter().filter(|(_, span)| is_empty(span)).map(|(&first, _)| first).collect();
+        for &first in &empty {
+            let run = self.remove(first);
+            self.spare(run);
+        }
+        empty
+    }
+
+    /// A surplus span that now goes to the directory.
+    pub(super) fn let_go(&mut self, first: u32) -> Option<Run> {
+        self.surplus.remove(&first).map(|pages| Run { first, pages })
+    }
+
+    fn spare(&mut self, run: Run) -> Freed {
+        self.surplus.insert(run.first, run.pages);
+        Freed::Emptied(run.first)
+    }
+
+    fn key_of(&self, request: &Request) -> Option<Key> {
+        let is_cut = !request.own_pages && request.align <= u64::from(self.geometry.page_bytes);
+        let class = is_cut.then(|| classes::class_of(request.bytes, request.align)).flatten()?;
+        Some(Key { home: request.home, class })
+    }
+
+    fn take_from(&mut self, first: u32) -> Block {
+        let span = self.spans.get_mut(&first).expect("an open span is here");
+        let Kind::Cut(blocks) = &mut span.kind else { unreachable!("a pool's spans are cut into blocks") };
+        let (index, Past { is_fresh, is_foreign }) = blocks.take().expect("an open span has a free block");
+        let bytes = u64::from(blocks.size());
+        if blocks.is_full() {
+            let key = Key { home: span.home, class: blocks.class };
+            self.pools.get_mut(&key).expect("each span is in its pool").open.remove(&first);
+        }
+        self.statistics.took(bytes);
+        let offset = self.geometry.offset_of(first) + u64::from(index) * bytes;
+        Block { offset, bytes, is_fresh, is_foreign }
+    }
+
+    fn span_at(&self, offset: u64) -> Option<(u32, &Span)> {
+        let page = self.geometry.page_of(offset);
+        let (&first, span) = self.spans.range(..=page).next_back()?;
+        (page - first < span.pages).then_some((first, span))
+    }
+
+    /// Forgets a span without live blocks, or with its only one.
+    fn remove(&mut self, first: u32) -> Run {
+        let span = self.spans.remove(&first).expect("a span that is here");
+        let run = Run { first, pages: span.pages };
+        if let Kind::Cut(blocks) = &span.kind {
+            debug_assert_eq!(blocks.live(), 0);
+            let key = Key { home: span.home, class: blocks.class };
+            let pool = self.pools.get_mut(&key).expect("each span is in its pool");
+            pool.open.remove(&first);
+            pool.spans -= 1;
+        }
+        self.statistics.spans -= 1;
+        self.statistics.span_bytes -= self.geometry.bytes_of(run);
+        run
+    }
+}

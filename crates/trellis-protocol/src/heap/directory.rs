@@ -1,0 +1,145 @@
+//! Who has which pages of the heap: kept by one node for all.
+//!
+//! Promises: no page is granted twice; spans come from the end of the region downwards, as far as that wastes nothing;
+//! what comes back joins its free neighbours. Finding room takes logarithmic time unless an alignment of more than a page
+//! was asked for.
+
+use super::Run;
+use crate::page::NodeId;
+use alloc::collections::{BTreeMap, BTreeSet};
+
+/// Most spans that there may be at a time.
+pub const SPANS_MAX: usize = 1 << 20;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Directory {
+    /// Where page 0 lies, in pages: alignments are those of addresses.
+    base_pages: u64,
+    /// Free runs: pages by first page.
+    free: BTreeMap<u32, u32>,
+    /// The same by size: the smallest that suffices is taken.
+    by_size: BTreeSet<(u32, u32)>,
+    /// Spans that somebody has: pages and owner by first page.
+    granted: BTreeMap<u32, (u32, NodeId)>,
+    /// Pages below were never granted: they are as they were at the start, zero.
+    untouched_end: u32,
+}
+
+impl Directory {
+    /// For the pages `first..end`.
+    pub(super) fn new(first: u32, end: u32, base_pages: u64) -> Directory {
+        let mut directory = Directory {
+            base_pages,
+            free: BTreeMap::new(),
+            by_size: BTreeSet::new(),
+            granted: BTreeMap::new(),
+            untouched_end: end,
+        };
+        directory.insert(first, end);
+        directory
+    }
+
+    /// Gives `owner` so many pages in a row, and says whether nobody had any of them before. The error is the length of
+    /// the longest free run, or [`u32::MAX`] if there are [`SPANS_MAX`] spans.
+    pub(super) fn grant(&mut self, owner: NodeId, pages: u32, align_pages: u32) -> Result<(Run, bool), u32> {
+        debug_assert!(pages > 0 && align_pages.is_power_of_two());
+        if self.granted.len() >= SPANS_MAX {
+            return Err(u32::MAX);
+        }
+        let longest = self.by_size.last().map_or(0, |&(pages, _)| pages);
+        let base = self.base_pages;
+        let fits = |&(run_pages, run_first): &(u32, u32)| {
+            let first = run_first + (run_pages - pages);
+            let past = ((base + u64::from(first)) % u64::from(align_pages)) as u32;
+            (first - run_first >= past).then(|| (run_first, run_first + run_pages, first - past))
+        };
+        let (run_first, run_end, first) = self.by_size.range((pages, 0)..).find_map(fits).ok_or(longest)?;
+        self.remove(run_first, run_end);
+        self.insert(run_first, first);
+        self.insert(first + pages, run_end);
+        self.granted.insert(first, (pages, owner));
+        let is_fresh = first + pages <= self.untouched_end;
+        self.untouched_end = self.untouched_end.min(first);
+        Ok((Run { first, pages }, is_fresh))
+    }
+
+    /// Takes a span back; false when `owner` does not have exactly this one.
+    pub(super) fn take_back(&mut self, owner: NodeId, run: Run) -> bool {
+        if self.granted.get(&run.first) != Some(&(run.pages, owner)) {
+            return false;
+        }
+        self.granted.remove(&run.first);
+        let (mut first, mut end) = (run.first, run.first + run.pages);
+        if let Some((&before, &pages)) = self.free.range(..first).next_back().filter(|run| run.0 + run.1 == first) {
+            self.remove(before, before + pages);
+            first = before;
+        }
+        if let Some(&pages) = self.free.get(&end) {
+            self.remove(end, end + pages);
+            end += pages;
+        }
+        self.insert(first, end);
+        true
+    }
+
+    /// Who has this page.
+    pub(super) fn owner_of(&self, page: u32) -> Option<NodeId> {
+        let (&first, &(pages, owner)) = self.granted.range(..=page).next_back()?;
+        (page - first < pages).then_some(owner)
+    }
+
+    pub(super) fn pages_free(&self) -> u64 {
+        self.free.values().map(|&pages| u64::from(pages)).sum()
+    }
+
+    fn insert(&mut self, first: u32, end: u32) {
+        if first < end {
+            self.free.insert(first, end - first);
+            self.by_size.insert((end - first, first));
+        }
+    }
+
+    fn remove(&mut self, first: u32, end: u32) {
+        let was_there = self.free.remove(&first).is_some() && self.by_size.remove(&(end - first, first));
+        assert!(was_there, "both indexes of the free runs hold the same runs");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: NodeId = NodeId(0);
+    const B: NodeId = NodeId(1);
+
+    #[test]
+    fn spans_come_from_the_end_and_join_when_they_come_back() {
+        let mut directory = Directory::new(10, 100, 0);
+        let (first, fresh) = directory.grant(A, 10, 1).unwrap();
+        assert_eq!((first, fresh), (Run { first: 90, pages: 10 }, true));
+        let (second, _) = directory.grant(B, 20, 1).unwrap();
+        assert_eq!(second, Run { first: 70, pages: 20 });
+        assert_eq!(directory.grant(A, 61, 1), Err(60));
+        assert_eq!((directory.owner_of(89), directory.owner_of(90)), (Some(B), Some(A)));
+        assert!(!directory.take_back(A, second), "it is not theirs");
+        assert!(!directory.take_back(B, Run { first: 70, pages: 19 }), "it is not all of it");
+        assert!(directory.take_back(A, first));
+        assert!(!directory.take_back(A, first), "it is not theirs any more");
+        assert_eq!(directory.owner_of(95), None);
+        let (again, fresh) = directory.grant(B, 4, 1).unwrap();
+        assert_eq!((again, fresh), (Run { first: 96, pages: 4 }, false), "the smallest run, and used before");
+        assert!(directory.take_back(B, again) && directory.take_back(B, second));
+        assert_eq!(directory.grant(A, 90, 1), Ok((Run { first: 10, pages: 90 }, false)), "all of it joined");
+        assert_eq!(directory.grant(A, 1, 1), Err(0));
+    }
+
+    #[test]
+    fn alignment_is_that_of_the_address() {
+        let mut directory = Directory::new(0, 64, 3);
+        let (run, _) = directory.grant(A, 2, 16).unwrap();
+        assert_eq!((run.first + 3) % 16, 0);
+        assert_eq!(run.first, 61, "the highest place that fits");
+        assert_eq!(directory.grant(A, 50, 64), Err(61), "no place is aligned to that");
+        assert_eq!(directory.pages_free(), 62);
+    }
+}

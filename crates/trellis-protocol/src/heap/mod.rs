@@ -1,0 +1,532 @@
+//! The shared heap: blocks of the region, handed out by each node from spans of pages of its own.
+//!
+//! # Contract
+//!
+//! One [`Heap`] per node. The node that keeps the directory hands out *spans*, runs of pages; every node cuts its spans
+//! into blocks. What it knows about them is private: nothing of the allocator lies in the region, so the allocator never
+//! makes a page wander. A call of the program carries a [`Waiter`], a number that the caller chose; [`Effect::Done`]
+//! names it exactly once, unless the call was given up by [`Input::Abandon`].
+//!
+//! It promises: blocks never overlap; two nodes' blocks never share a page; a block may be freed at any node; what is no
+//! block, or none any more, is refused and changes nothing; when a free is done, its pages are there for everybody.
+//! It must never assume that messages keep their order.
+//!
+//! **Release consistency.** A free is a release and an allocation an acquire, where they happen at different nodes. So
+//! before a block of another node is freed, and before a span goes back, the caller makes known what its program wrote:
+//! [`Answer::Elsewhere`] and [`Effect::Surplus`] give it the chance. When it gets a block that [`Block::is_foreign`], it
+//! first takes over what it was told. [`Message::releases`] says which messages carry that.
+
+mod arena;
+mod classes;
+mod directory;
+mod span;
+
+pub use classes::{ALIGN_BYTES_MIN, SMALL_BYTES_MAX};
+pub use directory::SPANS_MAX;
+
+use crate::page::NodeId;
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+use arena::{Arena, Freed};
+use directory::Directory;
+
+/// Names a call that waits, until its [`Effect::Done`].
+pub type Waiter = u32;
+
+/// For so many pages a node remembers which other node has them.
+const REMEMBERED: usize = 1024;
+
+/// Pages in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Run {
+    /// The first.
+    pub first: u32,
+    /// How many; never none.
+    pub pages: u32,
+}
+
+/// Where the heap is, and who keeps its directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Geometry {
+    /// This node.
+    pub me: NodeId,
+    /// The node that keeps the directory.
+    pub directory: NodeId,
+    /// The first page that may be handed out.
+    pub first_page: u32,
+    /// One past the last.
+    pub end_page: u32,
+    /// Bytes of a page, a power of two.
+    pub page_bytes: u32,
+    /// The address of the region's first byte, in pages.
+    pub base_pages: u64,
+}
+
+impl Geometry {
+    fn page_of(&self, offset: u64) -> u32 {
+        (offset / u64::from(self.page_bytes)) as u32
+    }
+
+    fn offset_of(&self, page: u32) -> u64 {
+        u64::from(page) * u64::from(self.page_bytes)
+    }
+
+    fn bytes_of(&self, run: Run) -> u64 {
+        u64::from(run.pages) * u64::from(self.page_bytes)
+    }
+}
+
+/// What the program wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// So many bytes; a block of none is one of the smallest.
+    pub bytes: u64,
+    /// A power of two; [`ALIGN_BYTES_MIN`] is always kept.
+    pub align: u64,
+    /// The home of the pages. Blocks of different homes never share a page.
+    pub home: NodeId,
+    /// Nothing else shall lie on its pages.
+    pub own_pages: bool,
+}
+
+/// What the program gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Block {
+    /// Its first byte, from the start of the region.
+    pub offset: u64,
+    /// Its size, at least what was asked.
+    pub bytes: u64,
+    /// Nobody had it before: it is zero.
+    pub is_fresh: bool,
+    /// Another node may have had it last.
+    pub is_foreign: bool,
+}
+
+/// A fact.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Input {
+    /// The program wants a block.
+    Allocate(Request, Waiter),
+    /// The pages of the span that [`Answer::Span`] named are where they shall be: now the block.
+    Adopt(Waiter),
+    /// The program frees the block at this offset, unless it is another node's.
+    Free(u64, Waiter),
+    /// The program frees the block at this offset, whoever has it, and has made known what it wrote.
+    FreeElsewhere(u64, Waiter),
+    /// The program asks how large the block at this offset is.
+    Measure(u64, Waiter),
+    /// The span named by [`Effect::Surplus`] may go: what was written is known.
+    GiveBack(u32, Waiter),
+    /// Every empty span shall become surplus.
+    Trim,
+    /// The program no longer waits (its deadline passed).
+    Abandon(Waiter),
+    /// A message arrived.
+    Message(NodeId, Message),
+}
+
+/// An order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// Send this; never to this node itself.
+    Send(NodeId, Message),
+    /// The call is done, or has come to a point where the caller must do something.
+    Done(Waiter, Answer),
+    /// The span from this page on is empty: [`Input::GiveBack`] it once what was written is known.
+    Surplus(u32),
+    /// The peer sent what no correct peer can send.
+    Violation(NodeId, &'static str),
+}
+
+/// What came of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Answer {
+    /// It is the program's.
+    Block(Block),
+    /// These pages came and nobody uses them yet: let them have their home, then [`Input::Adopt`].
+    Span(Run),
+    /// Freed, or given back.
+    Freed,
+    /// Bytes of the block.
+    Bytes(u64),
+    /// It is no block of this node; nothing has happened.
+    Elsewhere,
+    /// There is no block at this offset: it was freed before, or never handed out. Nothing has happened.
+    NoBlock,
+    /// The heap has not so many pages in a row, or none that are aligned so.
+    NoRoom {
+        /// What was asked for.
+        pages: u32,
+        /// The longest free run; [`u32::MAX`] if there are [`SPANS_MAX`] spans.
+        longest: u32,
+    },
+}
+
+/// What shall be done with a block of another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Take it back.
+    Free,
+    /// Say how large it is.
+    Measure,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// Freed, or given back.
+    Freed,
+    /// So many bytes.
+    Bytes(u64),
+    /// There is no such block.
+    NoBlock,
+}
+
+/// What nodes tell each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Message {
+    /// To the directory: so many pages in a row, aligned to two to this power of pages.
+    Request {
+        /// Of the sender's call.
+        waiter: Waiter,
+        /// How many.
+        pages: u32,
+        /// Of their alignment, in pages.
+        align_shift: u8,
+    },
+    /// From the directory: these are yours.
+    Grant {
+        /// Of the receiver's call.
+        waiter: Waiter,
+        /// The pages.
+        run: Run,
+        /// Nobody had them before.
+        is_fresh: bool,
+    },
+    /// From the directory: there are no such pages.
+    NoRoom {
+        /// Of the receiver's call.
+        waiter: Waiter,
+        /// The longest free run, or [`u32::MAX`].
+        longest: u32,
+    },
+    /// To the directory: this span is empty. Its answer goes to the node whose call waits for that.
+    Return {
+        /// The span.
+        run: Run,
+        /// Who waits.
+        requester: NodeId,
+        /// For what call.
+        waiter: Waiter,
+    },
+    /// To the node that has a block, or to the directory, which passes it on.
+    Ask {
+        /// The block's first byte.
+        offset: u64,
+        /// What to do.
+        operation: Operation,
+        /// Who waits.
+        requester: NodeId,
+        /// For what call.
+        waiter: Waiter,
+        /// The directory says that the receiver has it.
+        is_routed: bool,
+    },
+    /// The answer to one of the two.
+    Reply {
+        /// Of the receiver's call.
+        waiter: Waiter,
+        /// What became of it.
+        outcome: Outcome,
+        /// Whom to ask next about the same page.
+        owner: NodeId,
+    },
+}
+
+impl Message {
+    /// Whether it carries what its sender knows to a program that will use the memory it speaks of: a span on its way
+    /// back and out again, and a block that is freed. The directory passes an `Ask` on with what came with it.
+    pub fn releases(&self) -> bool {
+        matches!(self, Message::Grant { .. } | Message::Return { .. } | Message::Ask { operation: Operation::Free, .. })
+    }
+}
+
+/// How much a node has handed out. Bytes are those of whole blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Statistics {
+    /// Blocks that this node handed out and nobody freed yet.
+    pub blocks: u64,
+    /// Their bytes.
+    pub block_bytes: u64,
+    /// Spans that this node has.
+    pub spans: u64,
+    /// Their bytes.
+    pub span_bytes: u64,
+    /// Blocks that this node ever handed out.
+    pub allocations: u64,
+    /// Of those, how many another node freed.
+    pub frees_by_others: u64,
+}
+
+impl Statistics {
+    fn took(&mut self, bytes: u64) {
+        self.blocks += 1;
+        self.block_bytes += bytes;
+        self.allocations += 1;
+    }
+
+    fn gave_back(&mut self, bytes: u64, by_other: bool) {
+        self.blocks -= 1;
+        self.block_bytes -= bytes;
+        self.frees_by_others += u64::from(by_other);
+    }
+}
+
+/// A call that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Call {
+    /// For a span of so many pages.
+    Span { request: Request, pages: u32 },
+    /// For the span to have its home.
+    Granted { request: Request, run: Run, is_fresh: bool },
+    /// For an answer about the block or span at this offset.
+    Reply(u64),
+}
+
+/// The part of one node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Heap {
+    geometry: Geometry,
+    arena: Arena,
+    directory: Option<Directory>,
+    calls: BTreeMap<Waiter, Call>,
+    /// Page and owner, by the page's number modulo the size.
+    owners: Vec<Option<(u32, NodeId)>>,
+}
+
+impl Heap {
+    /// The heap of a node that has handed out nothing yet.
+    pub fn new(geometry: Geometry) -> Heap {
+        let Geometry { me, directory, first_page, end_page, base_pages, .. } = geometry;
+        Heap {
+            geometry,
+            arena: Arena::new(geometry),
+            directory: (me == directory).then(|| Directory::new(first_page, end_page, base_pages)),
+            calls: BTreeMap::new(),
+            owners: vec![None; REMEMBERED.min(end_page.saturating_sub(first_page) as usize).max(1)],
+        }
+    }
+
+    /// Takes one fact, pushes what follows.
+    pub fn step(&mut self, input: Input, effects: &mut Vec<Effect>) {
+        match input {
+            Input::Allocate(request, waiter) => self.allocate(request, waiter, effects),
+            Input::Adopt(waiter) => self.adopt(waiter, effects),
+            Input::Free(offset, waiter) if self.arena.owns(offset) => {
+                self.calls.insert(waiter, Call::Reply(offset));
+                self.serve(self.geometry.me, waiter, offset, Operation::Free, effects);
+            }
+            Input::Free(_, waiter) => effects.push(Effect::Done(waiter, Answer::Elsewhere)),
+            Input::FreeElsewhere(offset, waiter) => self.ask(offset, Operation::Free, waiter, effects),
+            Input::Measure(offset, waiter) => self.ask(offset, Operation::Measure, waiter, effects),
+            Input::GiveBack(first, waiter) => match self.arena.let_go(first) {
+                Some(run) => {
+                    self.calls.insert(waiter, Call::Reply(self.geometry.offset_of(first)));
+                    self.give_back(run, self.geometry.me, waiter, effects);
+                }
+                None => effects.push(Effect::Done(waiter, Answer::NoBlock)),
+            },
+            Input::Trim => effects.extend(self.arena.trim().into_iter().map(Effect::Surplus)),
+            Input::Abandon(waiter) => {
+                if let Some(Call::Granted { run, .. }) = self.calls.remove(&waiter) {
+                    self.give_back(run, self.geometry.me, waiter, effects);
+                }
+            }
+            Input::Message(from, message) => self.receive(from, message, effects),
+        }
+    }
+
+    /// How much this node has handed out now.
+    pub fn statistics(&self) -> Statistics {
+        self.arena.statistics
+    }
+
+    /// At the directory: pages that nobody has.
+    pub fn pages_free(&self) -> Option<u64> {
+        self.directory.as_ref().map(Directory::pages_free)
+    }
+
+    fn allocate(&mut self, request: Request, waiter: Waiter, effects: &mut Vec<Effect>) {
+        debug_assert!(request.align.is_power_of_two());
+        if let Some(block) = self.arena.take(&request) {
+            return effects.push(Effect::Done(waiter, Answer::Block(block)));
+        }
+        let (_, pages) = self.arena.pages_for(&request);
+        self.ask_for_span(request, pages, waiter, effects);
+    }
+
+    fn ask_for_span(&mut self, request: Request, pages: u32, waiter: Waiter, effects: &mut Vec<Effect>) {
+        let align_pages = (request.align / u64::from(self.geometry.page_bytes)).max(1);
+        let heap_pages = self.geometry.end_page - self.geometry.first_page;
+        if pages > heap_pages || align_pages > u64::from(u32::MAX) {
+            return self.no_room(request, pages, heap_pages.min(pages - 1), waiter, effects);
+        }
+        self.calls.insert(waiter, Call::Span { request, pages });
+        let message = Message::Request { waiter, pages, align_shift: align_pages.trailing_zeros() as u8 };
+        self.post(self.geometry.directory, message, effects);
+    }
+
+    /// A pool that asked for more than it needs asks for less; otherwise the call is over.
+    fn no_room(&mut self, request: Request, pages: u32, longest: u32, waiter: Waiter, effects: &mut Vec<Effect>) {
+        let (least, _) = self.arena.pages_for(&request);
+        if least < pages {
+            return self.ask_for_span(request, least, waiter, effects);
+        }
+        effects.push(Effect::Done(waiter, Answer::NoRoom { pages, longest }));
+    }
+
+    fn adopt(&mut self, waiter: Waiter, effects: &mut Vec<Effect>) {
+        let Some(Call::Granted { request, run, is_fresh }) = self.calls.remove(&waiter) else {
+            unreachable!("only a call whose span came adopts it");
+        };
+        let block = self.arena.adopt(run, is_fresh, &request);
+        effects.push(Effect::Done(waiter, Answer::Block(block)));
+    }
+
+    /// Asks the node that has the block, as far as is known here.
+    fn ask(&mut self, offset: u64, operation: Operation, waiter: Waiter, effects: &mut Vec<Effect>) {
+        self.calls.insert(waiter, Call::Reply(offset));
+        let page = self.geometry.page_of(offset);
+        let known = self.owners[self.owner_slot(page)].filter(|known| known.0 == page);
+        let to =
+            if self.arena.owns(offset) { self.geometry.me } else { known.map_or(self.geometry.directory, |it| it.1) };
+        let requester = self.geometry.me;
+        self.post(to, Message::Ask { offset, operation, requester, waiter, is_routed: false }, effects);
+    }
+
+    fn receive(&mut self, from: NodeId, message: Message, effects: &mut Vec<Effect>) {
+        match message {
+            Message::Request { waiter, pages, align_shift } => {
+                let Some(directory) = &mut self.directory else {
+                    return effects
+                        .push(Effect::Violation(from, "a request for pages to a node without the directory"));
+                };
+                let message = match directory.grant(from, pages, 1 << align_shift) {
+                    Ok((run, is_fresh)) => Message::Grant { waiter, run, is_fresh },
+                    Err(longest) => Message::NoRoom { waiter, longest },
+                };
+                self.post(from, message, effects);
+            }
+            Message::Grant { waiter, run, is_fresh } => self.granted(from, waiter, run, is_fresh, effects),
+            Message::NoRoom { waiter, longest } => {
+                if let Some(Call::Span { request, pages }) = self.calls.remove(&waiter) {
+                    self.no_room(request, pages, longest, waiter, effects);
+                }
+            }
+            Message::Return { run, requester, waiter } => {
+                if !self.directory.as_mut().is_some_and(|directory| directory.take_back(from, run)) {
+                    return effects.push(Effect::Violation(from, "pages back that are not theirs"));
+                }
+                let owner = self.geometry.me;
+                self.post(requester, Message::Reply { waiter, outcome: Outcome::Freed, owner }, effects);
+            }
+            Message::Ask { offset, operation, requester, waiter, is_routed } => {
+                if self.arena.owns(offset) {
+                    return self.serve(requester, waiter, offset, operation, effects);
+                }
+                self.pass_on(offset, operation, requester, waiter, is_routed, effects);
+            }
+            Message::Reply { waiter, outcome, owner } => self.replied(waiter, outcome, owner, effects),
+        }
+    }
+
+    fn granted(&mut self, from: NodeId, waiter: Waiter, run: Run, is_fresh: bool, effects: &mut Vec<Effect>) {
+        if from != self.geometry.directory {
+            return effects.push(Effect::Violation(from, "pages of the heap, whose directory it does not keep"));
+        }
+        match self.calls.get(&waiter) {
+            Some(&Call::Span { request, pages }) if pages == run.pages => {
+                self.calls.insert(waiter, Call::Granted { request, run, is_fresh });
+                effects.push(Effect::Done(waiter, Answer::Span(run)));
+            }
+            // Whoever asked has given up.
+            _ => self.give_back(run, self.geometry.me, waiter, effects),
+        }
+    }
+
+    /// A block that this node has, or had.
+    fn serve(&mut self, to: NodeId, waiter: Waiter, offset: u64, operation: Operation, effects: &mut Vec<Effect>) {
+        let me = self.geometry.me;
+        let outcome = match operation {
+            Operation::Measure => self.arena.measure(offset).map_or(Outcome::NoBlock, Outcome::Bytes),
+            Operation::Free => match self.arena.free(offset, to != me) {
+                None => Outcome::NoBlock,
+                Some(Freed::Kept) => Outcome::Freed,
+                // What this node's program wrote there is known: whoever frees the block has been told of it.
+                Some(Freed::Whole(run)) => return self.give_back(run, to, waiter, effects),
+                Some(Freed::Emptied(first)) => {
+                    effects.push(Effect::Surplus(first));
+                    Outcome::Freed
+                }
+            },
+        };
+        self.post(to, Message::Reply { waiter, outcome, owner: me }, effects);
+    }
+
+    /// A block that this node does not have: the directory knows who has it, and then it is there or nowhere.
+    fn pass_on(
+        &mut self,
+        offset: u64,
+        operation: Operation,
+        requester: NodeId,
+        waiter: Waiter,
+        is_routed: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Geometry { me, directory, .. } = self.geometry;
+        let next = match &self.directory {
+            Some(directory) => directory.owner_of(self.geometry.page_of(offset)).filter(|&owner| owner != me),
+            None => Some(directory),
+        };
+        match next {
+            Some(to) if !is_routed => {
+                let is_routed = self.directory.is_some();
+                self.post(to, Message::Ask { offset, operation, requester, waiter, is_routed }, effects);
+            }
+            _ => self.post(requester, Message::Reply { waiter, outcome: Outcome::NoBlock, owner: directory }, effects),
+        }
+    }
+
+    fn replied(&mut self, waiter: Waiter, outcome: Outcome, owner: NodeId, effects: &mut Vec<Effect>) {
+        // Nobody waits for the answer about a span that came too late, nor for one whose call gave up.
+        let Some(Call::Reply(offset)) = self.calls.get(&waiter).copied() else { return };
+        self.calls.remove(&waiter);
+        let page = self.geometry.page_of(offset);
+        let slot = self.owner_slot(page);
+        self.owners[slot] = (outcome != Outcome::NoBlock && owner != self.geometry.me).then_some((page, owner));
+        let answer = match outcome {
+            Outcome::Freed => Answer::Freed,
+            Outcome::Bytes(bytes) => Answer::Bytes(bytes),
+            Outcome::NoBlock => Answer::NoBlock,
+        };
+        effects.push(Effect::Done(waiter, answer));
+    }
+
+    fn give_back(&mut self, run: Run, requester: NodeId, waiter: Waiter, effects: &mut Vec<Effect>) {
+        self.post(self.geometry.directory, Message::Return { run, requester, waiter }, effects);
+    }
+
+    fn owner_slot(&self, page: u32) -> usize {
+        page as usize % self.owners.len()
+    }
+
+    /// To a node, which may be this one.
+    fn post(&mut self, to: NodeId, message: Message, effects: &mut Vec<Effect>) {
+        if to == self.geometry.me {
+            self.receive(to, message, effects);
+        } else {
+            effects.push(Effect::Send(to, message));
+        }
+    }
+}

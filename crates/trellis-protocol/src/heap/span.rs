@@ -1,0 +1,128 @@
+//! One span: a run of pages that is one large block, or is cut into small blocks of one size.
+//!
+//! Promises: no block is handed out twice; what is freed twice, or was never handed out, is refused and changes nothing.
+//! What it knows about its blocks lies here, in private memory, and not in the pages.
+
+use super::classes;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// What a block that is handed out may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Past {
+    /// Nobody had it before: it is zero.
+    pub(super) is_fresh: bool,
+    /// Another node had it last.
+    pub(super) is_foreign: bool,
+}
+
+/// Small blocks of one class.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Blocks {
+    pub(super) class: u8,
+    count: u32,
+    live: u32,
+    /// Blocks from here on were never handed out.
+    touched: u32,
+    /// No word of `used` before this one has a free bit.
+    open: u32,
+    used: Vec<u64>,
+    /// Blocks that another node had last.
+    foreign: Vec<u64>,
+}
+
+impl Blocks {
+    /// As many as fit into `bytes`, which are fresh or were somebody's.
+    pub(super) fn new(class: u8, bytes: u64, is_fresh: bool) -> Blocks {
+        let count = (bytes / u64::from(classes::size_of(class))) as u32;
+        let words = count.div_ceil(64) as usize;
+        let mut used = vec![0; words];
+        // What lies past the last block can never be handed out.
+        if !count.is_multiple_of(64) {
+            used[words - 1] = u64::MAX << (count % 64);
+        }
+        let (touched, foreign) = if is_fresh { (0, 0) } else { (count, u64::MAX) };
+        Blocks { class, count, live: 0, touched, open: 0, used, foreign: vec![foreign; words] }
+    }
+
+    pub(super) fn size(&self) -> u32 {
+        classes::size_of(self.class)
+    }
+
+    pub(super) fn live(&self) -> u32 {
+        self.live
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.live == self.count
+    }
+
+    /// The lowest free block, by its number.
+    pub(super) fn take(&mut self) -> Option<(u32, Past)> {
+        let from = self.open as usize;
+        let word = from + self.used[from..].iter().position(|&word| word != u64::MAX)?;
+        self.open = word as u32;
+        let bit = self.used[word].trailing_ones();
+        let index = word as u32 * 64 + bit;
+        let past = Past { is_fresh: index >= self.touched, is_foreign: self.foreign[word] >> bit & 1 == 1 };
+        self.used[word] |= 1 << bit;
+        self.foreign[word] &= !(1 << bit);
+        self.touched = self.touched.max(index + 1);
+        self.live += 1;
+        debug_assert!(self.live <= self.count);
+        Some((index, past))
+    }
+
+    /// The number of the block that begins so many bytes into the span, if it is handed out.
+    pub(super) fn find(&self, bytes: u64) -> Option<u32> {
+        let index = u32::try_from(bytes / u64::from(self.size())).ok().filter(|&index| index < self.count)?;
+        let is_used = self.used[index as usize / 64] >> (index % 64) & 1 == 1;
+        (bytes.is_multiple_of(u64::from(self.size())) && is_used).then_some(index)
+    }
+
+    /// Gives a block back that [`Blocks::find`] found.
+    pub(super) fn give_back(&mut self, index: u32, by_other: bool) {
+        let (word, bit) = (index as usize / 64, index % 64);
+        debug_assert!(self.used[word] >> bit & 1 == 1 && self.live > 0);
+        self.used[word] &= !(1 << bit);
+        self.foreign[word] |= u64::from(by_other) << bit;
+        self.open = self.open.min(word as u32);
+        self.live -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_handed_out_once_and_remember_who_had_them() {
+        let class = classes::class_of(48, 16).unwrap();
+        let mut blocks = Blocks::new(class, 4096, true);
+        let taken: Vec<u32> = core::iter::from_fn(|| blocks.take())
+            .map(|(index, past)| {
+                assert_eq!(past, Past { is_fresh: true, is_foreign: false });
+                index
+            })
+            .collect();
+        assert_eq!(taken, (0..85).collect::<Vec<u32>>());
+        assert!(blocks.is_full() && blocks.take().is_none());
+        assert_eq!(blocks.find(48 * 70), Some(70));
+        assert_eq!((blocks.find(48 * 70 + 16), blocks.find(48 * 85), blocks.find(1 << 40)), (None, None, None));
+        blocks.give_back(70, true);
+        blocks.give_back(3, false);
+        assert_eq!((blocks.find(48 * 70), blocks.live()), (None, 83));
+        assert_eq!(blocks.take(), Some((3, Past { is_fresh: false, is_foreign: false })));
+        assert_eq!(blocks.take(), Some((70, Past { is_fresh: false, is_foreign: true })));
+        blocks.give_back(70, false);
+        assert_eq!(blocks.take(), Some((70, Past { is_fresh: false, is_foreign: false })));
+    }
+
+    #[test]
+    fn blocks_of_a_span_that_somebody_had_are_neither_fresh_nor_ours() {
+        let mut blocks = Blocks::new(0, 4096, false);
+        assert_eq!(blocks.take(), Some((0, Past { is_fresh: false, is_foreign: true })));
+        blocks.give_back(0, false);
+        assert_eq!(blocks.take(), Some((0, Past { is_fresh: false, is_foreign: false })));
+    }
+}

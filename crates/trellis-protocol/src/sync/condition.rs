@@ -1,0 +1,67 @@
+//! Condition variables: who waits is woken by a signal that was given while it waited, and by nothing else.
+//!
+//! A wait is enrolled here before its lock is given back, so no signal that is given under the lock is missed. Each
+//! signal wakes the one who has waited longest. A signal that was on its way to a call which was abandoned goes to the
+//! next who had been enrolled when it was given; never to one who came later, for whom it would be a wake-up without
+//! cause. The number of enrolments at the time of the signal, which travels with it, tells them apart.
+
+use super::objects::{Answer, Caller, Kept, Outcome};
+use crate::page::NodeId;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// What is demanded of a condition variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ConditionDemand {
+    /// To be woken. Enrolled at once; answered, with a mark of the condition's own, when woken.
+    Wait,
+    /// To wake who has waited longest. Answered with how many were woken.
+    Signal,
+    /// To wake everybody. Answered with how many were woken.
+    Broadcast,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Condition {
+    /// Who waits, each with the number of its enrolment.
+    queue: VecDeque<(Caller, u64)>,
+}
+
+impl Kept for Condition {
+    type Demand = ConditionDemand;
+
+    fn demand(&mut self, caller: Caller, demand: ConditionDemand, numbers: &mut u64, answers: &mut Vec<Answer>) {
+        match demand {
+            ConditionDemand::Wait => {
+                self.queue.push_back((caller, *numbers));
+                *numbers += 1;
+                answers.push(Answer::To(caller, Outcome::Enrolled));
+            }
+            ConditionDemand::Signal | ConditionDemand::Broadcast => {
+                let count = if demand == ConditionDemand::Signal { self.queue.len().min(1) } else { self.queue.len() };
+                for (waiting, _) in self.queue.drain(..count) {
+                    answers.push(Answer::To(waiting, Outcome::Done(*numbers)));
+                }
+                answers.push(Answer::To(caller, Outcome::Done(count as u64)));
+            }
+        }
+    }
+
+    fn forget(&mut self, caller: Caller, _: &mut Vec<Answer>) -> bool {
+        let before = self.queue.len();
+        self.queue.retain(|(other, _)| *other != caller);
+        self.queue.len() < before
+    }
+
+    fn undo(&mut self, _: NodeId, demand: ConditionDemand, value: u64, answers: &mut Vec<Answer>) {
+        if demand != ConditionDemand::Wait {
+            return;
+        }
+        if let Some(&(next, number)) = self.queue.front()
+            && number < value
+        {
+            self.queue.pop_front();
+            answers.push(Answer::To(next, Outcome::Done(value)));
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Counting semaphores: a number that starts at zero, is raised by posts, and lowered by waits while it is above zero.
+//!
+//! Who waits goes on in the order of coming. A semaphore also is an event that is used up by the one who waited for it,
+//! a *pulse*: a post lets exactly one wait through, be it there already or still to come.
+
+use super::objects::{Answer, Caller, Kept, Outcome, Refusal};
+use crate::page::NodeId;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// What is demanded of a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SemaphoreDemand {
+    /// To lower it by one, as soon as that is possible. Answered with 1.
+    Wait,
+    /// To lower it by one if that is possible now. Answered with 1 if it was, else 0.
+    TryWait,
+    /// To raise it by so many. Answered with 0 when done.
+    Post(u64),
+    /// To know its value. Answered with it.
+    Value,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Semaphore {
+    value: u64,
+    queue: VecDeque<Caller>,
+}
+
+impl Kept for Semaphore {
+    type Demand = SemaphoreDemand;
+
+    fn demand(&mut self, caller: Caller, demand: SemaphoreDemand, _: &mut u64, answers: &mut Vec<Answer>) {
+        let answer = match demand {
+            SemaphoreDemand::Wait if self.value == 0 => return self.queue.push_back(caller),
+            SemaphoreDemand::TryWait if self.value == 0 => 0,
+            SemaphoreDemand::Wait | SemaphoreDemand::TryWait => {
+                self.value -= 1;
+                1
+            }
+            SemaphoreDemand::Post(count) => {
+                if self.value.checked_add(count).is_none() {
+                    return answers.push(Answer::To(caller, Outcome::Refused(Refusal::Overflow)));
+                }
+                self.raise(count, answers);
+                0
+            }
+            SemaphoreDemand::Value => self.value,
+        };
+        answers.push(Answer::To(caller, Outcome::Done(answer)));
+    }
+
+    fn forget(&mut self, caller: Caller, _: &mut Vec<Answer>) -> bool {
+        let before = self.queue.len();
+        self.queue.retain(|other| *other != caller);
+        self.queue.len() < before
+    }
+
+    fn undo(&mut self, _: NodeId, demand: SemaphoreDemand, value: u64, answers: &mut Vec<Answer>) {
+        if value == 1 && matches!(demand, SemaphoreDemand::Wait | SemaphoreDemand::TryWait) {
+            self.raise(1, answers);
+        }
+    }
+}
+
+impl Semaphore {
+    fn raise(&mut self, count: u64, answers: &mut Vec<Answer>) {
+        debug_assert!(self.value == 0 || self.queue.is_empty(), "nobody waits for what is there");
+        let let_through = (self.queue.len() as u64).min(count);
+        for caller in self.queue.drain(..let_through as usize) {
+            answers.push(Answer::To(caller, Outcome::Done(1)));
+        }
+        // An undoing of a wait at the largest value finds it full: the value stays what can be told.
+        self.value = self.value.saturating_add(count - let_through);
+    }
+}

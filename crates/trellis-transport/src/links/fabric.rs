@@ -1,0 +1,260 @@
+//! The link `fabric`: frames through libfabric, with bodies that their receiver reads out of the sender's memory.
+//!
+//! Promised: the contract of [`crate::links`], with frames in order. A body that lies in the memory given to
+//! [`Link::share`] is neither copied nor sent: its frame names it, and the receiver reads it by a one-sided read, straight
+//! to where its sink placed it. Nobody at the sender handles that read where the hardware does, and with a provider in
+//! software whoever polls the link does: never a thread that the program computes in.
+//!
+//! Never done here: protecting what travels. Frames are plain, so this link is for networks that are trusted; what lets
+//! a process take part (endpoint addresses, cookies, keys of memory) goes over a tcp connection between each pair, which
+//! asks for the cluster's secret. Cookies keep strays out, nothing more.
+//!
+//! # How it works
+//!
+//! Each pair has the connection of the link `tcp`. Over it the two tell each other where their endpoints are; its end is
+//! the end of the pair. Frames then travel as packets of at most 8 KiB into buffers that the receiver posted; there are
+//! never more under way than it has buffers for. A longer body, and any over 1 KiB in the shared memory, is read by the
+//! receiver. A node that leaves hands what is not confirmed yet to the tcp connection, so that nothing is lost and nobody
+//! has to wait for a peer that does not poll.
+//!
+//! # Locks
+//!
+//! The receiving side has one lock, which `poll` only tries; each peer's sending half has its own. Whoever holds the
+//! receiving side may take sending halves, one at a time.
+//!
+//! # Modules
+//!
+//! `device` (libfabric, through `libfabric.c`), `packet` and `rendezvous` (bytes of what is sent over the fabric and over
+//! tcp), `outward` and `inward` (the two halves of a pair), `peers`, `tender` (a thread for what has no event).
+
+mod device;
+mod inward;
+mod outward;
+mod packet;
+mod peers;
+mod rendezvous;
+mod tender;
+
+use std::fmt;
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, TryLockError};
+use std::thread::JoinHandle;
+
+use thiserror::Error;
+
+use self::device::Device;
+pub use self::device::providers;
+use self::inward::Poll;
+use self::peers::{LOST, Shared, UP, lock};
+use crate::HEADER_BYTES;
+use crate::links::tcp::doorman::spawn_without_signals;
+use crate::links::tcp::{Answer, StartError, Tcp, TcpOptions};
+use crate::links::{Choice, Link, LinkStatistics, Payload, SendError, SharedMemory, Sink};
+use crate::wrap::secure::Security;
+
+/// What a node needs to take part.
+#[derive(Debug)]
+pub struct FabricOptions {
+    /// The connections over which nodes meet; their security must be [`Security::Plain`].
+    pub tcp: TcpOptions,
+    /// A provider of libfabric, such as `tcp`, `shm`, `verbs`, `efa` or `cxi`; empty for libfabric's own choice.
+    pub provider: String,
+}
+
+/// Why a link could not be started.
+#[derive(Debug, Error)]
+pub enum FabricError {
+    /// The connections.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// Frames would travel plain where that was not asked for.
+    #[error(
+        "the link `fabric` carries frames as they are, and the nodes are to protect them; use it on loopback, or give \
+         security = \"insecure-plain\" where the network is trusted"
+    )]
+    NotPlain,
+    /// No endpoint.
+    #[error(
+        "the link `fabric` of node {node} cannot be made: {why}; `trellis doctor` lists the providers that are here"
+    )]
+    Device {
+        /// The number.
+        node: usize,
+        /// What libfabric says.
+        why: String,
+    },
+}
+
+/// The fabric link of one node.
+pub struct Fabric {
+    shared: Arc<Shared>,
+    tender: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Fabric {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Fabric")
+            .field("node", &self.shared.node)
+            .field("nodes", &self.shared.peers.len())
+            .field("provider", &self.provider())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Fabric {
+    /// Opens the endpoint and starts to meet the peers; returns before any is connected.
+    ///
+    /// # Errors
+    ///
+    /// When an endpoint or a socket cannot be had, and where frames must not travel plain.
+    pub fn start(options: FabricOptions) -> Result<Fabric, FabricError> {
+        Fabric::start_and_answer(options, Box::new(|_, _| Err("this cluster takes nobody in".to_owned())))
+    }
+
+    /// The same, and questions are answered as the link `tcp` does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Fabric::start`].
+    pub fn start_and_answer(options: FabricOptions, answer: Answer) -> Result<Fabric, FabricError> {
+        let (node, nodes) = (options.tcp.node, options.tcp.addresses.len());
+        if options.tcp.security != Security::Plain {
+            return Err(FabricError::NotPlain);
+        }
+        let host = options.tcp.addresses.get(node).and_then(|address| address.rsplit_once(':')).map(|(host, _)| host);
+        let host = host.unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        let device = open(node, options.provider, host, nodes.saturating_sub(1))?;
+        let tcp = Tcp::start_and_answer(options.tcp, answer)?;
+        let system = |source| FabricError::Start(StartError::System { node, source });
+        let shared = Arc::new(Shared::new(tcp, device).map_err(system)?);
+        let tender = tender::spawn(&shared).map_err(system)?;
+        Ok(Fabric { shared, tender: Mutex::new(Some(tender)) })
+    }
+
+    /// The provider that is used, in libfabric's words.
+    pub fn provider(&self) -> &str {
+        self.shared.device.provider()
+    }
+
+    /// How many one-sided reads this node began.
+    pub fn one_sided_reads(&self) -> u64 {
+        self.shared.one_sided_reads.load(Ordering::Relaxed)
+    }
+}
+
+/// Opens the endpoint on a thread of its own without signals: threads that a provider starts inherit that.
+fn open(node: usize, provider: String, host: String, peers: usize) -> Result<Device, FabricError> {
+    let (give, take) = std::sync::mpsc::channel();
+    let run = move || {
+        // Whoever asked waits for it below.
+        let _ = give.send(Device::open(&provider, &host, peers::receives_wanted(peers)));
+    };
+    let thread = spawn_without_signals(node, run).map_err(|source| StartError::System { node, source })?;
+    let opened = take.recv().unwrap_or_else(|_| Err("libfabric panicked".to_owned()));
+    let _ = thread.join();
+    opened.map_err(|why| FabricError::Device { node, why })
+}
+
+impl Link for Fabric {
+    fn node(&self) -> usize {
+        self.shared.node
+    }
+
+    fn nodes(&self) -> usize {
+        self.shared.peers.len()
+    }
+
+    fn send(&self, peer: usize, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<(), SendError> {
+        self.shared.send(peer, header, payload)
+    }
+
+    fn share(&self, memory: SharedMemory) -> Result<(), String> {
+        let _receive = lock(&self.shared.receive);
+        if self.shared.closed.load(Ordering::SeqCst) {
+            return Err("this link is closed".to_owned());
+        }
+        self.shared.device.share(memory)
+    }
+
+    fn way(&self, _peer: usize) -> Choice {
+        Choice::Fabric
+    }
+
+    fn poll(&self, sink: &mut dyn Sink) -> bool {
+        if self.shared.closed.load(Ordering::Relaxed) || self.shared.is_forked() {
+            return false;
+        }
+        let mut receive = match self.shared.receive.try_lock() {
+            Ok(receive) => receive,
+            Err(TryLockError::WouldBlock) => return false,
+            Err(TryLockError::Poisoned(poisoned)) => {
+                self.shared.receive.clear_poison();
+                poisoned.into_inner()
+            }
+        };
+        if self.shared.closed.load(Ordering::SeqCst) {
+            return false;
+        }
+        Poll { shared: &self.shared, receive: &mut receive, sink }.run()
+    }
+
+    fn readiness(&self) -> RawFd {
+        self.shared.epoll.raw()
+    }
+
+    fn is_connected(&self, peer: usize) -> bool {
+        self.shared.is_in(peer, UP)
+    }
+
+    fn is_lost(&self, peer: usize) -> bool {
+        self.shared.is_in(peer, LOST)
+    }
+
+    fn trouble(&self, peer: usize) -> Option<String> {
+        let there = self.shared.peers.get(peer)?;
+        if let Some((_, why)) = &*lock(&there.broken) {
+            return Some(format!("libfabric ({}) does not reach it: {why}", self.provider()));
+        }
+        if self.shared.tcp.is_connected(peer) && self.shared.is_in(peer, peers::ABSENT) {
+            return Some(format!("it is there, and libfabric ({}) has not opened the way to it yet", self.provider()));
+        }
+        self.shared.tcp.trouble(peer)
+    }
+
+    fn statistics(&self) -> LinkStatistics {
+        self.shared.statistics()
+    }
+
+    fn close(&self) {
+        let shared = &self.shared;
+        // A forked child shares neither thread nor endpoint with the process that started the link.
+        if shared.is_forked() || shared.closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        shared.tender.unpark();
+        if let Some(thread) = lock(&self.tender).take() {
+            // A panic of the thread was printed when it happened and ends nothing here.
+            let _ = thread.join();
+        }
+        let mut receive = lock(&shared.receive);
+        for index in (0..shared.peers.len()).filter(|&index| index != shared.node) {
+            shared.detour(index);
+        }
+        shared.tcp.close();
+        shared.end(&mut receive);
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        if self.shared.is_forked() {
+            // Endpoint and thread are the parent's: what ended them here would end them there.
+            std::mem::forget(Arc::clone(&self.shared));
+            std::mem::forget(lock(&self.tender).take());
+            return;
+        }
+        self.close();
+    }
+}

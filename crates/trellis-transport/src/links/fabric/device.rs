@@ -1,0 +1,593 @@
+//! One libfabric endpoint: its packets, its registrations, its completions.
+//!
+//! Promised: a packet's bytes are touched here only while the provider does not have them; what is registered is
+//! released when its [`Registration`] is dropped; after [`Device::stop`] the provider touches no memory any more.
+//!
+//! Never done here: knowing what a packet means or which node is behind an address.
+
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::os::fd::RawFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+
+use super::packet::PACKET_BYTES;
+use super::peers::lock;
+use crate::links::SharedMemory;
+
+/// Sends under way at one time.
+const SENDS_MAX: usize = 256;
+/// One-sided reads under way at one time.
+const READS_MAX: usize = 64;
+/// One read asks for so much at most; a longer body takes several.
+const READ_BYTES_MAX: usize = 1 << 20;
+/// Completions taken at one time.
+pub(super) const COMPLETIONS_MAX: usize = 64;
+/// An endpoint's address at most.
+pub(super) const ADDRESS_BYTES_MAX: usize = 512;
+/// What libfabric says when an operation must be tried again (FI_EAGAIN).
+const AGAIN: i64 = -(libc::EAGAIN as i64);
+
+/// What became of one operation; laid out as in `libfabric.c`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(super) struct Completion {
+    pub(super) slot: u32,
+    pub(super) error: i32,
+    pub(super) bytes: u64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+struct Facts {
+    receives_max: u64,
+    sends_max: u64,
+    message_bytes_max: u64,
+    wait_descriptor: i32,
+    needs_local_registration: i32,
+    has_virtual_addresses: i32,
+}
+
+const _: () = assert!(size_of::<Completion>() == 16 && size_of::<Facts>() == 40);
+
+#[repr(C)]
+struct Endpoint {
+    opaque: [u8; 0],
+}
+
+unsafe extern "C" {
+    fn trellis_fabric_open(
+        provider: *const c_char,
+        host: *const c_char,
+        slots: usize,
+        why: *mut c_char,
+        room: usize,
+    ) -> *mut Endpoint;
+    fn trellis_fabric_stop(endpoint: *mut Endpoint);
+    fn trellis_fabric_close(endpoint: *mut Endpoint);
+    fn trellis_fabric_facts(endpoint: *mut Endpoint, facts: *mut Facts);
+    fn trellis_fabric_provider(endpoint: *mut Endpoint) -> *const c_char;
+    fn trellis_fabric_address(endpoint: *mut Endpoint, address: *mut u8, room: usize) -> i64;
+    fn trellis_fabric_insert(endpoint: *mut Endpoint, address: *const u8, peer: *mut u64) -> i32;
+    fn trellis_fabric_register(
+        endpoint: *mut Endpoint,
+        pointer: *const c_void,
+        bytes: usize,
+        shared: i32,
+        registration: *mut *mut c_void,
+        key: *mut u64,
+        description: *mut *mut c_void,
+    ) -> i32;
+    fn trellis_fabric_unregister(registration: *mut c_void);
+    fn trellis_fabric_post(e: *mut Endpoint, slot: u32, at: *mut u8, bytes: usize, description: *mut c_void) -> i64;
+    fn trellis_fabric_send(
+        endpoint: *mut Endpoint,
+        slot: u32,
+        at: *const u8,
+        bytes: usize,
+        description: *mut c_void,
+        peer: u64,
+    ) -> i64;
+    fn trellis_fabric_read(
+        endpoint: *mut Endpoint,
+        slot: u32,
+        at: *mut u8,
+        bytes: usize,
+        description: *mut c_void,
+        peer: u64,
+        address: u64,
+        key: u64,
+    ) -> i64;
+    fn trellis_fabric_poll(endpoint: *mut Endpoint, out: *mut Completion, room: usize) -> i64;
+    fn trellis_fabric_may_sleep(endpoint: *mut Endpoint) -> i32;
+    fn trellis_fabric_sentence(error: i32) -> *const c_char;
+    fn trellis_fabric_providers(text: *mut c_char, room: usize) -> usize;
+}
+
+/// What a slot is for.
+pub(super) enum Use {
+    /// A packet received into.
+    Receive,
+    /// A packet sent from.
+    Send,
+    /// A one-sided read.
+    Read,
+}
+
+/// Whether the provider took an operation, or wants to be asked again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Taken {
+    Yes,
+    Again,
+}
+
+/// Who may use registered memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Here = 0,
+    Peers = 1,
+    Both = 2,
+}
+
+/// Memory that the provider knows; released when dropped.
+pub(super) struct Registration {
+    handle: *mut c_void,
+    key: u64,
+    description: *mut c_void,
+}
+
+// SAFETY: libfabric's registrations may be released on any thread; nothing else is done with the handle.
+unsafe impl Send for Registration {}
+// SAFETY: as above; a shared reference only reads the key and the description.
+unsafe impl Sync for Registration {}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // SAFETY: made by `register`, released once; the device outlives its registrations (see `Device::stop`).
+        unsafe { trellis_fabric_unregister(self.handle) };
+    }
+}
+
+/// Where a peer reads from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Source {
+    pub(super) address: u64,
+    pub(super) key: u64,
+}
+
+struct Shared {
+    base: usize,
+    bytes: usize,
+    registration: Registration,
+}
+
+/// See the module text.
+pub(super) struct Device {
+    endpoint: AtomicPtr<Endpoint>,
+    stopped: AtomicBool,
+    packets: Box<[UnsafeCell<[u8; PACKET_BYTES]>]>,
+    packet_registration: Mutex<Option<Registration>>,
+    packet_description: AtomicPtr<c_void>,
+    shared: Mutex<Option<Shared>>,
+    receives: usize,
+    sends: usize,
+    free_sends: Mutex<Vec<u32>>,
+    free_reads: Mutex<Vec<u32>>,
+    read_bytes_max: usize,
+    needs_local_registration: bool,
+    has_virtual_addresses: bool,
+    wait_descriptor: RawFd,
+    provider: String,
+}
+
+// SAFETY: the endpoint is opened for use by several threads (FI_THREAD_SAFE), and a packet belongs to whoever holds its
+// slot: the free list gives a sending slot to one caller, and a receiving slot is with the provider or with the one
+// thread that polls.
+unsafe impl Send for Device {}
+// SAFETY: as above.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// Opens an endpoint of `provider` (empty for libfabric's own choice) on the interface of `host`, with room for
+    /// `receives` packets.
+    pub(super) fn open(provider: &str, host: &str, receives: usize) -> Result<Device, String> {
+        let text = |text: &str| CString::new(text).map_err(|_| "a zero byte in a name".to_owned());
+        let (named, host) = (text(provider)?, text(host)?);
+        let slots = receives + SENDS_MAX + READS_MAX;
+        let mut why: [c_char; 256] = [0; 256];
+        let before = SignalActions::take();
+        // SAFETY: both texts end in zero and live through the call; `why` has the room that is told.
+        let endpoint =
+            unsafe { trellis_fabric_open(named.as_ptr(), host.as_ptr(), slots, why.as_mut_ptr(), why.len()) };
+        before.restore();
+        if endpoint.is_null() {
+            // SAFETY: on failure `why` holds a text that ends in zero.
+            let why = unsafe { CStr::from_ptr(why.as_ptr()) }.to_string_lossy().into_owned();
+            let which = if provider.is_empty() { "no provider".to_owned() } else { format!("provider `{provider}`") };
+            return Err(format!("libfabric: {which}: {why}"));
+        }
+        let mut facts = Facts::default();
+        // SAFETY: `facts` is laid out as the callee expects.
+        unsafe { trellis_fabric_facts(endpoint, &raw mut facts) };
+        // SAFETY: the name lives as long as the endpoint and ends in zero.
+        let provider = unsafe { CStr::from_ptr(trellis_fabric_provider(endpoint)) }.to_string_lossy().into_owned();
+        let limit = |wanted: usize, most: u64| wanted.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1);
+        let (receives, sends) = (limit(receives, facts.receives_max), limit(SENDS_MAX, facts.sends_max));
+        let first_read = receives + sends;
+        lock(&PARKED).0 += usize::from(is_of_this_host(&provider));
+        let device = Device {
+            endpoint: AtomicPtr::new(endpoint),
+            stopped: AtomicBool::new(false),
+            packets: (0..first_read).map(|_| UnsafeCell::new([0; PACKET_BYTES])).collect(),
+            packet_registration: Mutex::new(None),
+            packet_description: AtomicPtr::default(),
+            shared: Mutex::new(None),
+            receives,
+            sends,
+            free_sends: Mutex::new((receives as u32..first_read as u32).collect()),
+            free_reads: Mutex::new((first_read as u32..(first_read + READS_MAX) as u32).collect()),
+            read_bytes_max: limit(READ_BYTES_MAX, facts.message_bytes_max),
+            needs_local_registration: facts.needs_local_registration != 0,
+            has_virtual_addresses: facts.has_virtual_addresses != 0,
+            wait_descriptor: facts.wait_descriptor,
+            provider,
+        };
+        device.register_packets()?;
+        Ok(device)
+    }
+
+    fn register_packets(&self) -> Result<(), String> {
+        if self.needs_local_registration {
+            let bytes = self.packets.len() * PACKET_BYTES;
+            // SAFETY: the packets live until the device is dropped, which stops it before.
+            let registration = unsafe { self.register(self.packets.as_ptr().cast(), bytes, Access::Here) }?;
+            self.packet_description.store(registration.description, Ordering::Release);
+            *lock(&self.packet_registration) = Some(registration);
+        }
+        Ok(())
+    }
+
+    fn endpoint(&self) -> Result<*mut Endpoint, String> {
+        if self.stopped.load(Ordering::Acquire) {
+            return Err("this node closed its endpoint".to_owned());
+        }
+        Ok(self.endpoint.load(Ordering::Acquire))
+    }
+
+    /// The provider that is used, in libfabric's words.
+    pub(super) fn provider(&self) -> &str {
+        &self.provider
+    }
+
+    /// Packets that can be received into.
+    pub(super) fn receives(&self) -> usize {
+        self.receives
+    }
+
+    /// A descriptor that tells of completions, where the provider has one.
+    pub(super) fn wait_descriptor(&self) -> Option<RawFd> {
+        (self.wait_descriptor >= 0).then_some(self.wait_descriptor)
+    }
+
+    /// Where peers reach this endpoint.
+    pub(super) fn address(&self) -> Result<Vec<u8>, String> {
+        let mut address = vec![0; ADDRESS_BYTES_MAX];
+        // SAFETY: `address` is writable for its whole length.
+        let bytes = unsafe { trellis_fabric_address(self.endpoint()?, address.as_mut_ptr(), address.len()) };
+        address.truncate(usize::try_from(bytes).map_err(|_| sentence(bytes))?);
+        Ok(address)
+    }
+
+    /// The number under which a peer's endpoint is reached. `address` is one of this provider's, whole.
+    pub(super) fn insert(&self, address: &[u8]) -> Result<u64, String> {
+        // The provider reads as many bytes as its addresses have, whatever came: never past the end.
+        let mut whole = address.to_vec();
+        whole.resize(ADDRESS_BYTES_MAX, 0);
+        let mut peer = 0;
+        // SAFETY: `whole` is at least as long as any address.
+        let result = unsafe { trellis_fabric_insert(self.endpoint()?, whole.as_ptr(), &raw mut peer) };
+        if result == 0 { Ok(peer) } else { Err(sentence(i64::from(result))) }
+    }
+
+    /// What a slot is for.
+    pub(super) fn use_of(&self, slot: u32) -> Option<Use> {
+        let slot = slot as usize;
+        let first_read = self.receives + self.sends;
+        match slot {
+            _ if slot < self.receives => Some(Use::Receive),
+            _ if slot < first_read => Some(Use::Send),
+            _ if slot < first_read + READS_MAX => Some(Use::Read),
+            _ => None,
+        }
+    }
+
+    /// How many slots there are.
+    pub(super) fn slots(&self) -> usize {
+        self.receives + self.sends + READS_MAX
+    }
+
+    /// Registers the memory that bodies come from and go to, once and for all.
+    pub(super) fn share(&self, memory: SharedMemory) -> Result<(), String> {
+        // SAFETY: readable and writable until the link is closed, by the promise of `SharedMemory`.
+        let registration = unsafe { self.register(memory.pointer, memory.bytes, Access::Both) }?;
+        *lock(&self.shared) = Some(Shared { base: memory.pointer as usize, bytes: memory.bytes, registration });
+        Ok(())
+    }
+
+    /// Where peers read a body that lies in the shared memory.
+    pub(super) fn source(&self, pointer: *const u8, bytes: usize) -> Option<Source> {
+        let shared = lock(&self.shared);
+        let shared = shared.as_ref().filter(|shared| shared.holds(pointer, bytes))?;
+        let start = if self.has_virtual_addresses { 0 } else { shared.base };
+        Some(Source { address: (pointer as usize - start) as u64, key: shared.registration.key })
+    }
+
+    /// Lets peers read a body that lies elsewhere.
+    ///
+    /// # Safety
+    ///
+    /// The bytes must stay readable until the registration is dropped or the device stopped.
+    pub(super) unsafe fn offer(&self, pointer: *const u8, bytes: usize) -> Result<(Source, Registration), String> {
+        // SAFETY: the caller's promise.
+        let registration = unsafe { self.register(pointer, bytes, Access::Peers) }?;
+        let address = if self.has_virtual_addresses { pointer as u64 } else { 0 };
+        Ok((Source { address, key: registration.key }, registration))
+    }
+
+    /// What must be registered before it may be read into.
+    ///
+    /// # Safety
+    ///
+    /// The bytes must stay writable until the registration is dropped or the device stopped.
+    pub(super) unsafe fn prepare(&self, pointer: *mut u8, bytes: usize) -> Result<Option<Registration>, String> {
+        if !self.needs_local_registration || self.source(pointer, bytes).is_some() {
+            return Ok(None);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.register(pointer, bytes, Access::Here) }.map(Some)
+    }
+
+    /// # Safety
+    ///
+    /// The bytes must stay what `access` needs until the registration is dropped or the device stopped.
+    unsafe fn register(&self, pointer: *const u8, bytes: usize, access: Access) -> Result<Registration, String> {
+        let mut made = Registration { handle: std::ptr::null_mut(), key: 0, description: std::ptr::null_mut() };
+        let endpoint = match self.endpoint() {
+            Ok(endpoint) => endpoint,
+            Err(why) => {
+                std::mem::forget(made);
+                return Err(why);
+            }
+        };
+        // SAFETY: the three results are writable; the caller's promise about the bytes.
+        let result = unsafe {
+            trellis_fabric_register(
+                endpoint,
+                pointer.cast(),
+                bytes,
+                access as i32,
+                &raw mut made.handle,
+                &raw mut made.key,
+                &raw mut made.description,
+            )
+        };
+        if result == 0 {
+            return Ok(made);
+        }
+        // Nothing was made that could be released.
+        std::mem::forget(made);
+        Err(format!("{bytes} bytes cannot be registered with libfabric: {}", sentence(i64::from(result))))
+    }
+
+    /// A packet to send from, if one is free.
+    pub(super) fn take_send(&self) -> Option<u32> {
+        lock(&self.free_sends).pop()
+    }
+
+    /// A slot for a one-sided read, if one is free.
+    pub(super) fn take_read(&self) -> Option<u32> {
+        lock(&self.free_reads).pop()
+    }
+
+    /// A sending or reading slot whose operation is over.
+    pub(super) fn give(&self, slot: u32) {
+        match self.use_of(slot) {
+            Some(Use::Send) => lock(&self.free_sends).push(slot),
+            Some(Use::Read) => lock(&self.free_reads).push(slot),
+            _ => {}
+        }
+    }
+
+    /// The bytes of a packet.
+    ///
+    /// # Safety
+    ///
+    /// The caller must hold the slot, and the provider must not.
+    #[allow(clippy::mut_from_ref)]
+    pub(super) unsafe fn packet(&self, slot: u32) -> &mut [u8; PACKET_BYTES] {
+        // SAFETY: the caller's promise: nobody else has these bytes.
+        unsafe { &mut *self.packets[slot as usize].get() }
+    }
+
+    fn packet_at(&self, slot: u32) -> *mut u8 {
+        self.packets[slot as usize].get().cast()
+    }
+
+    fn packet_description(&self) -> *mut c_void {
+        self.packet_description.load(Ordering::Acquire)
+    }
+
+    /// Gives a receiving slot to the provider.
+    pub(super) fn post(&self, slot: u32) -> Result<Taken, String> {
+        let at = self.packet_at(slot);
+        // SAFETY: the slot is a receiving one that the provider does not have; its packet lives as long as the device.
+        taken(unsafe { trellis_fabric_post(self.endpoint()?, slot, at, PACKET_BYTES, self.packet_description()) })
+    }
+
+    /// Sends the first bytes of a packet; the slot is the provider's until its completion if it was taken.
+    pub(super) fn send(&self, slot: u32, bytes: usize, peer: u64) -> Result<Taken, String> {
+        let at = self.packet_at(slot);
+        assert!(bytes <= PACKET_BYTES, "a packet has {PACKET_BYTES} bytes");
+        // SAFETY: the slot is the caller's, and its packet lives as long as the device.
+        taken(unsafe { trellis_fabric_send(self.endpoint()?, slot, at, bytes, self.packet_description(), peer) })
+    }
+
+    /// Reads from a peer's memory; how many of the bytes were asked for, none when it must be tried again.
+    ///
+    /// # Safety
+    ///
+    /// The bytes at `pointer` must be writable and nobody else's until the completion, or until the device is stopped.
+    pub(super) unsafe fn read(
+        &self,
+        slot: u32,
+        (pointer, bytes): (*mut u8, usize),
+        registration: Option<&Registration>,
+        peer: u64,
+        from: Source,
+    ) -> Result<usize, String> {
+        let description = match registration {
+            Some(registration) => registration.description,
+            None if self.needs_local_registration => {
+                let shared = lock(&self.shared);
+                shared.as_ref().map_or(std::ptr::null_mut(), |shared| shared.registration.description)
+            }
+            None => std::ptr::null_mut(),
+        };
+        let bytes = bytes.min(self.read_bytes_max);
+        // SAFETY: the caller's promise.
+        let result = unsafe {
+            trellis_fabric_read(self.endpoint()?, slot, pointer, bytes, description, peer, from.address, from.key)
+        };
+        Ok(if taken(result)? == Taken::Yes { bytes } else { 0 })
+    }
+
+    /// Takes completions that are there.
+    pub(super) fn poll(&self, out: &mut [Completion; COMPLETIONS_MAX]) -> Result<usize, String> {
+        // SAFETY: `out` is writable for its whole length.
+        let count = unsafe { trellis_fabric_poll(self.endpoint()?, out.as_mut_ptr(), out.len()) };
+        usize::try_from(count).map_err(|_| sentence(count))
+    }
+
+    /// Whether the descriptor will tell of whatever comes from now on.
+    pub(super) fn may_sleep(&self) -> bool {
+        // SAFETY: no more pointers than the endpoint's own.
+        self.endpoint().is_ok_and(|endpoint| unsafe { trellis_fabric_may_sleep(endpoint) != 0 })
+    }
+
+    /// Ends every operation: the provider touches no memory any more. Calls that come later fail with a sentence.
+    ///
+    /// # Safety
+    ///
+    /// No other call may be under way.
+    pub(super) unsafe fn stop(&self) {
+        *lock(&self.shared) = None;
+        if self.stopped.swap(true, Ordering::AcqRel) || is_of_this_host(&self.provider) {
+            return;
+        }
+        // SAFETY: the endpoint is there until the device is dropped; the caller's promise.
+        unsafe { trellis_fabric_stop(self.endpoint.load(Ordering::Acquire)) };
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has the device any more; its owner dropped the registrations before.
+        unsafe { self.stop() };
+        *lock(&self.packet_registration) = None;
+        let ended =
+            Parked { endpoint: self.endpoint.load(Ordering::Acquire), packets: std::mem::take(&mut self.packets) };
+        if !is_of_this_host(&self.provider) {
+            return drop(ended);
+        }
+        let mut parked = lock(&PARKED);
+        parked.0 -= 1;
+        parked.1.push(ended);
+        if parked.0 == 0 {
+            parked.1.clear();
+        }
+    }
+}
+
+/// The provider `shm` writes to a peer of the same process through that peer's own mapping, which goes with its endpoint.
+/// So endpoints of it are kept until the last of the process has ended: how many have not, and those that have.
+static PARKED: Mutex<(usize, Vec<Parked>)> = Mutex::new((0, Vec::new()));
+
+/// An endpoint that nobody uses any more, and what it may still receive into.
+struct Parked {
+    endpoint: *mut Endpoint,
+    packets: Box<[UnsafeCell<[u8; PACKET_BYTES]>]>,
+}
+
+// SAFETY: nothing is done with either but to release them, once.
+unsafe impl Send for Parked {}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        // SAFETY: opened once and closed once; its packets are still there.
+        unsafe { trellis_fabric_close(self.endpoint) };
+        self.packets = Box::default();
+    }
+}
+
+/// Such a provider also reads by itself, inside the calls of this process: without calls nothing is written.
+fn is_of_this_host(provider: &str) -> bool {
+    provider.starts_with("shm")
+}
+
+/// What this process does with signals. The provider `shm` takes SIGSEGV, SIGBUS, SIGTERM and SIGINT for itself when its
+/// endpoint is opened; they belong to the program, and SIGSEGV to whoever catches accesses.
+struct SignalActions([libc::sigaction; 4]);
+
+const TAKEN_SIGNALS: [i32; 4] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGTERM, libc::SIGINT];
+
+impl SignalActions {
+    fn take() -> SignalActions {
+        SignalActions(TAKEN_SIGNALS.map(|signal| {
+            // SAFETY: an action of zeros is a valid one, and is written for a signal that exists.
+            unsafe {
+                let mut action: libc::sigaction = std::mem::zeroed();
+                libc::sigaction(signal, std::ptr::null(), &raw mut action);
+                action
+            }
+        }))
+    }
+
+    fn restore(&self) {
+        for (signal, action) in TAKEN_SIGNALS.iter().zip(&self.0) {
+            // SAFETY: what was in force before, as the system told it.
+            unsafe { libc::sigaction(*signal, action, std::ptr::null_mut()) };
+        }
+    }
+}
+
+impl Shared {
+    fn holds(&self, pointer: *const u8, bytes: usize) -> bool {
+        let start = pointer as usize;
+        start >= self.base && start - self.base <= self.bytes && bytes <= self.bytes - (start - self.base)
+    }
+}
+
+fn taken(result: i64) -> Result<Taken, String> {
+    match result {
+        0 => Ok(Taken::Yes),
+        AGAIN => Ok(Taken::Again),
+        other => Err(sentence(other)),
+    }
+}
+
+/// What libfabric says about an error.
+pub(super) fn sentence(error: i64) -> String {
+    let error = i32::try_from(error).unwrap_or(-libc::EIO);
+    // SAFETY: the text is a constant of libfabric that ends in zero.
+    unsafe { CStr::from_ptr(trellis_fabric_sentence(error)) }.to_string_lossy().into_owned()
+}
+
+/// The providers that libfabric offers on this machine for this link, in its order.
+pub fn providers() -> Vec<String> {
+    let mut text = vec![0_u8; 4096];
+    // SAFETY: `text` is writable for its whole length.
+    let bytes = unsafe { trellis_fabric_providers(text.as_mut_ptr().cast(), text.len()) };
+    String::from_utf8_lossy(&text[..bytes.min(text.len())]).lines().map(str::to_owned).collect()
+}

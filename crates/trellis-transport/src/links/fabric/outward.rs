@@ -1,0 +1,309 @@
+//! The sending half of a pair: frames that wait, frames that the peer has not confirmed, and how they leave.
+//!
+//! Promised: frames are numbered in the order in which they were taken and handed over in that order; no more are under
+//! way than the peer has room for; a frame is kept until the peer said that it was delivered, so that a node that leaves
+//! can give it to the tcp connection instead.
+//!
+//! Never done here: taking a second peer's lock, calling the sink.
+
+#![allow(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+
+use super::device::{Registration, Source, Taken};
+use super::packet::{Kind, PACKET_BODY_BYTES_MAX, Packet};
+use super::peers::{HELLO_BIT, Shared, lock};
+use super::rendezvous::Said;
+use crate::links::{Link, Lost, Payload, SendError, check_sendable};
+use crate::{HEADER_BYTES, QUEUE_BYTES_MAX, QUEUED_FRAME_BYTES};
+
+/// A body in the shared memory that is longer is read by its receiver instead of being sent.
+const SHARED_BODY_BYTES_SENT_MAX: usize = 1024;
+
+/// How far this half is.
+#[derive(Default)]
+enum Phase {
+    /// The peer's address is not known, or the way to it is not open yet.
+    #[default]
+    Absent,
+    Up,
+    Lost(Lost),
+}
+
+/// The body of a kept frame.
+enum Body {
+    Nothing,
+    Owned(Box<[u8]>),
+    Pinned(*const u8, usize),
+}
+
+struct Frame {
+    sequence: u64,
+    header: [u8; HEADER_BYTES],
+    body: Body,
+    /// Lets the peer read a body that does not lie in the shared memory.
+    registration: Option<Registration>,
+    /// What it counts against the maximum; zero when nothing of the caller's memory is held any more.
+    held_bytes: usize,
+}
+
+// SAFETY: the pointer of a pinned body is readable from any thread, by the promise of `Payload::Pinned`.
+unsafe impl Send for Frame {}
+
+/// See the module text.
+#[derive(Default)]
+pub(super) struct Outward {
+    phase: Phase,
+    next: u64,
+    waiting: VecDeque<Frame>,
+    sent: VecDeque<Frame>,
+    held_bytes: usize,
+    hello_due: bool,
+    /// How many frames the peer knows to have been delivered here.
+    told: u64,
+    /// The peer shall hear of deliveries even if nothing else goes there.
+    word_due: bool,
+}
+
+impl Body {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Body::Nothing => &[],
+            Body::Owned(bytes) => bytes,
+            // SAFETY: readable until the peer has it, by the promise of `Payload::Pinned`; kept no longer than that.
+            Body::Pinned(pointer, bytes) => unsafe { std::slice::from_raw_parts(*pointer, *bytes) },
+        }
+    }
+}
+
+impl Frame {
+    /// Whether its body lies in its packet.
+    fn is_whole(&self, source: Option<Source>) -> bool {
+        let most = if source.is_some() { SHARED_BODY_BYTES_SENT_MAX } else { PACKET_BODY_BYTES_MAX };
+        self.body.bytes().len() <= most
+    }
+}
+
+impl Outward {
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held_bytes
+    }
+
+    pub(super) fn owe_hello(&mut self) {
+        self.hello_due = true;
+    }
+
+    pub(super) fn start(&mut self) {
+        if matches!(self.phase, Phase::Absent) {
+            self.phase = Phase::Up;
+        }
+    }
+
+    /// The end: frames and registrations are dropped.
+    pub(super) fn end(&mut self, why: Lost) {
+        if !matches!(self.phase, Phase::Lost(_)) {
+            self.phase = Phase::Lost(why);
+        }
+        self.waiting.clear();
+        self.sent.clear();
+        self.held_bytes = 0;
+        (self.hello_due, self.word_due) = (false, false);
+    }
+
+    /// `delivered` frames are delivered here; whether the peer should be told though nothing goes there.
+    pub(super) fn note_delivered(&mut self, delivered: u64, window: u64, at_once: bool) {
+        let untold = delivered.saturating_sub(self.told);
+        self.word_due |= untold > 0 && (at_once || untold * 2 >= window);
+    }
+
+    fn acknowledged(&mut self, delivered: u64) {
+        while let Some(frame) = self.sent.pop_front_if(|frame| frame.sequence < delivered) {
+            self.held_bytes -= frame.held_bytes;
+        }
+    }
+}
+
+impl Shared {
+    pub(super) fn send(
+        &self,
+        index: usize,
+        header: &[u8; HEADER_BYTES],
+        payload: Payload<'_>,
+    ) -> Result<(), SendError> {
+        let bytes = payload.bytes();
+        check_sendable(self.node, self.peers.len(), index, bytes)?;
+        if self.closed.load(Ordering::Relaxed) || self.is_forked() {
+            return Err(SendError::Closed);
+        }
+        let peer = &self.peers[index];
+        let mut outward = lock(&peer.outward);
+        if let Phase::Lost(why) = &outward.phase {
+            return Err(match why {
+                Lost::ClosedHere => SendError::Closed,
+                why => SendError::Lost { peer: index, why: why.clone() },
+            });
+        }
+        let copied = if matches!(payload, Payload::Copy(_)) { bytes } else { 0 };
+        let cost = QUEUED_FRAME_BYTES + copied;
+        if outward.held_bytes + cost > QUEUE_BYTES_MAX {
+            return Err(SendError::QueueFull { peer: index, queued_bytes: outward.held_bytes });
+        }
+        let body = match payload {
+            Payload::Copy(bytes) if !bytes.is_empty() => Body::Owned(bytes.into()),
+            Payload::Pinned(pointer, bytes) if bytes > 0 => Body::Pinned(pointer, bytes),
+            _ => Body::Nothing,
+        };
+        let sequence = outward.next;
+        outward.next += 1;
+        outward.held_bytes += cost;
+        outward.waiting.push_back(Frame { sequence, header: *header, body, registration: None, held_bytes: cost });
+        peer.frames_out.fetch_add(1, Ordering::Relaxed);
+        peer.bytes_out.fetch_add((HEADER_BYTES + bytes) as u64, Ordering::Relaxed);
+        self.pump(index, &mut outward);
+        Ok(())
+    }
+
+    /// The peer has confirmed deliveries; what waited for that leaves.
+    pub(super) fn acknowledged(&self, index: usize, delivered: u64) {
+        let mut outward = lock(&self.peers[index].outward);
+        outward.acknowledged(delivered);
+        self.pump(index, &mut outward);
+    }
+
+    /// Hands over what may leave.
+    pub(super) fn pump(&self, index: usize, outward: &mut Outward) {
+        if self.peers[index].is_broken.load(Ordering::Acquire) {
+            return;
+        }
+        if outward.hello_due && self.put(index, outward, Kind::Hello, None) {
+            outward.hello_due = false;
+        }
+        if !matches!(outward.phase, Phase::Up) {
+            return;
+        }
+        let window = self.peers[index].there.get().map_or(0, |there| there.greeting.window);
+        while (outward.sent.len() as u64) < window
+            && let Some(frame) = outward.waiting.pop_front()
+        {
+            match self.put_frame(index, outward, frame) {
+                Ok(frame) => outward.sent.push_back(frame),
+                Err(frame) => return outward.waiting.push_front(frame),
+            }
+        }
+        if outward.word_due {
+            self.put(index, outward, Kind::Word, None);
+        }
+    }
+
+    /// Hands over one frame; gives it back if it could not be.
+    fn put_frame(&self, index: usize, outward: &mut Outward, mut frame: Frame) -> Result<Frame, Frame> {
+        let (sequence, header) = (frame.sequence, frame.header);
+        let source = match frame.body {
+            Body::Pinned(pointer, bytes) => self.device.source(pointer, bytes),
+            _ => None,
+        };
+        if frame.is_whole(source) {
+            return match self.put(index, outward, Kind::Frame { sequence, header }, Some(&frame)) {
+                true => {
+                    // The provider has a copy; what is kept is bounded by the window.
+                    outward.held_bytes -= std::mem::take(&mut frame.held_bytes);
+                    Ok(frame)
+                }
+                false => Err(frame),
+            };
+        }
+        let bytes = frame.body.bytes().len() as u64;
+        let wants_word = source.is_none();
+        let source = match source {
+            Some(source) => source,
+            None => {
+                let body = frame.body.bytes();
+                // SAFETY: the registration is dropped with the frame, and its body is readable as long.
+                match unsafe { self.device.offer(body.as_ptr(), body.len()) } {
+                    Ok((source, registration)) => {
+                        frame.registration = Some(registration);
+                        source
+                    }
+                    Err(why) => {
+                        self.note_broken(index, why);
+                        return Err(frame);
+                    }
+                }
+            }
+        };
+        if !self.put(index, outward, Kind::Offer { sequence, header, bytes, source, wants_word }, None) {
+            frame.registration = None;
+            return Err(frame);
+        }
+        if !wants_word {
+            outward.held_bytes -= std::mem::take(&mut frame.held_bytes);
+        }
+        Ok(frame)
+    }
+
+    /// Hands one packet to the provider, with the body of `frame`; whether it was taken.
+    fn put(&self, index: usize, outward: &mut Outward, kind: Kind, frame: Option<&Frame>) -> bool {
+        let peer = &self.peers[index];
+        let Some(there) = peer.there.get() else { return false };
+        let Some(slot) = self.device.take_send() else {
+            self.stall();
+            return false;
+        };
+        let delivered = peer.delivered.load(Ordering::Acquire);
+        let seen = peer.seen.load(Ordering::Acquire);
+        let packet = Packet { cookie: there.greeting.cookie, from: self.node as u16, delivered, seen, kind };
+        let body = frame.map_or(&[][..], |frame| frame.body.bytes());
+        // SAFETY: the slot was taken from the free list, so it is this call's alone.
+        let bytes = packet.write(body, unsafe { self.device.packet(slot) });
+        self.own(slot, index as u32 | if kind == Kind::Hello { HELLO_BIT } else { 0 });
+        let sent = peer.packets_sent.fetch_add(1, Ordering::AcqRel);
+        match self.device.send(slot, bytes, there.number) {
+            Ok(Taken::Yes) => {}
+            Ok(Taken::Again) => {
+                peer.packets_sent.store(sent, Ordering::Release);
+                self.device.give(slot);
+                self.stall();
+                return false;
+            }
+            Err(why) => {
+                peer.packets_sent.store(sent, Ordering::Release);
+                self.device.give(slot);
+                self.note_broken(index, why);
+                return false;
+            }
+        }
+        (outward.told, outward.word_due) = (delivered, false);
+        self.packets_out.fetch_add(1, Ordering::Relaxed);
+        if self.device.wait_descriptor().is_none() {
+            let _ = peer.unseen_since.compare_exchange(0, self.now(), Ordering::AcqRel, Ordering::Relaxed);
+            self.tender.wake();
+        }
+        true
+    }
+
+    /// This node leaves: what the peer has not confirmed goes over the tcp connection, in order. The frames stay, since
+    /// they are sent from where they lie, until [`Outward::end`].
+    pub(super) fn detour(&self, index: usize) {
+        let mut outward = lock(&self.peers[index].outward);
+        let outward = &mut *outward;
+        if matches!(outward.phase, Phase::Lost(_)) {
+            return;
+        }
+        for frame in outward.sent.iter().chain(&outward.waiting) {
+            let body = frame.body.bytes();
+            let first = Said::Detour { sequence: frame.sequence, bytes: body.len() };
+            let mut sent = self.tcp.send(index, &first.write(), Payload::Copy(&frame.header));
+            if !body.is_empty() {
+                let second = Said::DetourBody(body.len()).write();
+                sent = sent.and_then(|()| self.tcp.send(index, &second, Payload::Pinned(body.as_ptr(), body.len())));
+            }
+            if sent.is_err() {
+                // The connection is gone, and with it who would receive the rest.
+                break;
+            }
+        }
+        // From here on nothing is taken: a frame behind those would be lost.
+        outward.phase = Phase::Lost(Lost::ClosedHere);
+    }
+}

@@ -1,0 +1,275 @@
+//! All peers of one node of the link `fabric`, and what its threads share.
+//!
+//! Promised: a peer goes from absent to up to lost, or from absent to lost, and never back.
+//!
+//! Never done here: sending (`outward`), receiving (`inward`), waiting (`tender`).
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use super::device::Device;
+use super::inward::Receive;
+use super::outward::Outward;
+use super::rendezvous::Greeting;
+use super::tender::Tender;
+use crate::links::descriptors::{Epoll, Event};
+use crate::links::tcp::Tcp;
+use crate::links::{Link, LinkStatistics, PeerStatistics};
+
+pub(super) const ABSENT: u8 = 0;
+pub(super) const UP: u8 = 1;
+pub(super) const LOST: u8 = 2;
+
+/// A peer may send so many frames before the first of them was delivered.
+pub(super) const WINDOW_MAX: usize = 16;
+/// Buffers that a peer needs beside two for each frame of its window: its hello, and one to spare.
+const SPARE_PACKETS: usize = 2;
+
+/// See the module text.
+pub(super) struct Shared {
+    pub(super) node: usize,
+    /// How peers find each other, know each other, and hear of each other's end.
+    pub(super) tcp: Tcp,
+    pub(super) device: Device,
+    pub(super) window: u64,
+    /// Readable when a poll would do something.
+    pub(super) epoll: Epoll,
+    nudge: Event,
+    nudged: AtomicBool,
+    pub(super) closed: AtomicBool,
+    /// Something could not be handed to the provider and must be tried again.
+    pub(super) stalled: AtomicBool,
+    /// Something goes on that may end without an event.
+    pub(super) restless: AtomicBool,
+    pub(super) peers: Vec<Peer>,
+    /// Whom the operation of a slot is for; see [`Shared::owned_by`].
+    owners: Vec<AtomicU32>,
+    pub(super) receive: Mutex<Receive>,
+    pub(super) tender: Tender,
+    start: Instant,
+    pub(super) packets_in: AtomicU64,
+    pub(super) packets_out: AtomicU64,
+    pub(super) packets_refused: AtomicU64,
+    pub(super) one_sided_reads: AtomicU64,
+}
+
+/// Set in a slot's owner when the packet is the hello.
+pub(super) const HELLO_BIT: u32 = 1 << 31;
+
+pub(super) struct Peer {
+    pub(super) state: AtomicU8,
+    /// What this peer puts into its packets to this node.
+    pub(super) cookie: u64,
+    pub(super) there: OnceLock<There>,
+    pub(super) outward: Mutex<Outward>,
+    /// Its frames that were delivered here.
+    pub(super) delivered: AtomicU64,
+    /// Its packets that were seen here.
+    pub(super) seen: AtomicU64,
+    pub(super) packets_sent: AtomicU64,
+    /// Packets that it is known to have seen.
+    pub(super) packets_seen_there: AtomicU64,
+    /// When the first packet was sent that it is not known to have seen, in nanoseconds; zero if there is none.
+    pub(super) unseen_since: AtomicU64,
+    /// How many packets were sent when the bell was last rung, plus one; zero when that was answered.
+    pub(super) bell: AtomicU64,
+    /// One-sided reads from it that are under way.
+    pub(super) reads: AtomicUsize,
+    /// Why the fabric does not reach it any more, and since when, in nanoseconds.
+    pub(super) broken: Mutex<Option<(u64, String)>>,
+    pub(super) is_broken: AtomicBool,
+    pub(super) frames_in: AtomicU64,
+    pub(super) frames_out: AtomicU64,
+    pub(super) bytes_in: AtomicU64,
+    pub(super) bytes_out: AtomicU64,
+    pub(super) frames_refused: AtomicU64,
+}
+
+/// How a peer is reached.
+pub(super) struct There {
+    pub(super) number: u64,
+    pub(super) greeting: Greeting,
+}
+
+/// How many packets to have room for, with so many peers.
+pub(super) fn receives_wanted(peers: usize) -> usize {
+    peers * (2 * WINDOW_MAX + SPARE_PACKETS)
+}
+
+impl Shared {
+    pub(super) fn new(tcp: Tcp, device: Device) -> io::Result<Shared> {
+        let (node, nodes) = (tcp.node(), tcp.nodes());
+        let (epoll, nudge) = (Epoll::new()?, Event::new()?);
+        epoll.add(nudge.raw(), false, 0)?;
+        epoll.add(tcp.readiness(), false, 1)?;
+        if let Some(completions) = device.wait_descriptor() {
+            epoll.add(completions, false, 2)?;
+        }
+        let window = (device.receives() / (nodes - 1).max(1)).saturating_sub(SPARE_PACKETS) / 2;
+        let owners = (0..device.slots()).map(|_| AtomicU32::new(0)).collect();
+        let peers = (0..nodes).map(|_| Ok(Peer::new(random()?))).collect::<io::Result<_>>()?;
+        let receive = Receive::new(nodes, device.receives() as u32);
+        let shared = Shared {
+            node,
+            tcp,
+            device,
+            window: window.clamp(1, WINDOW_MAX) as u64,
+            epoll,
+            nudge,
+            nudged: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
+            restless: AtomicBool::new(false),
+            peers,
+            owners,
+            receive: Mutex::new(receive),
+            tender: Tender::default(),
+            start: Instant::now(),
+            packets_in: AtomicU64::new(0),
+            packets_out: AtomicU64::new(0),
+            packets_refused: AtomicU64::new(0),
+            one_sided_reads: AtomicU64::new(0),
+        };
+        Ok(shared)
+    }
+
+    /// Nanoseconds since the link was made; never zero.
+    pub(super) fn now(&self) -> u64 {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// In a forked child every descriptor is gone.
+    pub(super) fn is_forked(&self) -> bool {
+        self.epoll.raw() < 0
+    }
+
+    pub(super) fn is_in(&self, peer: usize, state: u8) -> bool {
+        self.peers.get(peer).is_some_and(|peer| peer.state.load(Ordering::Acquire) == state)
+    }
+
+    /// Makes somebody poll.
+    pub(super) fn nudge(&self) {
+        if !self.nudged.swap(true, Ordering::AcqRel) {
+            self.nudge.signal();
+        }
+    }
+
+    /// A poll begins: takes the nudge back.
+    pub(super) fn hear_nudge(&self) {
+        if self.nudged.load(Ordering::Relaxed) {
+            self.nudge.drain();
+            self.nudged.store(false, Ordering::Release);
+        }
+    }
+
+    /// Something must be tried again that no event announces.
+    pub(super) fn stall(&self) {
+        self.stalled.store(true, Ordering::Release);
+        self.disquiet();
+    }
+
+    /// Makes the tender see to it that somebody polls again.
+    pub(super) fn disquiet(&self) {
+        self.restless.store(true, Ordering::Release);
+        self.tender.wake();
+    }
+
+    /// The fabric does not reach a peer any more. What that means is decided by the tcp connection: a peer that leaves
+    /// ends its endpoint first.
+    pub(super) fn note_broken(&self, index: usize, why: String) {
+        let peer = &self.peers[index];
+        let mut broken = lock(&peer.broken);
+        if broken.is_none() {
+            *broken = Some((self.now(), why));
+            peer.is_broken.store(true, Ordering::Release);
+            self.disquiet();
+        }
+    }
+
+    pub(super) fn own(&self, slot: u32, owner: u32) {
+        self.owners[slot as usize].store(owner, Ordering::Relaxed);
+    }
+
+    /// The peer that the operation of a slot is for, and whether it is the hello.
+    pub(super) fn owned_by(&self, slot: u32) -> (usize, bool) {
+        let owner = self.owners[slot as usize].load(Ordering::Relaxed);
+        ((owner & !HELLO_BIT) as usize, owner & HELLO_BIT != 0)
+    }
+
+    pub(super) fn statistics(&self) -> LinkStatistics {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let below = self.tcp.statistics();
+        let mut all = LinkStatistics {
+            strangers_refused: below.strangers_refused,
+            nodes_refused: below.nodes_refused,
+            packets_in: read(&self.packets_in),
+            packets_out: read(&self.packets_out),
+            packets_refused: read(&self.packets_refused),
+            ..LinkStatistics::default()
+        };
+        for peer in &self.peers {
+            let one = PeerStatistics {
+                frames_in: read(&peer.frames_in),
+                frames_out: read(&peer.frames_out),
+                bytes_in: read(&peer.bytes_in),
+                bytes_out: read(&peer.bytes_out),
+                queued_bytes: lock(&peer.outward).held_bytes() as u64,
+            };
+            all.frames_in += one.frames_in;
+            all.frames_out += one.frames_out;
+            all.bytes_in += one.bytes_in;
+            all.bytes_out += one.bytes_out;
+            all.frames_refused += read(&peer.frames_refused);
+            all.peers.push(one);
+        }
+        all
+    }
+}
+
+impl Peer {
+    fn new(cookie: u64) -> Peer {
+        Peer {
+            state: AtomicU8::new(ABSENT),
+            cookie,
+            there: OnceLock::new(),
+            outward: Mutex::default(),
+            delivered: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            packets_sent: AtomicU64::new(0),
+            packets_seen_there: AtomicU64::new(0),
+            unseen_since: AtomicU64::new(0),
+            bell: AtomicU64::new(0),
+            reads: AtomicUsize::new(0),
+            broken: Mutex::new(None),
+            is_broken: AtomicBool::new(false),
+            frames_in: AtomicU64::new(0),
+            frames_out: AtomicU64::new(0),
+            bytes_in: AtomicU64::new(0),
+            bytes_out: AtomicU64::new(0),
+            frames_refused: AtomicU64::new(0),
+        }
+    }
+
+    /// The peer has seen so many of this node's packets.
+    pub(super) fn has_seen(&self, packets: u64) {
+        let before = self.packets_seen_there.fetch_max(packets, Ordering::AcqRel);
+        if packets > before && packets >= self.packets_sent.load(Ordering::Acquire) {
+            self.unseen_since.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// Eight bytes that nobody can guess.
+fn random() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut bytes)?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// No lock of this link is left in a state that another thread could not go on from, so the flag that a holder panicked
+/// carries no news. (The receiving side notices it by itself.)
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,147 @@
+//! What two nodes of the link `fabric` say to each other over the tcp connection that authenticates them.
+//!
+//! Promised: the address of an endpoint and the cookie of a pair travel only here; whatever comes from a peer is read
+//! with bounds.
+//!
+//! Never done here: anything but bytes to words and back.
+
+use super::device::ADDRESS_BYTES_MAX;
+use crate::{BODY_BYTES_MAX, HEADER_BYTES};
+
+/// The longest [`Greeting`].
+pub(super) const GREETING_BYTES_MAX: usize = ADDRESS_BYTES_MAX + 256;
+
+/// One thing said; a body may follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// A [`Greeting`] of so many bytes follows.
+    Greeting(usize),
+    /// Something may wait for you that woke nobody: look, then say what you saw.
+    Bell,
+    /// How many packets were seen, in answer.
+    Seen(u64),
+    /// The header of a frame that its sender will not send over the fabric any more follows; then its body.
+    Detour {
+        /// Its place in the order of frames.
+        sequence: u64,
+        /// How long its body is.
+        bytes: usize,
+    },
+    /// The body of that frame.
+    DetourBody(usize),
+    /// You are not wanted any more.
+    Dropped,
+}
+
+const GREETING: u8 = 1;
+const BELL: u8 = 2;
+const SEEN: u8 = 3;
+const DETOUR: u8 = 4;
+const DETOUR_BODY: u8 = 5;
+const DROPPED: u8 = 6;
+
+impl Said {
+    pub(super) fn write(self) -> [u8; HEADER_BYTES] {
+        let (kind, first, second) = match self {
+            Said::Greeting(bytes) => (GREETING, bytes as u64, 0),
+            Said::Bell => (BELL, 0, 0),
+            Said::Seen(packets) => (SEEN, packets, 0),
+            Said::Detour { sequence, bytes } => (DETOUR, bytes as u64, sequence),
+            Said::DetourBody(bytes) => (DETOUR_BODY, bytes as u64, 0),
+            Said::Dropped => (DROPPED, 0, 0),
+        };
+        let mut header = [0; HEADER_BYTES];
+        header[0] = kind;
+        header[8..16].copy_from_slice(&first.to_le_bytes());
+        header[16..24].copy_from_slice(&second.to_le_bytes());
+        header
+    }
+
+    pub(super) fn read(header: &[u8; HEADER_BYTES]) -> Option<Said> {
+        let number = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
+        let bytes = |most: usize| usize::try_from(number(8)).ok().filter(|&bytes| bytes <= most);
+        Some(match header[0] {
+            GREETING => Said::Greeting(bytes(GREETING_BYTES_MAX)?),
+            BELL => Said::Bell,
+            SEEN => Said::Seen(number(8)),
+            DETOUR => Said::Detour { sequence: number(16), bytes: bytes(BODY_BYTES_MAX)? },
+            DETOUR_BODY => Said::DetourBody(bytes(BODY_BYTES_MAX)?),
+            DROPPED => Said::Dropped,
+            _ => return None,
+        })
+    }
+}
+
+/// How a peer reaches this node's endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Greeting {
+    /// What the peer puts into every packet.
+    pub(super) cookie: u64,
+    /// How many frames the peer may send before the first of them was delivered.
+    pub(super) window: u64,
+    /// The provider; the same at both ends.
+    pub(super) provider: String,
+    /// The endpoint's address, in the provider's own form.
+    pub(super) address: Vec<u8>,
+}
+
+impl Greeting {
+    pub(super) fn write(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.extend_from_slice(&self.cookie.to_le_bytes());
+        bytes.extend_from_slice(&self.window.to_le_bytes());
+        bytes.push(u8::try_from(self.provider.len()).unwrap_or(u8::MAX));
+        bytes.extend_from_slice(&self.provider.as_bytes()[..self.provider.len().min(usize::from(u8::MAX))]);
+        bytes.extend_from_slice(&self.address);
+        bytes.truncate(GREETING_BYTES_MAX);
+        bytes
+    }
+
+    pub(super) fn read(bytes: &[u8]) -> Option<Greeting> {
+        let (cookie, rest) = bytes.split_first_chunk::<8>()?;
+        let (window, rest) = rest.split_first_chunk::<8>()?;
+        let (&length, rest) = rest.split_first()?;
+        let (provider, address) = rest.split_at_checked(usize::from(length))?;
+        let greeting = Greeting {
+            cookie: u64::from_le_bytes(*cookie),
+            window: u64::from_le_bytes(*window),
+            provider: std::str::from_utf8(provider).ok()?.to_owned(),
+            address: address.to_vec(),
+        };
+        (greeting.window > 0 && !greeting.address.is_empty() && address.len() <= ADDRESS_BYTES_MAX).then_some(greeting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_understood() {
+        for said in [
+            Said::Greeting(77),
+            Said::Bell,
+            Said::Seen(u64::MAX),
+            Said::Detour { sequence: 5, bytes: BODY_BYTES_MAX },
+            Said::DetourBody(1),
+            Said::Dropped,
+        ] {
+            assert_eq!(Said::read(&said.write()), Some(said));
+        }
+        assert_eq!(Said::read(&Said::DetourBody(BODY_BYTES_MAX + 1).write()), None);
+        assert_eq!(Said::read(&Said::Greeting(GREETING_BYTES_MAX + 1).write()), None);
+        assert_eq!(Said::read(&[0; HEADER_BYTES]), None);
+    }
+
+    #[test]
+    fn a_greeting_is_read_back_and_a_cut_one_is_refused() {
+        let greeting =
+            Greeting { cookie: 1 << 60, window: 16, provider: "tcp;ofi_rxm".to_owned(), address: vec![2, 0, 9, 9] };
+        let bytes = greeting.write();
+        assert_eq!(Greeting::read(&bytes), Some(greeting));
+        // Everything before the last byte of the provider's name; after it the address is only shorter.
+        for cut in 0..=bytes.len() - 4 {
+            assert_eq!(Greeting::read(&bytes[..cut]), None, "{cut}");
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The link `shm`: shared memory between nodes of one host, and tcp to all others.
+//!
+//! Promised: the contract of [`crate::links`]. Two nodes meet over tcp, with the cluster's secret, and before the first
+//! frame they decide once how this pair's frames travel: through shared memory where both run on one host, under one
+//! user, and can hand each other memory; over the connection otherwise ([`Manner::Prefer`]), or not at all
+//! ([`Manner::Require`]). The connection stays: its end is how the death of a process is noticed.
+//!
+//! While somebody polls ([`Link::attend`]) and all peers are on this host, neither sending nor receiving makes a system
+//! call. A body that lies in the memory of [`Link::share`] is copied once: by the receiver, from there to its place.
+//!
+//! Never done here: trusting what a peer wrote into shared memory (it is checked where it is used), encrypting it. The
+//! cluster's secret says who is a member; what members of one host and one user tell each other in memory, nobody else
+//! of that host can read who could not read their own memory just as well. So `sealed` and `signed` hold for the
+//! connection, and frames in memory need neither.
+//!
+//! # How a pair decides
+//!
+//! The node with the lower number says over the new connection on which host it runs, and a name and a token for this
+//! one peer (its *card*). The other, if it runs there as well, makes the memory, connects to the name, and hands over
+//! memory, bell and shared memory with the token (its *offer*). The first maps what it got and hands over its own. Then
+//! the second says over the connection what is decided (its *verdict*), and why if it is tcp. Each of these messages is
+//! the first that its sender says to that peer; frames wait until then. So no frame has to be brought into order with
+//! one that went another way.
+//!
+//! # Who is woken
+//!
+//! A node that nobody polls marks each ring as *sleeping*; who writes into such a ring takes the mark away and rings
+//! the node's bell, an event descriptor that [`Link::readiness`] watches. Marking costs a store only when it changes
+//! something, and is left out while somebody attends: otherwise every frame would cost its sender a system call that
+//! wakes nobody.
+//!
+//! # Locks
+//!
+//! As in `tcp`: a receiving and a sending half for each peer; who holds a receiving half may take sending halves, and
+//! the halves of the tcp link below. `poll` only tries a receiving half.
+//!
+//! # Modules
+//!
+//! `pairs` (who is served, woken and lost), `meeting` (cards, offers, verdicts), `channel` (what two nodes have in
+//! common), `ring` (one direction), `sending` and `receiving` (the two halves), `memory` and `sockets` (system calls).
+
+mod channel;
+mod meeting;
+mod memory;
+mod pairs;
+mod receiving;
+mod ring;
+mod sending;
+mod sockets;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::os::fd::RawFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+
+use self::channel::Extent;
+use self::meeting::{Door, Meeting, host_of_this_boot};
+use self::pairs::Pair;
+use crate::HEADER_BYTES;
+use crate::links::descriptors::{Epoll, Event};
+use crate::links::tcp::{Answer, StartError, Tcp, TcpOptions};
+use crate::links::{Choice, Link, LinkStatistics, Payload, SendError, SharedMemory, Sink};
+
+const EVENT_TOKEN: u64 = u64::MAX;
+const TCP_TOKEN: u64 = u64::MAX - 1;
+const DOOR_TOKEN: u64 = u64::MAX - 2;
+
+/// What happens to a pair that cannot share memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// It stays on tcp; [`Link::trouble`] says why.
+    Prefer,
+    /// The two nodes refuse each other.
+    Require,
+}
+
+/// What a node needs to take part.
+#[derive(Debug)]
+pub struct ShmOptions {
+    /// What the connections need.
+    pub tcp: TcpOptions,
+    /// What happens to a pair that cannot share memory.
+    pub manner: Manner,
+    /// What this host is called; the identity of its boot unless given. For tests: two names are two hosts.
+    pub host: Option<[u8; 16]>,
+}
+
+/// The shm link of one node.
+pub struct Shm {
+    tcp: Tcp,
+    manner: Manner,
+    /// What this host is called, or why that is not known.
+    host: Result<[u8; 16], String>,
+    /// Readable when a poll would do something.
+    epoll: Epoll,
+    /// This node's bell.
+    event: Event,
+    closed: AtomicBool,
+    /// The memory of [`Link::share`], and its file.
+    ours: Mutex<Option<(Extent, RawFd)>>,
+    pairs: Vec<Pair>,
+    /// The pairs with a ring, in the order in which they came; the first `rings` are set.
+    order: Vec<AtomicU32>,
+    rings: AtomicUsize,
+    /// Held while one more is added.
+    growing: Mutex<()>,
+    /// Peers that are up and do not use a ring (yet): while there are any, each poll asks their connections.
+    asked_over_tcp: AtomicUsize,
+    /// Pairs whose loss is known and not reported.
+    unsettled: AtomicUsize,
+    /// How many threads poll.
+    attended: AtomicUsize,
+    polls: AtomicU32,
+    /// Where peers with a higher number find this node, or why they cannot.
+    door: Result<Door, String>,
+    meetings: Mutex<Vec<Meeting>>,
+}
+
+impl fmt::Debug for Shm {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Shm")
+            .field("node", &self.node())
+            .field("nodes", &self.nodes())
+            .field("manner", &self.manner)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shm {
+    /// Starts to listen and to dial; returns at once, before any peer is connected.
+    pub fn start(options: ShmOptions) -> Result<Shm, StartError> {
+        Shm::start_and_answer(options, Box::new(|_, _| Err("this cluster takes nobody in".to_owned())))
+    }
+
+    /// The same, and questions are answered, as by [`Tcp::start_and_answer`].
+    pub fn start_and_answer(options: ShmOptions, answer: Answer) -> Result<Shm, StartError> {
+        let ShmOptions { tcp, manner, host } = options;
+        let (node, nodes) = (tcp.node, tcp.addresses.len());
+        let system = |source| StartError::System { node, source };
+        let (epoll, event) = (Epoll::new().map_err(system)?, Event::new().map_err(system)?);
+        let door = Door::open().map_err(|error| format!("node {node} cannot listen for others of its host: {error}"));
+        let tcp = Tcp::start_and_answer(tcp, answer)?;
+        epoll.add(event.raw(), false, EVENT_TOKEN).map_err(system)?;
+        epoll.add(tcp.readiness(), false, TCP_TOKEN).map_err(system)?;
+        if let Ok(door) = &door {
+            epoll.add(door.listener.raw(), false, DOOR_TOKEN).map_err(system)?;
+        }
+        Ok(Shm {
+            tcp,
+            manner,
+            host: host.map_or_else(host_of_this_boot, Ok),
+            epoll,
+            event,
+            closed: AtomicBool::new(false),
+            ours: Mutex::new(None),
+            pairs: (0..nodes).map(Pair::new).collect(),
+            order: (0..nodes).map(|_| AtomicU32::new(0)).collect(),
+            rings: AtomicUsize::new(0),
+            growing: Mutex::new(()),
+            asked_over_tcp: AtomicUsize::new(0),
+            unsettled: AtomicUsize::new(0),
+            attended: AtomicUsize::new(0),
+            polls: AtomicU32::new(0),
+            door,
+            meetings: Mutex::new(Vec::new()),
+        })
+    }
+}
+
+/// Whether two processes of this host could share memory through this link, and why not: for messages. It tries with
+/// two ends in this process.
+pub fn probe() -> Result<(), String> {
+    host_of_this_boot()?;
+    meeting::probe()
+}
+
+impl Link for Shm {
+    fn node(&self) -> usize {
+        self.tcp.node()
+    }
+
+    fn nodes(&self) -> usize {
+        self.tcp.nodes()
+    }
+
+    #[inline]
+    fn send(&self, peer: usize, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<(), SendError> {
+        self.send_one(peer, header, payload)
+    }
+
+    fn share(&self, memory: SharedMemory) -> Result<(), String> {
+        let extent = Extent { start: memory.pointer.addr(), bytes: memory.bytes };
+        *pairs::lock(&self.ours) = Some((extent, memory.file));
+        Ok(())
+    }
+
+    fn way(&self, peer: usize) -> Choice {
+        self.way_of(peer)
+    }
+
+    #[inline]
+    fn poll(&self, sink: &mut dyn Sink) -> bool {
+        self.poll_all(sink)
+    }
+
+    fn readiness(&self) -> RawFd {
+        self.epoll.raw()
+    }
+
+    fn attend(&self, polling: bool) -> bool {
+        self.set_attended(polling)
+    }
+
+    fn is_connected(&self, peer: usize) -> bool {
+        self.is_decided(peer) && self.tcp.is_connected(peer)
+    }
+
+    fn is_lost(&self, peer: usize) -> bool {
+        self.pairs.get(peer).is_some_and(Pair::is_lost)
+    }
+
+    fn trouble(&self, peer: usize) -> Option<String> {
+        self.tcp.trouble(peer).or_else(|| pairs::lock(&self.pairs.get(peer)?.note).clone())
+    }
+
+    fn statistics(&self) -> LinkStatistics {
+        self.count_all()
+    }
+
+    fn close(&self) {
+        // A forked child shares neither memory nor sockets with the process that started the link.
+        if self.is_forked() || self.closed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        self.leave_all();
+        self.tcp.close();
+    }
+}
+
+impl Drop for Shm {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

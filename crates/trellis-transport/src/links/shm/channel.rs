@@ -1,0 +1,148 @@
+//! What two nodes of one host have in common once they met: two rings, each other's bell, each other's shared memory.
+//!
+//! Promised: what comes from the peer is used only after it was checked; nothing of it outlives the channel.
+//!
+//! Never done here: frames.
+
+#![allow(unsafe_code)]
+
+use std::io;
+
+use super::memory::{self, Mapping};
+use super::ring::{RING_BYTES, Ring};
+use super::sockets::Parcel;
+use crate::links::descriptors::Descriptor;
+
+/// One direction after the other: first what the node with the higher number writes.
+const CHANNEL_BYTES: usize = 2 * RING_BYTES;
+
+/// See the module text.
+pub(super) struct Channel {
+    /// What the peer writes.
+    pub(super) incoming: Ring,
+    /// What this node writes.
+    pub(super) outgoing: Ring,
+    bell: Descriptor,
+    /// The peer's shared memory.
+    pub(super) theirs: Option<Mapping>,
+    /// This node's, which the peer has mapped.
+    pub(super) ours: Option<Extent>,
+    /// The rings lie in it.
+    _memory: Mapping,
+}
+
+/// This node's shared memory: addresses to compare with, never read through here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Extent {
+    pub(super) start: usize,
+    pub(super) bytes: usize,
+}
+
+/// Memory for a channel, made by the node with the higher number and not answered yet.
+pub(super) struct Draft {
+    memory: Mapping,
+    pub(super) file: Descriptor,
+}
+
+impl Draft {
+    pub(super) fn new() -> io::Result<Draft> {
+        let file = memory::create(CHANNEL_BYTES)?;
+        Ok(Draft { memory: Mapping::of(file.raw(), CHANNEL_BYTES, true)?, file })
+    }
+
+    /// The answer brought the peer's bell, and its shared memory where it has some.
+    pub(super) fn finish(self, ours: Option<Extent>, theirs_bytes: usize, parcel: Parcel) -> Result<Channel, String> {
+        let mut files = parcel.files.into_iter();
+        let bell = bell(files.next())?;
+        let theirs = shared(files.next(), theirs_bytes)?;
+        Ok(Channel::new(self.memory, true, bell, theirs, ours))
+    }
+}
+
+impl Channel {
+    /// The offer of a peer with a higher number brought the memory, its bell, and its shared memory where it has some.
+    pub(super) fn accept(ours: Option<Extent>, theirs_bytes: usize, parcel: Parcel) -> Result<Channel, String> {
+        let mut files = parcel.files.into_iter();
+        let file = files.next().ok_or("it brought no memory")?;
+        memory::check(file.raw(), CHANNEL_BYTES)?;
+        let mapped = Mapping::of(file.raw(), CHANNEL_BYTES, true);
+        let memory = mapped.map_err(|error| format!("its memory cannot be mapped: {error}"))?;
+        let bell = bell(files.next())?;
+        let theirs = shared(files.next(), theirs_bytes)?;
+        Ok(Channel::new(memory, false, bell, theirs, ours))
+    }
+
+    fn new(
+        memory: Mapping,
+        is_higher: bool,
+        bell: Descriptor,
+        theirs: Option<Mapping>,
+        ours: Option<Extent>,
+    ) -> Channel {
+        let start = memory.start();
+        // SAFETY: the mapping has CHANNEL_BYTES writable bytes at the start of a page, and lives in the result. The
+        // file was zero when it was made; whatever a peer did to it since is checked where it is used.
+        let (higher, lower) = unsafe { (Ring::at(start), Ring::at(start.add(RING_BYTES))) };
+        let (outgoing, incoming) = if is_higher { (higher, lower) } else { (lower, higher) };
+        Channel { incoming, outgoing, bell, theirs, ours, _memory: memory }
+    }
+
+    /// Wakes the peer, if it sleeps on its link.
+    pub(super) fn ring_bell(&self) {
+        let one = 1_u64;
+        // SAFETY: eight readable bytes. A counter at its maximum is as good: the peer is woken by it already.
+        unsafe { libc::write(self.bell.raw(), (&raw const one).cast(), 8) };
+    }
+}
+
+/// The peer's bell. It must not be able to keep this node waiting.
+fn bell(file: Option<Descriptor>) -> Result<Descriptor, String> {
+    let file = file.ok_or("it brought no event descriptor")?;
+    // SAFETY: no pointers are passed.
+    let flags = unsafe { libc::fcntl(file.raw(), libc::F_GETFL) };
+    if flags < 0 || flags & libc::O_NONBLOCK == 0 {
+        return Err("its event descriptor may block".to_owned());
+    }
+    Ok(file)
+}
+
+fn shared(file: Option<Descriptor>, bytes: usize) -> Result<Option<Mapping>, String> {
+    let Some(file) = file.filter(|_| bytes > 0) else {
+        return Ok(None);
+    };
+    memory::check(file.raw(), bytes)?;
+    let mapped = Mapping::of(file.raw(), bytes, false);
+    mapped.map(Some).map_err(|error| format!("{bytes} bytes of its region cannot be mapped: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::links::descriptors::Event;
+
+    fn parcel(files: Vec<Descriptor>) -> Parcel {
+        Parcel { text: Vec::new(), files }
+    }
+
+    fn duplicate(number: i32) -> Descriptor {
+        // SAFETY: no pointers are passed.
+        Descriptor::adopt(|| unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) }).unwrap()
+    }
+
+    #[test]
+    fn an_offer_that_lacks_something_is_refused_in_words() {
+        let draft = Draft::new().unwrap();
+        let refused = |files, bytes| Channel::accept(None, bytes, parcel(files)).err().unwrap();
+        assert_eq!(refused(Vec::new(), 0), "it brought no memory");
+        assert_eq!(refused(vec![duplicate(draft.file.raw())], 0), "it brought no event descriptor");
+        let event = Event::new().unwrap();
+        assert!(refused(vec![duplicate(event.raw())], 0).contains("not sealed"));
+        let short = memory::create(4096).unwrap();
+        assert!(refused(vec![duplicate(short.raw())], 0).contains("has 4096 bytes and not"));
+        let waits = vec![duplicate(draft.file.raw()), duplicate(draft.file.raw())];
+        assert_eq!(refused(waits, 0), "its event descriptor may block");
+        let bells = || vec![duplicate(draft.file.raw()), duplicate(event.raw()), duplicate(short.raw())];
+        assert!(refused(bells(), 8192).contains("has 4096 bytes and not 8192"));
+        assert!(Channel::accept(None, 4096, parcel(bells())).is_ok_and(|channel| channel.theirs.is_some()));
+    }
+}

@@ -1,0 +1,380 @@
+//! How two nodes that met over tcp find out whether they can share memory, and decide.
+//!
+//! Promised: every pair decides, whatever fails on the way; nobody hands memory to a process that does not know the
+//! token which it could only learn over the authenticated connection; why a pair stays on tcp is a sentence.
+//!
+//! Never done here: waiting (each step is taken in a poll), frames of the layer above.
+//!
+//! Cards and verdicts are frames of the connection: a header that begins with [`MARK`], the kind, the length of the
+//! body. They are the first frame that each end gets from the other, so they need not differ from the frames of the
+//! layer above.
+
+use std::io;
+use std::os::fd::RawFd;
+
+use super::channel::{Channel, Draft, Extent};
+use super::pairs::{lock, try_lock};
+use super::sockets::{self, Arrived, NAME_BYTES, Parcel};
+use super::{Manner, Shm};
+use crate::links::admission::shortened;
+use crate::links::descriptors::{Descriptor, Event};
+use crate::links::{Link, Lost, Payload, Placement, Refused, Sink};
+use crate::{HEADER_BYTES, INLINE_BODY_BYTES_MAX};
+
+/// What a peer must know to be let in through the door.
+pub(super) type Token = [u8; 16];
+/// What a host is called.
+type Host = [u8; 16];
+
+const MARK: [u8; 8] = *b"trellis+";
+/// From the lower number to the higher: where I am, and how to get in.
+const CARD: u8 = 1;
+/// From the higher number to the lower: memory it is.
+const MEMORY: u8 = 2;
+/// From the higher number to the lower: it stays tcp, and why.
+const TCP: u8 = 3;
+
+const CARD_BYTES: usize = 48;
+const OFFER_MARK: [u8; 8] = *b"offer  1";
+const OFFER_BYTES: usize = 40;
+const ANSWER_BYTES_MIN: usize = 9;
+/// Offers that have not been made by those who came to the door.
+const MEETINGS_MAX: usize = 1024;
+
+/// Where peers of this host find this node.
+pub(super) struct Door {
+    pub(super) listener: Descriptor,
+    name: [u8; NAME_BYTES],
+}
+
+impl Door {
+    pub(super) fn open() -> io::Result<Door> {
+        let name = sockets::random()?;
+        Ok(Door { listener: sockets::listen(&name)?, name })
+    }
+}
+
+/// A conversation through the door that is not over.
+pub(super) struct Meeting {
+    token: u64,
+    socket: Descriptor,
+    step: Step,
+}
+
+enum Step {
+    /// Somebody came through this node's door.
+    Offer,
+    /// This node went through the door of `peer`, and offered memory.
+    Answer { peer: usize, draft: Draft, ours: Option<Extent> },
+}
+
+/// What the kernel calls the time since this host was started.
+pub(super) fn host_of_this_boot() -> Result<Host, String> {
+    const PATH: &str = "/proc/sys/kernel/random/boot_id";
+    let text = std::fs::read_to_string(PATH).map_err(|error| format!("{PATH} cannot be read: {error}"))?;
+    let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();
+    let mut host = [0; 16];
+    if digits.len() != 2 * host.len() {
+        return Err(format!("{PATH} does not hold an identity"));
+    }
+    for (byte, digits) in host.iter_mut().zip(digits.chunks(2)) {
+        let digits = std::str::from_utf8(digits).unwrap_or_default();
+        *byte = u8::from_str_radix(digits, 16).map_err(|_| format!("{PATH} does not hold an identity"))?;
+    }
+    Ok(host)
+}
+
+/// Hands memory from one end to another in this process, through a door.
+pub(super) fn probe() -> Result<(), String> {
+    let words = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
+    let door = Door::open().map_err(words("no socket can be listened on"))?;
+    let draft = Draft::new().map_err(words("memory to share cannot be made"))?;
+    let event = Event::new().map_err(words("an event descriptor cannot be made"))?;
+    let one = sockets::connect(&door.name).map_err(words("a process of this host cannot be reached"))?;
+    let other = sockets::accept(door.listener.raw()).map_err(words("nobody comes through the door"))?;
+    let other = other.ok_or("a process of this user is not recognised")?;
+    sockets::send(one.raw(), &OFFER_MARK, &[draft.file.raw(), event.raw()]).map_err(words("memory cannot be sent"))?;
+    match sockets::receive(other.raw()) {
+        Arrived::Parcel(parcel) => Channel::accept(None, 0, parcel).map(drop),
+        Arrived::Nothing | Arrived::Over => Err("memory that was sent does not arrive".to_owned()),
+    }
+}
+
+fn own_header(kind: u8, bytes: usize) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..8].copy_from_slice(&MARK);
+    header[8] = kind;
+    header[10..12].copy_from_slice(&(bytes as u16).to_le_bytes());
+    header
+}
+
+/// Kind and length of the body of a card or a verdict.
+fn read_own_header(header: &[u8; HEADER_BYTES]) -> Option<(u8, usize)> {
+    let bytes = usize::from(u16::from_le_bytes([header[10], header[11]]));
+    (header[..8] == MARK && bytes <= INLINE_BODY_BYTES_MAX).then_some((header[8], bytes))
+}
+
+/// Stands between the connections and the sink: takes cards and verdicts, and passes on what is for the layer above.
+pub(super) struct Through<'a> {
+    pub(super) link: &'a Shm,
+    pub(super) sink: &'a mut dyn Sink,
+}
+
+impl Sink for Through<'_> {
+    fn place(&mut self, peer: usize, header: &[u8; HEADER_BYTES]) -> Result<Placement, Refused> {
+        let pair = &self.link.pairs[peer];
+        if pair.is_over_tcp() {
+            return self.sink.place(peer, header);
+        }
+        let is_lower = self.link.node() < peer;
+        match read_own_header(header) {
+            _ if !pair.is_waiting() => {
+                Err("it sent a frame over the connection, though frames of this pair travel in memory".into())
+            }
+            Some((CARD, bytes)) if !is_lower && pair.takes_card() => Ok(Placement::Inline(bytes)),
+            Some((MEMORY, 0)) if is_lower && pair.channel.get().is_some() => Ok(Placement::Nothing),
+            Some((TCP, bytes)) if is_lower => Ok(Placement::Inline(bytes)),
+            _ => Err("it did not say first how its frames travel; give every node the same link".into()),
+        }
+    }
+
+    fn deliver(&mut self, peer: usize, header: &[u8; HEADER_BYTES], body: &[u8]) {
+        let pair = &self.link.pairs[peer];
+        if pair.is_over_tcp() {
+            return self.sink.deliver(peer, header, body);
+        }
+        pair.counts.count_own_in(body.len());
+        match read_own_header(header) {
+            Some((CARD, _)) => {
+                if let Err(why) = self.link.offer(peer, body) {
+                    self.link.decide_tcp(peer, &why, self.sink);
+                }
+            }
+            Some((MEMORY, _)) => {
+                if self.link.announce(peer, self.sink) {
+                    self.link.go_through_memory(peer);
+                }
+            }
+            _ => self.link.hear_tcp(peer, &String::from_utf8_lossy(body), self.sink),
+        }
+    }
+
+    fn connected(&mut self, peer: usize) {
+        self.link.count_up(peer);
+        if self.link.node() < peer {
+            self.link.send_card(peer);
+        }
+    }
+
+    fn lost(&mut self, peer: usize, why: &Lost) {
+        self.link.connection_lost(peer, why);
+    }
+}
+
+impl Shm {
+    fn send_own(&self, peer: usize, kind: u8, body: &[u8]) {
+        let payload = if body.is_empty() { Payload::Nothing } else { Payload::Copy(body) };
+        self.pairs[peer].counts.count_own_out(body.len());
+        // Fails only when the peer is lost, which is reported by a poll.
+        let _ = self.tcp.send(peer, &own_header(kind, body.len()), payload);
+    }
+
+    /// Says on which host this node runs, and how the peer gets in; or why it cannot.
+    fn send_card(&self, peer: usize) {
+        let card = || -> Result<Vec<u8>, String> {
+            let (door, host) = (self.door.as_ref()?, self.host.as_ref()?);
+            let token: Token = sockets::random().map_err(|error| format!("no token can be drawn: {error}"))?;
+            *lock(&self.pairs[peer].token) = Some(token);
+            Ok([host.as_slice(), &door.name, &token].concat())
+        };
+        match card() {
+            Ok(card) => self.send_own(peer, CARD, &card),
+            // Any other length is the reason why there is none.
+            Err(why) => {
+                let mut why = shortened(&why);
+                if why.len() == CARD_BYTES {
+                    why.push(b'.');
+                }
+                self.send_own(peer, CARD, &why);
+            }
+        }
+    }
+
+    /// The card of a peer with a lower number is here: offers it memory, if it runs on this host.
+    fn offer(&self, peer: usize, card: &[u8]) -> Result<(), String> {
+        let Ok(card) = <&[u8; CARD_BYTES]>::try_from(card) else {
+            return Err(String::from_utf8_lossy(card).into_owned());
+        };
+        let (host, rest) = card.split_at(16);
+        let (name, token) = rest.split_at(NAME_BYTES);
+        if self.host.as_ref()? != host {
+            return Err("the two run on different hosts".to_owned());
+        }
+        let name: [u8; NAME_BYTES] = name.try_into().map_err(|_| "the name has another length")?;
+        let words = |what: &'static str| move |error: io::Error| format!("{what}: {error}");
+        let draft = Draft::new().map_err(words("memory to share cannot be made"))?;
+        let socket = sockets::connect(&name)
+            .map_err(words("the other process cannot be reached inside this host (it may be in another container)"))?;
+        let ours = *lock(&self.ours);
+        let mut text = Vec::with_capacity(OFFER_BYTES);
+        text.extend_from_slice(&OFFER_MARK);
+        text.extend_from_slice(&(self.node() as u32).to_le_bytes());
+        text.extend_from_slice(&(peer as u32).to_le_bytes());
+        text.extend_from_slice(token);
+        text.extend_from_slice(&shared_bytes(ours).to_le_bytes());
+        let mut files = vec![draft.file.raw(), self.event.raw()];
+        files.extend(ours.map(|(_, file)| file));
+        sockets::send(socket.raw(), &text, &files).map_err(words("memory cannot be handed over"))?;
+        let step = Step::Answer { peer, draft, ours: ours.map(|(extent, _)| extent) };
+        self.meet(socket, step).map_err(words("the kernel takes no more events"))
+    }
+
+    /// Lets in who came to the door.
+    pub(super) fn open_door(&self) {
+        let Ok(door) = &self.door else { return };
+        while let Ok(Some(socket)) = sockets::accept(door.listener.raw()) {
+            if lock(&self.meetings).len() >= MEETINGS_MAX {
+                continue;
+            }
+            // A peer that is hung up on stays on tcp.
+            let _ = self.meet(socket, Step::Offer);
+        }
+    }
+
+    fn meet(&self, socket: Descriptor, step: Step) -> io::Result<()> {
+        let mut meetings = lock(&self.meetings);
+        // Sockets under way have numbers of their own, so the number of one is a token that no other has.
+        let token = socket.raw() as u64;
+        self.epoll.add(socket.raw(), false, token)?;
+        meetings.push(Meeting { token, socket, step });
+        Ok(())
+    }
+
+    /// Something came in a conversation.
+    pub(super) fn go_on_meeting(&self, token: u64, sink: &mut dyn Sink) -> bool {
+        let (meeting, arrived) = {
+            // Whoever holds it looks after it.
+            let Some(mut meetings) = try_lock(&self.meetings) else { return false };
+            let Some(index) = meetings.iter().position(|meeting| meeting.token == token) else { return false };
+            let arrived = sockets::receive(meetings[index].socket.raw());
+            if matches!(arrived, Arrived::Nothing) {
+                return false;
+            }
+            let meeting = meetings.swap_remove(index);
+            self.epoll.remove(meeting.socket.raw());
+            (meeting, arrived)
+        };
+        match (meeting.step, arrived) {
+            (Step::Offer, Arrived::Parcel(parcel)) => self.take_offer(&meeting.socket, parcel),
+            (Step::Answer { peer, draft, ours }, Arrived::Parcel(parcel)) => match take_answer(draft, ours, parcel) {
+                Ok(channel) => self.decide_memory(peer, channel, sink),
+                Err(why) => self.decide_tcp(peer, &why, sink),
+            },
+            (Step::Answer { peer, .. }, _) => {
+                self.decide_tcp(peer, "the other process did not take the memory that it was offered", sink);
+            }
+            (Step::Offer, _) => {}
+        }
+        true
+    }
+
+    /// Somebody offers memory: takes it, or says why not.
+    fn take_offer(&self, socket: &Descriptor, parcel: Parcel) {
+        let ours = *lock(&self.ours);
+        let Ok((peer, theirs_bytes)) = self.read_offer(&parcel.text) else {
+            // Whoever does not know the token gets no answer.
+            return;
+        };
+        let pair = &self.pairs[peer];
+        let accepted = Channel::accept(ours.map(|(extent, _)| extent), theirs_bytes, parcel)
+            .and_then(|channel| pair.channel.set(channel.into()).map_err(|_| "it offered memory twice".to_owned()));
+        let mut answer = vec![u8::from(accepted.is_ok())];
+        answer.extend_from_slice(&shared_bytes(ours).to_le_bytes());
+        let mut files: Vec<RawFd> = Vec::new();
+        match &accepted {
+            Ok(()) => {
+                files.push(self.event.raw());
+                files.extend(ours.map(|(_, file)| file));
+            }
+            Err(why) => answer.extend_from_slice(&shortened(why)),
+        }
+        // Who hung up meanwhile says over the connection what is decided, or is lost.
+        let _ = sockets::send(socket.raw(), &answer, &files);
+    }
+
+    fn read_offer(&self, text: &[u8]) -> Result<(usize, usize), ()> {
+        let text: &[u8; OFFER_BYTES] = text.try_into().map_err(|_| ())?;
+        let number = |at: usize| text[at..at + 4].try_into().map(|bytes| u32::from_le_bytes(bytes) as usize);
+        let (from, to) = (number(8).map_err(|_| ())?, number(12).map_err(|_| ())?);
+        let bytes = text[32..40].try_into().map(u64::from_le_bytes).map_err(|_| ())?;
+        let bytes = usize::try_from(bytes).map_err(|_| ())?;
+        let pair = self.pairs.get(from).ok_or(())?;
+        // A token that was used once is worth nothing any more.
+        let token = lock(&pair.token).take().ok_or(())?;
+        let is_meant = text[..8] == OFFER_MARK && to == self.node() && text[16..32] == token && pair.is_waiting();
+        if is_meant { Ok((from, bytes)) } else { Err(()) }
+    }
+
+    /// This node, with the higher number, decides for memory.
+    fn decide_memory(&self, peer: usize, channel: Channel, sink: &mut dyn Sink) {
+        if self.pairs[peer].channel.set(channel.into()).is_ok() && self.announce(peer, sink) {
+            self.send_own(peer, MEMORY, &[]);
+            self.go_through_memory(peer);
+        }
+    }
+
+    /// This node, with the higher number, decides for tcp.
+    fn decide_tcp(&self, peer: usize, why: &str, sink: &mut dyn Sink) {
+        let verdict = || self.send_own(peer, TCP, &shortened(why));
+        match self.manner {
+            Manner::Require => {
+                verdict();
+                self.refuse(peer, why);
+            }
+            Manner::Prefer => {
+                if self.announce(peer, sink) {
+                    self.stay_on_tcp(peer, why, verdict);
+                }
+            }
+        }
+    }
+
+    /// The peer, with the higher number, decided for tcp.
+    fn hear_tcp(&self, peer: usize, why: &str, sink: &mut dyn Sink) {
+        match self.manner {
+            Manner::Require => self.refuse(peer, why),
+            Manner::Prefer => {
+                if self.announce(peer, sink) {
+                    self.stay_on_tcp(peer, why, || ());
+                }
+            }
+        }
+    }
+
+    fn refuse(&self, peer: usize, why: &str) {
+        let why = format!(
+            "nodes {} and {peer} cannot share memory: {why}; start all nodes on one host, or set link = auto",
+            self.node()
+        );
+        self.note_loss(peer, Lost::NodeRefused { why });
+    }
+}
+
+fn shared_bytes(ours: Option<(Extent, RawFd)>) -> u64 {
+    ours.map_or(0, |(extent, _)| extent.bytes as u64)
+}
+
+fn take_answer(draft: Draft, ours: Option<Extent>, parcel: Parcel) -> Result<Channel, String> {
+    let text = &parcel.text;
+    if text.len() < ANSWER_BYTES_MIN {
+        return Err("its answer is too short".to_owned());
+    }
+    let (said, why) = text.split_at(ANSWER_BYTES_MIN);
+    if said[0] == 0 {
+        return Err(String::from_utf8_lossy(why).into_owned());
+    }
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&said[1..]);
+    let bytes = usize::try_from(u64::from_le_bytes(bytes)).map_err(|_| "its region is too large".to_owned())?;
+    draft.finish(ours, bytes, parcel)
+}

@@ -1,0 +1,147 @@
+//! Memory that two processes have in common: files without a name, and mappings of them.
+//!
+//! Promised: a file that is mapped can never become shorter ([`check`] looks before), so no access to a mapping raises
+//! SIGBUS; a forked child has none of the mappings; a mapping of what belongs to a peer is not writable.
+//!
+//! Never done here: knowing what lies in the memory.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::RawFd;
+use std::ptr::NonNull;
+
+use crate::links::descriptors::Descriptor;
+
+/// A stretch of mapped memory.
+pub(super) struct Mapping {
+    start: NonNull<u8>,
+    bytes: usize,
+    /// The process that mapped it; in a forked child there is nothing to unmap.
+    owner: u32,
+}
+
+// SAFETY: a mapping is an address range that stays valid until it is dropped; who reads and writes what in it is the
+// affair of those who use the pointer.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `bytes` bytes of `file`.
+    pub(super) fn of(file: RawFd, bytes: usize, writable: bool) -> io::Result<Mapping> {
+        let protection = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, file, 0) };
+        if start == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let start = NonNull::new(start.cast()).ok_or_else(|| io::Error::other("the kernel maps at address 0"))?;
+        let mapping = Mapping { start, bytes, owner: std::process::id() };
+        for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
+            // SAFETY: the range was mapped just now; neither advice touches a byte of it.
+            if unsafe { libc::madvise(start.as_ptr().cast(), bytes, advice) } != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(mapping)
+    }
+
+    /// The first byte.
+    pub(super) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// How many there are.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.owner == std::process::id() {
+            // SAFETY: this range was mapped by `of` in this process and is unmapped once.
+            unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+        }
+    }
+}
+
+/// Makes a file of `bytes` bytes, all zero and all there, whose size is sealed.
+pub(super) fn create(bytes: usize) -> io::Result<Descriptor> {
+    let plain = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // Newer kernels want to hear that nobody will execute it; older ones do not know the word.
+    let file = Descriptor::adopt(|| match memfd(plain | libc::MFD_NOEXEC_SEAL) {
+        -1 => memfd(plain),
+        number => number,
+    })?;
+    let length = libc::off_t::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    // SAFETY: plain system calls on a descriptor that is ours.
+    let made = unsafe { libc::ftruncate(file.raw(), length) == 0 && libc::fallocate(file.raw(), 0, 0, length) == 0 };
+    if !made {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above.
+    if unsafe { libc::fcntl(file.raw(), libc::F_ADD_SEALS, SEALS | libc::F_SEAL_SEAL) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(file)
+}
+
+const SEALS: i32 = libc::F_SEAL_SHRINK;
+
+fn memfd(flags: libc::c_uint) -> RawFd {
+    // SAFETY: the name is a constant C string.
+    unsafe { libc::memfd_create(c"trellis-rings".as_ptr(), flags) }
+}
+
+/// Whether a file from elsewhere has at least `bytes` bytes and always will; otherwise what is wrong with it.
+pub(super) fn check(file: RawFd, bytes: usize) -> Result<(), String> {
+    // SAFETY: a plain system call; a descriptor that is no such file gives an error.
+    let seals = unsafe { libc::fcntl(file, libc::F_GET_SEALS) };
+    if seals < 0 || seals & SEALS != SEALS {
+        return Err("its memory may become shorter (it is not sealed)".to_owned());
+    }
+    // SAFETY: a structure of zeros is a valid empty one, and the call writes into it.
+    let size = unsafe {
+        let mut about: libc::stat = std::mem::zeroed();
+        if libc::fstat(file, &raw mut about) != 0 {
+            return Err(format!("its memory cannot be looked at: {}", io::Error::last_os_error()));
+        }
+        about.st_size
+    };
+    match usize::try_from(size) {
+        Ok(size) if size >= bytes && bytes > 0 => Ok(()),
+        _ => Err(format!("its memory has {size} bytes and not {bytes}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_made_is_sealed_and_mapped_twice_is_the_same() {
+        let file = create(8192).unwrap();
+        check(file.raw(), 8192).unwrap();
+        assert!(check(file.raw(), 8193).unwrap_err().contains("has 8192 bytes"));
+        let (one, other) =
+            (Mapping::of(file.raw(), 8192, true).unwrap(), Mapping::of(file.raw(), 8192, false).unwrap());
+        // SAFETY: inside both mappings; nobody else has the file.
+        let seen = unsafe {
+            one.start().as_ptr().add(5000).write_volatile(7);
+            other.start().as_ptr().add(5000).read_volatile()
+        };
+        assert_eq!((seen, other.bytes()), (7, 8192));
+    }
+
+    #[test]
+    fn a_file_that_may_shrink_is_refused() {
+        let file = Descriptor::adopt(|| memfd(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)).unwrap();
+        // SAFETY: a plain system call on a descriptor that is ours.
+        assert_eq!(unsafe { libc::ftruncate(file.raw(), 4096) }, 0);
+        assert!(check(file.raw(), 4096).unwrap_err().contains("not sealed"));
+        assert!(check(-1, 4096).is_err());
+    }
+}

@@ -1,0 +1,607 @@
+//! All pairs of one node: who is served in a poll, who is woken, who is lost.
+//!
+//! Promised: it is decided once how a pair's frames travel; all that was written into a ring before its writer was lost
+//! is received first; whoever sleeps on the link's readiness hears of every frame.
+//!
+//! Never done here: meeting a peer (see `meeting`), calling the sink of one peer from two threads at once.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use super::channel::Channel;
+use super::meeting::{Through, Token};
+use super::receiving::Receiving;
+use super::sending::{Flushed, NotTaken, Sending, Taken};
+use super::{DOOR_TOKEN, EVENT_TOKEN, Manner, Shm, TCP_TOKEN};
+use crate::HEADER_BYTES;
+use crate::links::{Choice, Link, LinkStatistics, Lost, Payload, PeerStatistics, SendError, Sink, check_sendable};
+
+/// While somebody polls, connections and new peers are looked at once in so many polls.
+const POLLS_PER_LOOK: u32 = 256;
+/// Leaving is given up when nothing was taken for so long: the peer's process is stopped.
+const CLOSE_STALL_MS_MAX: u64 = 1000;
+/// And in any case after this.
+const CLOSE_MS_MAX: u64 = 10_000;
+
+/// It is not decided yet, or the peer is not there.
+const WAITING: u8 = 0;
+/// Frames travel over the connection.
+const OVER_TCP: u8 = 1;
+/// Frames travel through shared memory.
+const SHARED: u8 = 2;
+/// Lost, and reported.
+const LOST: u8 = 3;
+
+/// What this node knows of one peer.
+pub(super) struct Pair {
+    state: AtomicU8,
+    /// Something waits in `sending` for room in the ring.
+    queued: AtomicBool,
+    /// `loss` is known and not reported.
+    unsettled: AtomicBool,
+    /// The next slot of the incoming ring, so that a poll that finds nothing takes no lock.
+    next: AtomicU64,
+    pub(super) channel: OnceLock<Arc<Channel>>,
+    sending: Mutex<Sending>,
+    receiving: Mutex<Receiving>,
+    loss: Mutex<Option<Lost>>,
+    /// Why this pair stays on tcp.
+    pub(super) note: Mutex<Option<String>>,
+    /// What the peer must know to be let in through the door.
+    pub(super) token: Mutex<Option<Token>>,
+    /// The connection is or was up.
+    met: AtomicBool,
+    /// The peer's card came.
+    carded: AtomicBool,
+    pub(super) counts: Counts,
+}
+
+/// What passed.
+#[derive(Default)]
+pub(super) struct Counts {
+    frames_in: AtomicU64,
+    frames_out: AtomicU64,
+    bytes_in: AtomicU64,
+    bytes_out: AtomicU64,
+    frames_refused: AtomicU64,
+    /// Cards and verdicts, which the connection counts as frames: frames and bytes that came, and that were sent.
+    pub(super) own: [AtomicU64; 4],
+}
+
+impl Pair {
+    pub(super) fn new(peer: usize) -> Pair {
+        Pair {
+            state: AtomicU8::new(WAITING),
+            queued: AtomicBool::new(false),
+            unsettled: AtomicBool::new(false),
+            next: AtomicU64::new(0),
+            channel: OnceLock::new(),
+            sending: Mutex::new(Sending::new(peer)),
+            receiving: Mutex::new(Receiving::new(peer)),
+            loss: Mutex::new(None),
+            note: Mutex::new(None),
+            token: Mutex::new(None),
+            met: AtomicBool::new(false),
+            carded: AtomicBool::new(false),
+            counts: Counts::default(),
+        }
+    }
+
+    #[inline]
+    fn is_in(&self, state: u8) -> bool {
+        self.state.load(Ordering::Acquire) == state
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        self.is_in(WAITING)
+    }
+
+    pub(super) fn is_over_tcp(&self) -> bool {
+        self.is_in(OVER_TCP)
+    }
+
+    /// Whether the card of this peer is awaited; it is taken once.
+    pub(super) fn takes_card(&self) -> bool {
+        !self.carded.swap(true, Ordering::AcqRel)
+    }
+
+    /// Gone for good, whether the sink was told already or not.
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_in(LOST) || self.unsettled.load(Ordering::Acquire)
+    }
+
+    /// Whether a slot has come that nobody took.
+    #[inline]
+    fn has_frame(&self) -> bool {
+        self.channel.get().is_some_and(|channel| channel.incoming.is_written(self.next.load(Ordering::Acquire)))
+    }
+}
+
+impl Counts {
+    fn add(frames: &AtomicU64, bytes: &AtomicU64, body_bytes: usize) {
+        frames.fetch_add(1, Ordering::Relaxed);
+        bytes.fetch_add((HEADER_BYTES + body_bytes) as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_own_in(&self, body_bytes: usize) {
+        Counts::add(&self.own[0], &self.own[1], body_bytes);
+    }
+
+    pub(super) fn count_own_out(&self, body_bytes: usize) {
+        Counts::add(&self.own[2], &self.own[3], body_bytes);
+    }
+}
+
+impl Shm {
+    /// In a forked child every descriptor is gone.
+    #[inline]
+    pub(super) fn is_forked(&self) -> bool {
+        self.epoll.raw() < 0
+    }
+
+    pub(super) fn is_decided(&self, peer: usize) -> bool {
+        self.pairs.get(peer).is_some_and(|pair| pair.is_in(OVER_TCP) || pair.is_in(SHARED))
+    }
+
+    pub(super) fn way_of(&self, peer: usize) -> Choice {
+        // A lost pair says how it was.
+        let is_shared = self.pairs.get(peer).is_some_and(|pair| match pair.state.load(Ordering::Acquire) {
+            SHARED => true,
+            LOST => lock(&pair.sending).channel().is_some(),
+            _ => self.manner == Manner::Require,
+        });
+        if is_shared { Choice::Shm } else { Choice::Tcp }
+    }
+
+    #[inline]
+    pub(super) fn send_one(
+        &self,
+        peer: usize,
+        header: &[u8; HEADER_BYTES],
+        payload: Payload<'_>,
+    ) -> Result<(), SendError> {
+        let bytes = payload.bytes();
+        check_sendable(self.node(), self.pairs.len(), peer, bytes)?;
+        if self.closed.load(Ordering::Relaxed) || self.is_forked() {
+            return Err(SendError::Closed);
+        }
+        let pair = &self.pairs[peer];
+        if pair.is_in(OVER_TCP) {
+            return self.tcp.send(peer, header, payload);
+        }
+        let mut sending = lock(&pair.sending);
+        let taken = match sending.send(header, payload) {
+            Ok(taken) => taken,
+            Err(NotTaken::Refused(error)) => return Err(error),
+            Err(NotTaken::Implausible) => {
+                drop(sending);
+                return Err(SendError::Lost { peer, why: self.break_pair(peer) });
+            }
+        };
+        if taken == Taken::UseTcp {
+            drop(sending);
+            return self.tcp.send(peer, header, payload);
+        }
+        Counts::add(&pair.counts.frames_out, &pair.counts.bytes_out, bytes);
+        if taken == Taken::Waits {
+            self.flush_locked(peer, sending);
+        } else {
+            drop(sending);
+            if let Some(channel) = pair.channel.get() {
+                wake_receiver(channel);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn poll_all(&self, sink: &mut dyn Sink) -> bool {
+        if self.closed.load(Ordering::Relaxed) || self.is_forked() {
+            return false;
+        }
+        let mut came = false;
+        if self.attended.load(Ordering::Relaxed) == 0
+            || self.polls.fetch_add(1, Ordering::Relaxed).is_multiple_of(POLLS_PER_LOOK)
+        {
+            came |= self.look(sink);
+        } else if self.asked_over_tcp.load(Ordering::Relaxed) > 0 {
+            came |= self.tcp.poll(&mut Through { link: self, sink });
+        }
+        for number in &self.order[..self.rings.load(Ordering::Acquire)] {
+            came |= self.serve(number.load(Ordering::Relaxed) as usize, sink);
+        }
+        if self.unsettled.load(Ordering::Relaxed) > 0 {
+            for peer in 0..self.pairs.len() {
+                if self.pairs[peer].unsettled.load(Ordering::Acquire) {
+                    came |= self.serve(peer, sink);
+                }
+            }
+        }
+        came
+    }
+
+    /// Looks at what makes the link ready, apart from rings: the bell, the connections, the door.
+    #[cold]
+    fn look(&self, sink: &mut dyn Sink) -> bool {
+        let mut came = false;
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 16];
+        let count = self.epoll.ready(&mut events);
+        for event in &events[..count] {
+            match event.u64 {
+                // First drained, then marked, then the rings are looked at: whoever writes after that rings again.
+                EVENT_TOKEN => {
+                    self.event.drain();
+                    if self.attended.load(Ordering::SeqCst) == 0 {
+                        self.mark_sleeping(true);
+                    }
+                }
+                TCP_TOKEN => came |= self.tcp.poll(&mut Through { link: self, sink }),
+                DOOR_TOKEN => self.open_door(),
+                token => came |= self.go_on_meeting(token, sink),
+            }
+        }
+        came
+    }
+
+    /// Says to the peers whether they must ring for what they write.
+    fn mark_sleeping(&self, sleeping: bool) {
+        for number in &self.order[..self.rings.load(Ordering::SeqCst)] {
+            let pair = &self.pairs[number.load(Ordering::Relaxed) as usize];
+            if let Some(channel) = pair.channel.get() {
+                channel.incoming.set_sleeping(sleeping);
+            }
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// See [`Link::attend`].
+    pub(super) fn set_attended(&self, polling: bool) -> bool {
+        if polling {
+            if self.attended.fetch_add(1, Ordering::SeqCst) == 0 {
+                self.mark_sleeping(false);
+            }
+        } else if self.attended.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.mark_sleeping(true);
+            // What came before the marks were set rang no bell.
+            let pairs = self.order[..self.rings.load(Ordering::SeqCst)].iter();
+            let mut pairs = pairs.map(|number| &self.pairs[number.load(Ordering::Relaxed) as usize]);
+            if pairs.any(|pair| pair.has_frame() || pair.queued.load(Ordering::Acquire)) {
+                self.event.signal();
+            }
+        }
+        self.asked_over_tcp.load(Ordering::Relaxed) == 0
+    }
+
+    /// Makes the next poll look at everything, whoever sleeps.
+    pub(super) fn wake_self(&self) {
+        self.event.signal();
+    }
+
+    /// One peer's share of a poll.
+    #[inline]
+    fn serve(&self, peer: usize, sink: &mut dyn Sink) -> bool {
+        let pair = &self.pairs[peer];
+        if pair.queued.load(Ordering::Acquire) {
+            self.flush(peer);
+        }
+        if !pair.has_frame() && !pair.unsettled.load(Ordering::Acquire) {
+            return false;
+        }
+        self.receive(peer, sink)
+    }
+
+    fn receive(&self, peer: usize, sink: &mut dyn Sink) -> bool {
+        let pair = &self.pairs[peer];
+        let mut receiving = match pair.receiving.try_lock() {
+            Ok(receiving) => receiving,
+            Err(TryLockError::WouldBlock) => {
+                // Whoever holds it may have looked already, and the bell that brought us here is drained.
+                self.wake_sleeper();
+                return false;
+            }
+            Err(TryLockError::Poisoned(poisoned)) => {
+                self.note_loss(peer, Lost::Broken { why: "a callback panicked in the middle of a frame".into() });
+                let mut receiving = poisoned.into_inner();
+                receiving.end();
+                receiving
+            }
+        };
+        if receiving.reported || self.closed.load(Ordering::Relaxed) {
+            return false;
+        }
+        // Read before the ring: what was written before the end is in it by now.
+        let mut is_ending = pair.unsettled.load(Ordering::Acquire);
+        let mut came = false;
+        if pair.is_in(SHARED) {
+            let harvest = receiving.receive(sink);
+            came = harvest.came;
+            if harvest.is_abandoned {
+                self.note_loss(peer, Lost::Truncated);
+                is_ending = true;
+            }
+            if harvest.frames > 0 {
+                pair.counts.frames_in.fetch_add(harvest.frames, Ordering::Relaxed);
+                pair.counts.bytes_in.fetch_add(harvest.bytes, Ordering::Relaxed);
+            }
+            if came {
+                pair.next.store(harvest.next, Ordering::Release);
+            }
+            if let Some(why) = harvest.violation {
+                pair.counts.frames_refused.fetch_add(1, Ordering::Relaxed);
+                self.note_loss(peer, Lost::FrameRefused { why });
+                receiving.end();
+                is_ending = true;
+            } else if let Some(channel) = pair.channel.get().filter(|_| came)
+                && channel.incoming.takes_wake_of_sender()
+            {
+                channel.ring_bell();
+            }
+            is_ending &= !harvest.is_cut;
+        }
+        if is_ending {
+            self.report(peer, &mut receiving, sink);
+            return true;
+        }
+        drop(receiving);
+        if pair.has_frame() || pair.unsettled.load(Ordering::Acquire) {
+            self.wake_sleeper();
+        }
+        came
+    }
+
+    /// Something is left to do: if nobody polls, whoever sleeps must hear of it.
+    fn wake_sleeper(&self) {
+        if self.attended.load(Ordering::SeqCst) == 0 {
+            self.event.signal();
+        }
+    }
+
+    /// Tells the sink that the peer is gone, after all that it wrote was received. The caller holds the receiving half.
+    fn report(&self, peer: usize, receiving: &mut MutexGuard<'_, Receiving>, sink: &mut dyn Sink) {
+        let pair = &self.pairs[peer];
+        let Some(mut why) = lock(&pair.loss).clone() else { return };
+        if why == Lost::Ended && receiving.is_in_a_frame() {
+            why = Lost::Truncated;
+        }
+        receiving.end();
+        receiving.reported = true;
+        self.end_sending(peer, &why);
+        pair.state.store(LOST, Ordering::Release);
+        if pair.unsettled.swap(false, Ordering::AcqRel) {
+            self.unsettled.fetch_sub(1, Ordering::AcqRel);
+        }
+        // The other end hears of it by the end of the connection, if it does not know.
+        self.tcp.end_peer(peer, &why);
+        sink.lost(peer, &why);
+    }
+
+    /// The peer is gone, or must go: reported by a poll when all that it wrote was received.
+    pub(super) fn note_loss(&self, peer: usize, why: Lost) {
+        let pair = &self.pairs[peer];
+        let mut loss = lock(&pair.loss);
+        if loss.is_some() {
+            return;
+        }
+        self.end_sending(peer, &why);
+        *loss = Some(why);
+        pair.unsettled.store(true, Ordering::Release);
+        self.unsettled.fetch_add(1, Ordering::AcqRel);
+        drop(loss);
+        self.wake_self();
+    }
+
+    fn end_sending(&self, peer: usize, why: &Lost) {
+        let pair = &self.pairs[peer];
+        lock(&pair.sending).end(why.clone());
+        pair.queued.store(false, Ordering::Release);
+    }
+
+    /// The peer's counts cannot be true.
+    fn break_pair(&self, peer: usize) -> Lost {
+        let why = Lost::FrameRefused { why: "its counts in the shared memory cannot be true".to_owned() };
+        self.pairs[peer].counts.frames_refused.fetch_add(1, Ordering::Relaxed);
+        self.note_loss(peer, why.clone());
+        why
+    }
+
+    #[cold]
+    fn flush(&self, peer: usize) {
+        // Whoever holds it is sending, and flushes as well.
+        if let Some(sending) = try_lock(&self.pairs[peer].sending) {
+            self.flush_locked(peer, sending);
+        }
+    }
+
+    fn flush_locked(&self, peer: usize, mut sending: MutexGuard<'_, Sending>) {
+        let pair = &self.pairs[peer];
+        let Ok(Flushed { moved, waits, has_room }) = sending.flush() else {
+            drop(sending);
+            self.break_pair(peer);
+            return;
+        };
+        pair.queued.store(waits, Ordering::Release);
+        drop(sending);
+        if let Some(channel) = pair.channel.get().filter(|_| moved) {
+            wake_receiver(channel);
+        }
+        if waits && has_room {
+            self.wake_sleeper();
+        }
+    }
+
+    /// The connection to a peer is there, and nothing is decided.
+    pub(super) fn count_up(&self, peer: usize) {
+        self.pairs[peer].met.store(true, Ordering::Release);
+        self.asked_over_tcp.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The connection of a peer ended.
+    pub(super) fn connection_lost(&self, peer: usize, why: &Lost) {
+        let pair = &self.pairs[peer];
+        if pair.met.swap(false, Ordering::AcqRel) && !pair.is_in(SHARED) {
+            self.asked_over_tcp.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.note_loss(peer, why.clone());
+    }
+
+    /// Tells the sink that the peer is up, before its first frame; false if it is gone already.
+    pub(super) fn announce(&self, peer: usize, sink: &mut dyn Sink) -> bool {
+        // Whoever holds it while nothing is decided reports a loss.
+        let Some(mut receiving) = try_lock(&self.pairs[peer].receiving) else { return false };
+        if receiving.announced || receiving.reported {
+            return false;
+        }
+        receiving.announced = true;
+        sink.connected(peer);
+        true
+    }
+
+    /// From now on the pair's frames travel over tcp. `verdict` is sent before the first.
+    pub(super) fn stay_on_tcp(&self, peer: usize, why: &str, verdict: impl FnOnce()) {
+        let pair = &self.pairs[peer];
+        let Some(receiving) = try_lock(&pair.receiving).filter(|receiving| !receiving.reported) else { return };
+        *lock(&pair.note) = Some(why.to_owned());
+        let mut sending = lock(&pair.sending);
+        verdict();
+        let (mut frames, mut bytes) = (0, 0);
+        sending.take_tcp(|header, payload| {
+            frames += 1;
+            bytes += (HEADER_BYTES + payload.bytes()) as u64;
+            // Fails only when the peer is lost, which is reported by a poll.
+            let _ = self.tcp.send(peer, header, payload);
+        });
+        pair.counts.frames_out.fetch_sub(frames, Ordering::Relaxed);
+        pair.counts.bytes_out.fetch_sub(bytes, Ordering::Relaxed);
+        pair.state.store(OVER_TCP, Ordering::Release);
+        drop((sending, receiving));
+    }
+
+    /// From now on the pair's frames travel through its channel, which is there.
+    pub(super) fn go_through_memory(&self, peer: usize) {
+        let pair = &self.pairs[peer];
+        let Some(channel) = pair.channel.get() else { return };
+        let receiving = try_lock(&pair.receiving).filter(|receiving| !receiving.reported);
+        let Some(mut receiving) = receiving else { return };
+        receiving.take_ring(Arc::clone(channel));
+        let mut sending = lock(&pair.sending);
+        sending.take_ring(Arc::clone(channel));
+        pair.state.store(SHARED, Ordering::Release);
+        self.flush_locked(peer, sending);
+        drop(receiving);
+        self.asked_over_tcp.fetch_sub(1, Ordering::AcqRel);
+        let growing = lock(&self.growing);
+        let index = self.rings.load(Ordering::Acquire);
+        self.order[index].store(peer as u32, Ordering::Relaxed);
+        self.rings.store(index + 1, Ordering::SeqCst);
+        drop(growing);
+        if self.attended.load(Ordering::SeqCst) == 0 {
+            channel.incoming.set_sleeping(true);
+        }
+        // What was written before the mark rang no bell.
+        self.wake_self();
+    }
+
+    pub(super) fn count_all(&self) -> LinkStatistics {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let below = self.tcp.statistics();
+        let mut all = LinkStatistics {
+            strangers_refused: below.strangers_refused,
+            nodes_refused: below.nodes_refused,
+            frames_refused: below.frames_refused,
+            ..LinkStatistics::default()
+        };
+        for (pair, connection) in self.pairs.iter().zip(below.peers) {
+            let counts = &pair.counts;
+            let mut one = PeerStatistics {
+                frames_in: read(&counts.frames_in) + connection.frames_in,
+                frames_out: read(&counts.frames_out) + connection.frames_out,
+                bytes_in: read(&counts.bytes_in) + connection.bytes_in,
+                bytes_out: read(&counts.bytes_out) + connection.bytes_out,
+                queued_bytes: lock(&pair.sending).held_bytes() as u64 + connection.queued_bytes,
+            };
+            // A verdict is sent and counted one after the other, so for a moment there may be one more of these.
+            let [own_in, own_bytes_in, own_out, own_bytes_out] = counts.own.each_ref().map(read);
+            one.frames_in = one.frames_in.saturating_sub(own_in);
+            one.bytes_in = one.bytes_in.saturating_sub(own_bytes_in);
+            one.frames_out = one.frames_out.saturating_sub(own_out);
+            one.bytes_out = one.bytes_out.saturating_sub(own_bytes_out);
+            all.frames_in += one.frames_in;
+            all.frames_out += one.frames_out;
+            all.bytes_in += one.bytes_in;
+            all.bytes_out += one.bytes_out;
+            all.frames_refused += read(&counts.frames_refused);
+            all.peers.push(one);
+        }
+        (all.packets_in, all.packets_out) = (all.frames_in, all.frames_out);
+        all
+    }
+
+    /// Sends what waits in rings, and waits until the peers took it: what they copy from this node's memory must not
+    /// change before. `closed` is set: polls do nothing any more.
+    pub(super) fn leave_all(&self) {
+        let leaving: Vec<usize> = (0..self.pairs.len()).filter(|&peer| self.pairs[peer].is_in(SHARED)).collect();
+        for &peer in &leaving {
+            if let Some(channel) = self.pairs[peer].channel.get() {
+                // Two nodes that leave at once, each with a full ring, would wait for each other.
+                channel.incoming.set_gone();
+                channel.ring_bell();
+            }
+        }
+        let start = Instant::now();
+        let mut moved = (usize::MAX, start);
+        loop {
+            let (mut rest, mut done) = (0, true);
+            for &peer in &leaving {
+                let pair = &self.pairs[peer];
+                self.flush(peer);
+                let sending = lock(&pair.sending);
+                if !sending.is_done() && !self.tcp.has_ended(peer) {
+                    done = false;
+                    rest += sending.left_to_do();
+                }
+            }
+            let now = Instant::now();
+            if rest != moved.0 {
+                moved = (rest, now);
+            }
+            let stalled = now - moved.1 >= Duration::from_millis(CLOSE_STALL_MS_MAX);
+            if done || stalled || now - start >= Duration::from_millis(CLOSE_MS_MAX) {
+                break;
+            }
+            // That a peer took something makes no event that could be waited for.
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        for (peer, pair) in self.pairs.iter().enumerate() {
+            if let Some(channel) = pair.channel.get()
+                && !lock(&pair.sending).is_done()
+            {
+                channel.outgoing.set_abandoned();
+            }
+            self.end_sending(peer, &Lost::ClosedHere);
+            pair.state.store(LOST, Ordering::Release);
+        }
+    }
+}
+
+/// Rings for what was written just now, if the peer sleeps.
+#[inline]
+fn wake_receiver(channel: &Channel) {
+    if channel.outgoing.takes_wake_of_receiver() {
+        channel.ring_bell();
+    }
+}
+
+/// Locks are never left in a state that another thread could not go on from (a receiving half says so itself), so the
+/// flag that a holder panicked carries no news.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(super) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}

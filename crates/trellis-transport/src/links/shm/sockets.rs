@@ -1,0 +1,237 @@
+//! The sockets through which two processes of one host hand each other memory, and what they say there.
+//!
+//! Promised: whoever connects or is connected to belongs to the same user, or is hung up on; a message is taken whole or
+//! not at all; no call waits.
+//!
+//! Never done here: deciding who is welcome beyond that, keeping state.
+//!
+//! The sockets are abstract (they have a name and no file), so nothing is left behind by a process that is killed, and
+//! they are found within one network namespace only: nodes in different containers stay on tcp.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem;
+use std::os::fd::RawFd;
+use std::ptr::null_mut;
+
+use crate::links::descriptors::Descriptor;
+
+/// The longest message.
+pub(super) const MESSAGE_BYTES_MAX: usize = 320;
+/// Descriptors that go with a message at most.
+const DESCRIPTORS_MAX: usize = 3;
+/// The random part of a name.
+pub(super) const NAME_BYTES: usize = 16;
+
+/// A message and what came with it.
+pub(super) struct Parcel {
+    pub(super) text: Vec<u8>,
+    pub(super) files: Vec<Descriptor>,
+}
+
+/// What a look into a socket brought.
+pub(super) enum Arrived {
+    Parcel(Parcel),
+    Nothing,
+    /// The other end hung up or said something that cannot be taken.
+    Over,
+}
+
+/// Bytes that nobody can guess.
+pub(super) fn random<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
+    let mut bytes = [0; BYTES];
+    // SAFETY: the buffer is writable for its whole length; so few bytes come whole or not at all.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), BYTES, 0) };
+    if got == BYTES as isize { Ok(bytes) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Listens under a name.
+pub(super) fn listen(name: &[u8; NAME_BYTES]) -> io::Result<Descriptor> {
+    let socket = make()?;
+    let (address, length) = address(name);
+    // SAFETY: `address` holds an address of `length` bytes.
+    let bound = unsafe { libc::bind(socket.raw(), (&raw const address).cast(), length) == 0 };
+    // SAFETY: no pointers are passed.
+    if bound && unsafe { libc::listen(socket.raw(), libc::SOMAXCONN) } == 0 {
+        return Ok(socket);
+    }
+    Err(io::Error::last_os_error())
+}
+
+/// Connects to a name; decided at once.
+pub(super) fn connect(name: &[u8; NAME_BYTES]) -> io::Result<Descriptor> {
+    let socket = make()?;
+    let (address, length) = address(name);
+    // SAFETY: `address` holds an address of `length` bytes.
+    if unsafe { libc::connect(socket.raw(), (&raw const address).cast(), length) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    check_user(socket.raw())?;
+    Ok(socket)
+}
+
+/// Takes a waiting connection of this user, if there is one.
+pub(super) fn accept(listener: RawFd) -> io::Result<Option<Descriptor>> {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: null addresses mean that the address of the other end is not wanted.
+    match Descriptor::adopt(|| unsafe { libc::accept4(listener, null_mut(), null_mut(), flags) }) {
+        Ok(socket) => Ok(check_user(socket.raw()).is_ok().then_some(socket)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Sends a message with descriptors; an empty socket takes it whole.
+pub(super) fn send(socket: RawFd, text: &[u8], files: &[RawFd]) -> io::Result<()> {
+    assert!(text.len() <= MESSAGE_BYTES_MAX && files.len() <= DESCRIPTORS_MAX);
+    let mut part = libc::iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: text.len() };
+    let mut room = ControlRoom([0; CONTROL_WORDS]);
+    // SAFETY: a message header of zeros is a valid empty one. The control room is aligned and large enough for
+    // DESCRIPTORS_MAX numbers, so CMSG_FIRSTHDR and CMSG_DATA stay inside.
+    let sent = unsafe {
+        let mut message: libc::msghdr = mem::zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        if !files.is_empty() {
+            let bytes = mem::size_of_val(files) as libc::c_uint;
+            message.msg_control = room.0.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(bytes) as _;
+            let first = libc::CMSG_FIRSTHDR(&raw const message);
+            (*first).cmsg_level = libc::SOL_SOCKET;
+            (*first).cmsg_type = libc::SCM_RIGHTS;
+            (*first).cmsg_len = libc::CMSG_LEN(bytes) as _;
+            libc::CMSG_DATA(first).copy_from_nonoverlapping(files.as_ptr().cast(), bytes as usize);
+        }
+        libc::sendmsg(socket, &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    };
+    match usize::try_from(sent) {
+        Ok(count) if count == text.len() => Ok(()),
+        Ok(_) => Err(io::Error::from(io::ErrorKind::WriteZero)),
+        Err(_) => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Receives a message, if there is one. Descriptors are closed in forked children like every other of this crate.
+pub(super) fn receive(socket: RawFd) -> Arrived {
+    let mut text = vec![0_u8; MESSAGE_BYTES_MAX];
+    let mut part = libc::iovec { iov_base: text.as_mut_ptr().cast(), iov_len: text.len() };
+    let mut room = ControlRoom([0; CONTROL_WORDS]);
+    // SAFETY: a message header of zeros is a valid empty one; text and control room are writable for what is said.
+    let mut message: libc::msghdr = unsafe { mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = room.0.as_mut_ptr().cast();
+    message.msg_controllen = mem::size_of_val(&room.0) as _;
+    // SAFETY: as above.
+    let count = unsafe { libc::recvmsg(socket, &raw mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) };
+    let Ok(count) = usize::try_from(count) else {
+        let kind = io::Error::last_os_error().kind();
+        let waits = matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
+        return if waits { Arrived::Nothing } else { Arrived::Over };
+    };
+    let mut files = Vec::new();
+    let mut is_whole = message.msg_flags & (libc::MSG_CTRUNC | libc::MSG_TRUNC) == 0;
+    for number in numbers_of(&message) {
+        match Descriptor::adopt(|| number) {
+            Ok(file) => files.push(file),
+            Err(_) => is_whole = false,
+        }
+    }
+    if count == 0 || !is_whole {
+        return Arrived::Over;
+    }
+    text.truncate(count);
+    Arrived::Parcel(Parcel { text, files })
+}
+
+/// The descriptors that came with a message.
+fn numbers_of(message: &libc::msghdr) -> Vec<RawFd> {
+    let mut numbers = Vec::new();
+    // SAFETY: the kernel wrote whole control messages into the room that the header names, each with its length; the
+    // numbers behind a header of kind SCM_RIGHTS fill that length.
+    unsafe {
+        let mut control = libc::CMSG_FIRSTHDR(message);
+        while !control.is_null() {
+            if (*control).cmsg_level == libc::SOL_SOCKET && (*control).cmsg_type == libc::SCM_RIGHTS {
+                let bytes = (*control).cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+                let data = libc::CMSG_DATA(control).cast::<RawFd>();
+                numbers.extend((0..bytes / size_of::<RawFd>()).map(|index| data.add(index).read_unaligned()));
+            }
+            control = libc::CMSG_NXTHDR(message, control);
+        }
+    }
+    numbers
+}
+
+const CONTROL_WORDS: usize = 8;
+
+/// Room for the descriptors of one message, aligned as the kernel wants it.
+struct ControlRoom([u64; CONTROL_WORDS]);
+
+// CMSG_SPACE of three numbers: a header of 16 bytes, and 12 bytes rounded up to a word.
+const _: () = assert!(CONTROL_WORDS * 8 >= 16 + DESCRIPTORS_MAX * size_of::<RawFd>() + 4);
+
+fn make() -> io::Result<Descriptor> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers are passed.
+    Descriptor::adopt(|| unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
+}
+
+fn address(name: &[u8; NAME_BYTES]) -> (libc::sockaddr_un, libc::socklen_t) {
+    // SAFETY: an address of zeros is a valid empty one.
+    let mut address: libc::sockaddr_un = unsafe { mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // The zero in front makes it abstract.
+    let text = b"\0trellis-".iter().chain(name);
+    for (place, &byte) in address.sun_path.iter_mut().zip(text) {
+        *place = byte as libc::c_char;
+    }
+    (address, (size_of::<libc::sa_family_t>() + 9 + NAME_BYTES) as libc::socklen_t)
+}
+
+/// Whether the other end runs as this user. Another would not be stopped by what this user's memory may do.
+fn check_user(socket: RawFd) -> io::Result<()> {
+    let mut peer = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `peer` has room for `length` bytes; geteuid has no conditions.
+    let (asked, user) = unsafe {
+        let name = libc::SO_PEERCRED;
+        (libc::getsockopt(socket, libc::SOL_SOCKET, name, (&raw mut peer).cast(), &raw mut length), libc::geteuid())
+    };
+    match asked {
+        0 if peer.uid == user => Ok(()),
+        0 => Err(io::Error::other("it runs as another user")),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::links::descriptors::Event;
+
+    #[test]
+    fn a_message_brings_its_descriptors() {
+        let name = random().unwrap();
+        let listener = listen(&name).unwrap();
+        assert!(accept(listener.raw()).unwrap().is_none());
+        let one = connect(&name).unwrap();
+        let other = accept(listener.raw()).unwrap().unwrap();
+        assert!(matches!(receive(other.raw()), Arrived::Nothing));
+        let event = Event::new().unwrap();
+        send(one.raw(), b"here", &[event.raw(), event.raw()]).unwrap();
+        let Arrived::Parcel(parcel) = receive(other.raw()) else { panic!("a message was sent") };
+        assert_eq!((parcel.text.as_slice(), parcel.files.len()), (b"here".as_slice(), 2));
+        send(other.raw(), b"thanks", &[]).unwrap();
+        let Arrived::Parcel(parcel) = receive(one.raw()) else { panic!("a message was sent") };
+        assert_eq!((parcel.text.as_slice(), parcel.files.len()), (b"thanks".as_slice(), 0));
+        drop(one);
+        assert!(matches!(receive(other.raw()), Arrived::Over));
+    }
+
+    #[test]
+    fn nobody_is_found_under_a_name_that_nobody_has() {
+        assert!(connect(&random().unwrap()).is_err());
+    }
+}

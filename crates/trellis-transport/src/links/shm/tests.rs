@@ -1,0 +1,188 @@
+//! What a peer may do to the memory that it shares: nothing of it reaches further than the frames that it may send.
+
+use std::sync::Arc;
+
+use super::channel::{Channel, Draft};
+use super::memory;
+use super::receiving::Receiving;
+use super::ring::SLOTS;
+use super::sending::{NotTaken, Sending, Taken};
+use super::sockets::{self, Arrived, Parcel};
+use crate::HEADER_BYTES;
+use crate::links::descriptors::Event;
+use crate::links::{Lost, Payload, Placement, Refused, Sink};
+
+const SHARED_BYTES: usize = 64 << 10;
+const PLACE_BYTES: usize = 8192;
+const GUARD_BYTES: usize = 256;
+
+/// Both ends of a channel, the one with the higher number first; each shows the other the same shared memory.
+fn channel() -> (Arc<Channel>, Arc<Channel>) {
+    let (event, shared) = (Event::new().unwrap(), memory::create(SHARED_BYTES).unwrap());
+    let draft = Draft::new().unwrap();
+    let parcel = |files: &[i32]| -> Parcel {
+        let name = sockets::random().unwrap();
+        let listener = sockets::listen(&name).unwrap();
+        let one = sockets::connect(&name).unwrap();
+        let other = sockets::accept(listener.raw()).unwrap().unwrap();
+        sockets::send(one.raw(), b"files", files).unwrap();
+        let Arrived::Parcel(parcel) = sockets::receive(other.raw()) else { panic!("it was sent") };
+        parcel
+    };
+    let offer = parcel(&[draft.file.raw(), event.raw(), shared.raw()]);
+    let lower = Channel::accept(None, SHARED_BYTES, offer).unwrap();
+    let higher = draft.finish(None, SHARED_BYTES, parcel(&[event.raw(), shared.raw()])).unwrap();
+    (Arc::new(higher), Arc::new(lower))
+}
+
+/// Places bodies as their headers say: kind in the first byte, length in the next two. Panics when a byte beside a
+/// place changes.
+struct Guarded {
+    place: Vec<u8>,
+    frames: Vec<(u8, u16)>,
+}
+
+impl Guarded {
+    fn new() -> Guarded {
+        Guarded { place: vec![0xEE; PLACE_BYTES + 2 * GUARD_BYTES], frames: Vec::new() }
+    }
+
+    fn check(&self) {
+        let (before, after) = (&self.place[..GUARD_BYTES], &self.place[GUARD_BYTES + PLACE_BYTES..]);
+        assert!(before.iter().chain(after).all(|&byte| byte == 0xEE), "a byte beside the place was written");
+    }
+}
+
+impl Sink for Guarded {
+    fn place(&mut self, _peer: usize, header: &[u8; HEADER_BYTES]) -> Result<Placement, Refused> {
+        let bytes = usize::from(u16::from_le_bytes([header[1], header[2]]));
+        match header[0] {
+            0 => Ok(Placement::Nothing),
+            1 => Ok(Placement::Inline(bytes)),
+            2 if bytes <= PLACE_BYTES => Ok(Placement::At { pointer: self.place[GUARD_BYTES..].as_mut_ptr(), bytes }),
+            _ => Err("no such frame".into()),
+        }
+    }
+
+    fn deliver(&mut self, _peer: usize, header: &[u8; HEADER_BYTES], body: &[u8]) {
+        let bytes = u16::from_le_bytes([header[1], header[2]]);
+        assert_eq!(body.len(), if header[0] == 1 { usize::from(bytes) } else { 0 });
+        self.frames.push((header[0], bytes));
+    }
+
+    fn connected(&mut self, _peer: usize) {}
+
+    fn lost(&mut self, _peer: usize, _why: &Lost) {}
+}
+
+/// A generator whose numbers follow from its seed.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 24
+    }
+
+    fn of(&mut self, choices: &[u64]) -> u64 {
+        choices[self.next() as usize % choices.len()]
+    }
+}
+
+#[test]
+fn whatever_a_peer_writes_nothing_beside_the_named_places_is_touched() {
+    let mut refused = 0;
+    let mut delivered = 0;
+    for seed in 0..400 {
+        let mut random = Random(seed);
+        let (higher, lower) = channel();
+        let mut receiving = Receiving::new(0);
+        receiving.take_ring(lower);
+        let mut sink = Guarded::new();
+        for number in 0..8 {
+            let lengths = [0, 1, 64, 600, 4096, 4097, 8192, 9000, u64::from(u16::MAX)];
+            let length = random.of(&lengths);
+            let total = if random.next().is_multiple_of(4) { random.next() & 0xffff_ffff } else { length };
+            let here = random.of(&[0, 1, length, length / 2, 32 << 10, 256 << 10, (256 << 10) + 1, 0xffff_ffff]);
+            let far = [0, 1, SHARED_BYTES as u64 - length.min(60_000), SHARED_BYTES as u64, u64::MAX, u64::MAX - 4096];
+            let kind = random.of(&[0, 1, 1, 1, 2, 3, 3, 4, 0xffff_ffff]);
+            let placement = random.of(&[0, 1, 2, 2, 3]);
+            let offset = random.of(&far);
+            let (kind, total, here, offset, placement) = match random.next() % 4 {
+                // A frame as it should be, so that what follows meets a receiver in any state.
+                0 | 1 => (1, length, length, 0, 2),
+                2 => (3, length, 0, 0, 2),
+                _ => (kind, total, here, offset, placement),
+            };
+            let header = placement | length << 8;
+            let words = [number + 1, kind | total << 32, here, offset, header, random.next(), random.next(), 0];
+            higher.outgoing.forge_slot(number, words);
+            let harvest = receiving.receive(&mut sink);
+            sink.check();
+            if harvest.violation.is_some() {
+                refused += 1;
+                break;
+            }
+        }
+        delivered += sink.frames.len();
+    }
+    assert!(refused > 100 && delivered > 100, "both happen: {refused} refused, {delivered} delivered");
+}
+
+#[test]
+fn a_slot_of_another_round_is_no_slot() {
+    let (higher, lower) = channel();
+    let mut receiving = Receiving::new(0);
+    receiving.take_ring(lower);
+    for stamp in [0, 2, SLOTS, SLOTS + 1, u64::MAX] {
+        higher.outgoing.forge_slot(0, [stamp, 1, 0, 0, 0, 0, 0, 0]);
+        let harvest = receiving.receive(&mut Guarded::new());
+        assert!(!harvest.came && harvest.violation.is_none(), "stamp {stamp}");
+    }
+}
+
+#[test]
+fn counts_that_cannot_be_true_end_the_pair() {
+    for (slots, bytes) in [(u64::MAX, 0), (SLOTS * 2, 0), (0, u64::MAX), (0, 1 << 20)] {
+        let (higher, lower) = channel();
+        let mut sending = Sending::new(0);
+        sending.take_ring(higher);
+        lower.incoming.forge_taken(slots, bytes);
+        let body = [7; 100_000];
+        // The third does not fit into the room that is known, so the counts are looked at.
+        for _ in 0..2 {
+            assert!(matches!(sending.send(&[0; HEADER_BYTES], Payload::Copy(&body)), Ok(Taken::Left)));
+        }
+        let outcome = sending.send(&[0; HEADER_BYTES], Payload::Copy(&body));
+        assert!(matches!(outcome, Err(NotTaken::Implausible)), "{slots} slots and {bytes} bytes");
+    }
+}
+
+#[test]
+fn frames_of_every_size_pass_through_many_rounds_of_the_ring() {
+    let (higher, lower) = channel();
+    let (mut sending, mut receiving) = (Sending::new(0), Receiving::new(1));
+    sending.take_ring(higher);
+    receiving.take_ring(lower);
+    let mut sink = Guarded::new();
+    let mut random = Random(5);
+    let mut sent = Vec::new();
+    for _ in 0..20_000 {
+        let (kind, most) = [(0, 1), (1, 4097), (2, PLACE_BYTES as u64 + 1)][random.next() as usize % 3];
+        let bytes = (random.next() % most) as u16;
+        let mut header = [0; HEADER_BYTES];
+        header[0] = kind;
+        header[1..3].copy_from_slice(&bytes.to_le_bytes());
+        let body = vec![sent.len() as u8; usize::from(bytes)];
+        assert!(sending.send(&header, Payload::Copy(&body)).is_ok());
+        sent.push((kind, bytes));
+        if random.next().is_multiple_of(40) {
+            while receiving.receive(&mut sink).came {
+                assert!(sending.flush().is_ok());
+            }
+            assert_eq!(sink.frames, sent);
+            assert_eq!(sending.held_bytes(), 0);
+        }
+    }
+    sink.check();
+}

@@ -1,0 +1,78 @@
+//! Whether this machine's interfaces carry multicasts: tried out, for whoever wants to know before a cluster runs.
+//!
+//! Promised: one datagram for each interface, which does not leave its network; each is waited for a bounded time.
+//!
+//! Never done here: judging the network. That what this host multicasts comes back to it says that its kernel carries
+//! multicasts; whether switches do between two hosts only a cluster finds out, and it does so at its start.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use super::sockets;
+use crate::links::tcp::sockets::{Received, receive, send_whole, wait};
+use crate::wrap::secure::random;
+
+/// How long a datagram may take from this host to itself.
+const WAIT_MS_MAX: i32 = 500;
+
+/// An interface of this machine that is up and has an IPv4 address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name, such as `eth0`.
+    pub name: String,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Whether a multicast that left through it was heard at it; a sentence if not.
+    pub multicast: Result<(), String>,
+}
+
+/// Tries a multicast at every interface of this machine.
+///
+/// # Errors
+///
+/// The system does not say which interfaces there are.
+pub fn try_multicast() -> std::io::Result<Vec<Interface>> {
+    let all = sockets::interfaces()?;
+    Ok(all.into_iter().map(|(name, address)| Interface { name, address, multicast: try_one(address) }).collect())
+}
+
+fn try_one(interface: Ipv4Addr) -> Result<(), String> {
+    let [high, low, port, word @ ..] =
+        random::<19>().ok_or("the system has no random numbers; is /dev/urandom there?")?;
+    let group = SocketAddrV4::new(Ipv4Addr::new(239, 255, high, low.clamp(1, 254)), 20_000 + u16::from(port));
+    let heard = sockets::multicast_receiver(interface, group).map_err(|error| {
+        format!("no group can be joined there ({error}); the interface or its driver lacks multicast")
+    })?;
+    let refused = |error| {
+        format!("nothing can be sent to a group there ({error}); give the interface a route for 239.255.0.0/16")
+    };
+    let sender = sockets::multicast_sender(interface, group).map_err(refused)?;
+    send_whole(sender.raw(), &word).map_err(refused)?;
+    let mut room = [0; 64];
+    loop {
+        let mut waiting = [libc::pollfd { fd: heard.raw(), events: libc::POLLIN, revents: 0 }];
+        wait(&mut waiting, WAIT_MS_MAX);
+        match receive(heard.raw(), &mut room) {
+            Received::Bytes(count) if room[..count] == word => return Ok(()),
+            // Somebody else's.
+            Received::Bytes(_) => {}
+            _ => return Err("what was sent to a group there did not come back; a firewall may drop it".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_found_and_every_answer_is_a_sentence() {
+        let all = try_multicast().unwrap();
+        assert!(all.iter().any(|interface| interface.address.is_loopback()), "{all:?}");
+        for interface in &all {
+            assert!(!interface.name.is_empty());
+            if let Err(why) = &interface.multicast {
+                assert!(why.contains(';'), "{why}");
+            }
+        }
+    }
+}

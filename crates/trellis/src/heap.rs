@@ -1,0 +1,254 @@
+//! The shared heap: memory of the region for objects of any size, allocated and freed at any node.
+//!
+//! Promises: what a node allocates never shares a page with what another node allocates; a block may be freed at any
+//! node; a pointer that was freed before, or never allocated, is refused with a sentence. Nothing but the program's bytes
+//! lies in the region: what the allocator knows is private memory of the nodes.
+
+use std::alloc::Layout;
+use std::ptr::NonNull;
+
+use trellis_protocol::heap::{ALIGN_BYTES_MIN, Block};
+
+use crate::cluster::{Cluster, Region, WaitError};
+use crate::config::Config;
+use crate::runtime::{Node, Wish};
+
+/// Two objects closer than this may be in one line of a processor's cache.
+const CACHE_LINE_BYTES: usize = 64;
+
+/// Which node shall keep the pages of an allocation, where their protocol lets that be chosen. A hint: the bytes are
+/// right without it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Home {
+    /// Large allocations as their protocol places them, small ones here.
+    #[default]
+    Unspecified,
+    /// The node that allocates.
+    Here,
+    /// This one.
+    Node(usize),
+    /// The nodes in turn, for allocations with pages of their own; small ones here.
+    Interleaved,
+}
+
+/// How far an allocation stays from others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Padding {
+    /// Next to others of this node.
+    #[default]
+    Packed,
+    /// In cache lines of its own, 64 bytes: for what threads of one node use at the same time.
+    PerCacheLine,
+    /// On pages of its own: for what different nodes write.
+    PerPage,
+}
+
+/// Memory could not be had, or could not be given back.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HeapError {
+    /// The region has not so many bytes in a row left.
+    #[error("{0}")]
+    NoRoom(String),
+    /// The program asked for something that cannot be.
+    #[error("{0}")]
+    Misuse(String),
+    /// The cluster failed, or a node did not answer.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
+}
+
+/// How much of the heap is in use. Bytes are those of whole blocks and pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HeapStatistics {
+    /// Blocks that this node allocated and nobody freed yet.
+    pub blocks: u64,
+    /// Their bytes.
+    pub block_bytes: u64,
+    /// Bytes of the pages that this node has for its blocks.
+    pub span_bytes: u64,
+    /// Blocks that this node ever allocated.
+    pub allocations: u64,
+    /// Of those, how many another node freed.
+    pub frees_by_others: u64,
+    /// Bytes that no node has; known at the configured manager only, 0 elsewhere.
+    pub free_bytes: u64,
+}
+
+/// The shared heap, as one node sees it. Any thread may use it.
+#[derive(Clone, Copy)]
+pub struct Heap<'a> {
+    node: &'a Node,
+}
+
+impl Cluster {
+    /// The shared heap. It takes its pages from the end of the region downwards.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use trellis::Home;
+    /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
+    /// let numbers = cluster.heap().allocate_zeroed::<u64>(1000, Home::Here)?;
+    /// // SAFETY: the block holds 1000 zeros, and no other thread knows it.
+    /// unsafe { numbers.add(999).write(7) };
+    /// // SAFETY: nobody uses the block any more.
+    /// unsafe { cluster.heap().free(numbers)? };
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn heap(&self) -> Heap<'_> {
+        Heap { node: self.region().node }
+    }
+}
+
+impl Region<'_> {
+    /// The offset from which on the shared heap may use the region; it begins at the end and comes down to here. A
+    /// program that places data by itself uses what is below, or does not use the heap.
+    pub fn heap_start(&self) -> usize {
+        self.node.config.heap_start()
+    }
+}
+
+impl Config {
+    /// The offset from which on the shared heap may use the region.
+    pub(crate) fn heap_start(&self) -> usize {
+        let heap_bytes = self.heap_bytes.unwrap_or(self.region_bytes).min(self.region_bytes);
+        (self.region_bytes - heap_bytes).next_multiple_of(self.page_bytes)
+    }
+}
+
+impl Heap<'_> {
+    /// Room for `count` values of `T`, whose bytes may be anything. No room at all is room for nothing: its pointer is
+    /// one of its own and can be freed.
+    ///
+    /// # Errors
+    ///
+    /// [`HeapError::NoRoom`] says how much there is. [`HeapError::Misuse`] for a home that does not exist, and at a node
+    /// that joined later.
+    pub fn allocate<T>(&self, count: usize, home: Home) -> Result<NonNull<T>, HeapError> {
+        self.allocate_layout(self.array_of::<T>(count)?, home, Padding::Packed).map(NonNull::cast)
+    }
+
+    /// As [`Heap::allocate`]; every byte is zero.
+    pub fn allocate_zeroed<T>(&self, count: usize, home: Home) -> Result<NonNull<T>, HeapError> {
+        self.allocate_layout_zeroed(self.array_of::<T>(count)?, home, Padding::Packed).map(NonNull::cast)
+    }
+
+    /// Room for a layout: its alignment, which is 16 at least, is kept up to that of the region's address.
+    pub fn allocate_layout(&self, layout: Layout, home: Home, padding: Padding) -> Result<NonNull<u8>, HeapError> {
+        self.block(layout, home, padding).map(|(pointer, _)| pointer)
+    }
+
+    /// As [`Heap::allocate_layout`]; every byte is zero.
+    pub fn allocate_layout_zeroed(
+        &self,
+        layout: Layout,
+        home: Home,
+        padding: Padding,
+    ) -> Result<NonNull<u8>, HeapError> {
+        let (pointer, block) = self.block(layout, home, padding)?;
+        if !block.is_fresh {
+            // SAFETY: the block has so many bytes, and nobody else knows it yet.
+            unsafe { pointer.write_bytes(0, layout.size()) };
+        }
+        Ok(pointer)
+    }
+
+    /// Gives a block back, at whichever node. When it returns, the memory can be allocated again, at any node.
+    ///
+    /// # Errors
+    ///
+    /// [`HeapError::Misuse`] if no block begins there: it was freed before, or never allocated. Nothing has changed then.
+    ///
+    /// # Safety
+    ///
+    /// No thread of any node uses the block any more, and whoever used it last is ordered before this call, as by a lock
+    /// or a barrier.
+    pub unsafe fn free<T>(&self, pointer: NonNull<T>) -> Result<(), HeapError> {
+        self.node.heap_free(self.offset_of(pointer.cast())?)
+    }
+
+    /// How many bytes a block has: what was asked for, or a little more. All of them may be used.
+    ///
+    /// # Errors
+    ///
+    /// As [`Heap::free`].
+    pub fn usable_bytes<T>(&self, pointer: NonNull<T>) -> Result<usize, HeapError> {
+        self.node.heap_measure(self.offset_of(pointer.cast())?).map(|bytes| bytes as usize)
+    }
+
+    /// A block of `bytes` with the contents of this one as far as they fit. It may be the same; otherwise the old one was
+    /// freed. Alignment is 16, and padding and home are the defaults.
+    ///
+    /// # Errors
+    ///
+    /// As [`Heap::allocate`] and [`Heap::free`]; the old block stays what it was.
+    ///
+    /// # Safety
+    ///
+    /// As [`Heap::free`].
+    pub unsafe fn reallocate(&self, pointer: NonNull<u8>, bytes: usize) -> Result<NonNull<u8>, HeapError> {
+        let before = self.usable_bytes(pointer)?;
+        if bytes <= before && bytes >= before / 2 {
+            return Ok(pointer);
+        }
+        let layout = Layout::from_size_align(bytes, ALIGN_BYTES_MIN as usize);
+        let layout = layout.map_err(|_| self.too_large(bytes))?;
+        let after = self.allocate_layout(layout, Home::Unspecified, Padding::Packed)?;
+        // SAFETY: both blocks have so many bytes, they do not overlap, and by the caller's promise nobody else uses them.
+        unsafe { pointer.copy_to_nonoverlapping(after, bytes.min(before)) };
+        // SAFETY: the caller's promise; the contents are safe.
+        unsafe { self.free(pointer)? };
+        Ok(after)
+    }
+
+    /// How much is in use.
+    pub fn statistics(&self) -> HeapStatistics {
+        let (now, pages_free) = self.node.heap_statistics();
+        HeapStatistics {
+            blocks: now.blocks,
+            block_bytes: now.block_bytes,
+            span_bytes: now.span_bytes,
+            allocations: now.allocations,
+            frees_by_others: now.frees_by_others,
+            free_bytes: pages_free.unwrap_or(0) * self.node.config.page_bytes as u64,
+        }
+    }
+
+    fn block(&self, layout: Layout, home: Home, padding: Padding) -> Result<(NonNull<u8>, Block), HeapError> {
+        let layout = match padding {
+            Padding::Packed | Padding::PerPage => layout,
+            Padding::PerCacheLine => {
+                layout.align_to(CACHE_LINE_BYTES).map_err(|_| self.too_large(layout.size()))?.pad_to_align()
+            }
+        };
+        let own_pages = padding == Padding::PerPage;
+        let wish = Wish { bytes: layout.size() as u64, align: layout.align() as u64, home, own_pages };
+        let block = self.node.heap_allocate(wish)?;
+        let address = self.node.region.base().wrapping_add(block.offset as usize);
+        assert_eq!(address.addr() % layout.align(), 0, "the heap keeps alignments");
+        Ok((NonNull::new(address).expect("the region is not at address 0"), block))
+    }
+
+    fn array_of<T>(&self, count: usize) -> Result<Layout, HeapError> {
+        Layout::array::<T>(count).map_err(|_| self.too_large(count.saturating_mul(size_of::<T>())))
+    }
+
+    fn too_large(&self, bytes: usize) -> HeapError {
+        let region_bytes = self.node.config.region_bytes;
+        HeapError::NoRoom(format!("{bytes} bytes are more than the region of {region_bytes} bytes; ask for less"))
+    }
+
+    fn offset_of(&self, pointer: NonNull<u8>) -> Result<u64, HeapError> {
+        let (address, base) = (pointer.as_ptr().addr(), self.node.region.base().addr());
+        let offset = address.wrapping_sub(base);
+        if offset >= self.node.region.bytes() {
+            return Err(HeapError::Misuse(format!(
+                "address {address:#x} is not in the region, which begins at {base:#x}: only what the shared heap \
+                 returned can be given back to it"
+            )));
+        }
+        Ok(offset as u64)
+    }
+}

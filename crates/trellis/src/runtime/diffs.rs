@@ -1,0 +1,192 @@
+//! Diffs of pages: made from pages and their twins, sent, checked when they come, put into pages.
+//!
+//! On the wire the diffs of a message follow one another in the order of their pages, each after its length (4 bytes,
+//! little-endian). Promises: a diff that came is checked as a whole before anything is done with it. Must never touch a
+//! byte of a page that its diff does not name: another thread may be storing there.
+
+use trellis_memory::{MapError, diff};
+use trellis_protocol::coherence::{Effect, Message};
+use trellis_protocol::{NodeId, PageIndex, PageRange, PageSet, wire};
+use trellis_transport::SendError;
+
+use super::{Node, with_attached};
+use crate::record::LiveCounters;
+
+const _: () = assert!(diff::bytes_max(1 << 12) + 4 <= wire::diff_bytes_max(1 << 12));
+const _: () = assert!(diff::bytes_max(1 << 21) + 4 <= wire::diff_bytes_max(1 << 21));
+
+/// The checked diffs that came with a message.
+#[derive(Clone, Copy)]
+pub(super) struct Pieces<'a> {
+    pages: PageSet,
+    bytes: &'a [u8],
+}
+
+/// What is wrong with the diffs of a message.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum BadPieces {
+    #[error("it is cut off")]
+    Cut,
+    #[error("{0}")]
+    Diff(#[from] diff::BadDiff),
+}
+
+impl<'a> Pieces<'a> {
+    /// Those of `message`, where it has any.
+    pub(super) fn of(message: &Message, attached: &'a [u8], page_bytes: usize) -> Result<Option<Pieces<'a>>, BadPieces> {
+        let Some(pages) = message.diffs() else { return Ok(None) };
+        let mut rest = attached;
+        for _ in 0..pages.count() {
+            let piece = take_piece(&mut rest).ok_or(BadPieces::Cut)?;
+            diff::check(piece, page_bytes)?;
+        }
+        if rest.is_empty() { Ok(Some(Pieces { pages, bytes: attached })) } else { Err(BadPieces::Cut) }
+    }
+
+    fn iter(self) -> impl Iterator<Item = (PageIndex, &'a [u8])> {
+        let mut rest = self.bytes;
+        self.pages.pages().map(move |page| (page, take_piece(&mut rest).expect("they were checked")))
+    }
+}
+
+fn take_piece<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (length, behind) = rest.split_first_chunk::<4>()?;
+    let (piece, behind) = behind.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+    *rest = behind;
+    Some(piece)
+}
+
+fn put_piece(out: &mut Vec<u8>, piece: &[u8]) {
+    out.extend_from_slice(&(piece.len() as u32).to_le_bytes());
+    out.extend_from_slice(piece);
+}
+
+/// The first effects that can be carried out as one, and how many they are: the same for neighbouring runs of pages, or
+/// the same diffs for several nodes.
+pub(super) fn joined(effects: &[Effect]) -> (Effect, usize) {
+    let first = effects[0];
+    if let Effect::Send { message, .. } = first
+        && message.diffs().is_some()
+    {
+        let same = |effect: &&Effect| matches!(effect, Effect::Send { message: other, .. } if *other == message);
+        return (first, effects.iter().take_while(same).count());
+    }
+    let (mut whole, mut count) = (first, 1);
+    for next in &effects[1..] {
+        match join(whole, *next) {
+            Some(both) => whole = both,
+            None => break,
+        }
+        count += 1;
+    }
+    (whole, count)
+}
+
+fn join(one: Effect, next: Effect) -> Option<Effect> {
+    let both = |one: PageRange, next: PageRange| {
+        (one.end() == next.first().0).then(|| PageRange::new(one.first(), one.count() + next.count())).flatten()
+    };
+    Some(match (one, next) {
+        (Effect::Revoke(one), Effect::Revoke(next)) => Effect::Revoke(both(one, next)?),
+        (Effect::Downgrade(one), Effect::Downgrade(next)) => Effect::Downgrade(both(one, next)?),
+        (Effect::KeepTwin(one), Effect::KeepTwin(next)) => Effect::KeepTwin(both(one, next)?),
+        _ => return None,
+    })
+}
+
+impl Node {
+    /// Sends diffs to one node or to several: what this node stored itself, or what came and is sent on (`pieces`).
+    pub(super) fn send_diffs(&self, message: Message, sends: &[Effect], pieces: Option<Pieces<'_>>) {
+        let (origin, pages) = match message {
+            Message::Diff { writer, pages, .. } => (writer, pages),
+            Message::Update { origin, pages, .. } => (origin, pages),
+            _ => unreachable!("only these carry diffs"),
+        };
+        let came = pieces.filter(|pieces| pieces.pages.covers(pages));
+        let attached = match came {
+            Some(pieces) => relayed(pieces, pages),
+            None => {
+                debug_assert_eq!(origin, self.me);
+                self.diffs_of(pages)
+            }
+        };
+        let (header, body) = with_attached(&wire::Message::Coherence(message), &attached);
+        let to: Vec<usize> = sends.iter().filter_map(receiver).map(|to| usize::from(to.0)).collect();
+        self.count_out(to.len() as u64, body.len());
+        LiveCounters::add(&self.counters().diffs_out, u64::from(pages.count()) * to.len() as u64);
+        let payload = trellis_transport::Payload::Copy(&body);
+        match self.link.send_to_all(&to, &header, payload) {
+            Ok(()) => {}
+            Err((peer, error)) => self.unless_sent(NodeId(peer as u16), Err::<(), SendError>(error)),
+        }
+    }
+
+    /// What this node stored to pages since their twins were kept; the twins follow.
+    fn diffs_of(&self, pages: PageSet) -> Vec<u8> {
+        let mut out = Vec::new();
+        for page in pages.pages() {
+            let place = out.len();
+            out.extend_from_slice(&[0; 4]);
+            let twin = self.region.twin(page.0 as usize, 1);
+            // SAFETY: both are whole pages of this node's memory that live as long as the region; the twin is used under
+            // this shard's lock only, and the page is read word by word while threads may store to it.
+            unsafe { diff::encode(self.engine(PageRange::one(page)), twin, self.config.page_bytes, &mut out) };
+            let length = (out.len() - place - 4) as u32;
+            out[place..place + 4].copy_from_slice(&length.to_le_bytes());
+        }
+        out
+    }
+
+    /// Puts diffs that came into pages, and into those twins that are kept.
+    pub(super) fn apply(
+        &self,
+        pages: PageSet,
+        twins: Option<PageSet>,
+        pieces: Option<Pieces<'_>>,
+    ) -> Result<(), MapError> {
+        let pieces = pieces.expect("diffs are put into pages when they come");
+        LiveCounters::add(&self.counters().diffs_in, u64::from(pages.count()));
+        for (page, piece) in pieces.iter().filter(|(page, _)| pages.contains(*page)) {
+            let range = PageRange::one(page);
+            self.prepare(range)?;
+            // SAFETY: the diff was checked against the size of a page; the page exists, and is changed word by word.
+            unsafe { diff::apply(piece, self.engine(range)) };
+            if twins.is_some_and(|twins| twins.contains(page)) {
+                // SAFETY: as above; the twin is used under this shard's lock only.
+                unsafe { diff::apply(piece, self.region.twin(page.0 as usize, 1)) };
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a page to which nobody here can store differs from its twin.
+    pub(super) fn differs_from_twin(&self, page: PageIndex) -> bool {
+        let bytes = self.config.page_bytes;
+        // SAFETY: both are whole pages that live as long as the region. No thread of the program can reach the page, and
+        // diffs are put into it and the twin under this shard's lock, which is held.
+        let (now, before) = unsafe {
+            (
+                std::slice::from_raw_parts(self.engine(PageRange::one(page)), bytes),
+                std::slice::from_raw_parts(self.region.twin(page.0 as usize, 1), bytes),
+            )
+        };
+        now != before
+    }
+}
+
+fn receiver(effect: &Effect) -> Option<NodeId> {
+    match effect {
+        Effect::Send { to, .. } => Some(*to),
+        _ => None,
+    }
+}
+
+/// The diffs of `pages` among those that came.
+fn relayed(pieces: Pieces<'_>, pages: PageSet) -> Vec<u8> {
+    if pieces.pages == pages {
+        return pieces.bytes.to_vec();
+    }
+    let mut out = Vec::new();
+    pieces.iter().filter(|(page, _)| pages.contains(*page)).for_each(|(_, piece)| put_piece(&mut out, piece));
+    out
+}

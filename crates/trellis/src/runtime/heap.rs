@@ -1,0 +1,300 @@
+//! The shared heap: hands the program's calls to the pure state machine, waits, and keeps the order in which stores
+//! become known: what was written to a block is known before the block can be anybody else's.
+//!
+//! Promises: a call that fails has changed nothing, except that it may have given empty pages back. Must never touch the
+//! region: whoever frees or allocates is the program, and only its own stores fill a block.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Mutex;
+
+use trellis_protocol::heap::{
+    Answer, Block, Effect, Geometry, Input, Message, Request, Run, SMALL_BYTES_MAX, SPANS_MAX, Statistics,
+};
+use trellis_protocol::{NodeId, heap, wire};
+
+use super::pages::lock;
+use super::progress::Waited;
+use super::{Node, Ticket};
+use crate::cluster::WaitError;
+use crate::config::Config;
+use crate::heap::{HeapError, Home};
+use crate::launch::Activity;
+
+/// Interleaved pages change their home after so many, unless that would be more often than [`STRIPES_MAX`] times.
+const STRIPE_PAGES_MIN: u32 = 16;
+/// Most pieces in which one allocation is placed.
+const STRIPES_MAX: u32 = 1024;
+
+/// The heap of one node, and what came of the calls that wait.
+pub(super) struct SharedHeap {
+    state: Mutex<State>,
+}
+
+struct State {
+    machine: heap::Heap,
+    effects: Vec<Effect>,
+    /// For threads that were woken and have not looked yet; each takes its own.
+    answers: BTreeMap<u32, Answer>,
+    /// Empty spans that a thread of the program has to give back: only it can make known what was written there.
+    surplus: Vec<u32>,
+}
+
+/// What the program wants.
+#[derive(Clone, Copy)]
+pub(crate) struct Wish {
+    pub(crate) bytes: u64,
+    pub(crate) align: u64,
+    pub(crate) home: Home,
+    pub(crate) own_pages: bool,
+}
+
+impl SharedHeap {
+    pub(super) fn new(config: &Config) -> SharedHeap {
+        let geometry = Geometry {
+            me: NodeId(config.node as u16),
+            directory: NodeId(config.manager as u16),
+            first_page: (config.heap_start() / config.page_bytes) as u32,
+            end_page: (config.region_bytes / config.page_bytes) as u32,
+            page_bytes: config.page_bytes as u32,
+            base_pages: (config.base_address / config.page_bytes) as u64,
+        };
+        let machine = heap::Heap::new(geometry);
+        let (effects, answers, surplus) = (Vec::with_capacity(16), BTreeMap::new(), Vec::new());
+        SharedHeap { state: Mutex::new(State { machine, effects, answers, surplus }) }
+    }
+}
+
+impl Node {
+    /// A block for the program.
+    pub(crate) fn heap_allocate(&self, wish: Wish) -> Result<Block, HeapError> {
+        let request = self.heap_request(wish)?;
+        self.heap_give_back()?;
+        let ticket = self.waiters.take();
+        let mut answer = self.heap_call(&ticket, Input::Allocate(request, ticket.name()))?;
+        if matches!(answer, Answer::NoRoom { .. }) && self.heap_trim()? {
+            ticket.rearm();
+            answer = self.heap_call(&ticket, Input::Allocate(request, ticket.name()))?;
+        }
+        if let Answer::Span(run) = answer {
+            if let Err(error) = self.heap_place(run, &wish, request.home) {
+                self.heap_step(Input::Abandon(ticket.name()));
+                return Err(error.into());
+            }
+            ticket.rearm();
+            answer = self.heap_call(&ticket, Input::Adopt(ticket.name()))?;
+        }
+        match answer {
+            Answer::Block(block) => {
+                if block.is_foreign {
+                    self.refresh()?;
+                }
+                Ok(block)
+            }
+            Answer::NoRoom { pages, longest } => Err(HeapError::NoRoom(self.no_room(&wish, pages, longest))),
+            other => unreachable!("an allocation was answered with {other:?}"),
+        }
+    }
+
+    /// Takes a block back, whichever node handed it out.
+    pub(crate) fn heap_free(&self, offset: u64) -> Result<(), HeapError> {
+        let ticket = self.waiters.take();
+        let mut answer = self.heap_call(&ticket, Input::Free(offset, ticket.name()))?;
+        if answer == Answer::Elsewhere {
+            self.publish()?;
+            ticket.rearm();
+            answer = self.heap_call(&ticket, Input::FreeElsewhere(offset, ticket.name()))?;
+        }
+        match answer {
+            Answer::Freed => {
+                self.heap_give_back()?;
+                Ok(())
+            }
+            _ => Err(self.no_block(offset, "freed")),
+        }
+    }
+
+    /// Bytes of the block at `offset`.
+    pub(crate) fn heap_measure(&self, offset: u64) -> Result<u64, HeapError> {
+        let ticket = self.waiters.take();
+        match self.heap_call(&ticket, Input::Measure(offset, ticket.name()))? {
+            Answer::Bytes(bytes) => Ok(bytes),
+            _ => Err(self.no_block(offset, "measured")),
+        }
+    }
+
+    /// What this node handed out, and, at the node that keeps the directory, the pages that nobody has.
+    pub(crate) fn heap_statistics(&self) -> (Statistics, Option<u64>) {
+        let state = lock(&self.heap.state);
+        (state.machine.statistics(), state.machine.pages_free())
+    }
+
+    pub(super) fn heap_message(&self, from: NodeId, message: Message) {
+        self.heap_step(Input::Message(from, message));
+    }
+
+    fn heap_request(&self, wish: Wish) -> Result<Request, HeapError> {
+        if self.is_joined_node() {
+            let why = "a node that joined later has no part of the shared heap, because it may leave before its blocks are \
+                       freed; let a node that was there from the start allocate, and free at any";
+            return Err(HeapError::Misuse(why.to_owned()));
+        }
+        let home = match wish.home {
+            Home::Node(node) if node >= usize::from(self.founders) => {
+                let last = self.founders - 1;
+                return Err(HeapError::Misuse(format!(
+                    "node {node} cannot be the home of memory; accepted: nodes 0 to {last}"
+                )));
+            }
+            Home::Node(node) => NodeId(node as u16),
+            Home::Here | Home::Interleaved | Home::Unspecified => self.me,
+        };
+        Ok(Request { bytes: wish.bytes, align: wish.align, home, own_pages: wish.own_pages })
+    }
+
+    /// Pages that came and that nobody touched yet get their home.
+    fn heap_place(&self, run: Run, wish: &Wish, home: NodeId) -> Result<(), WaitError> {
+        let pages = run.first..run.first + run.pages;
+        let is_shared = wish.bytes <= SMALL_BYTES_MAX && !wish.own_pages;
+        match wish.home {
+            Home::Unspecified if !is_shared => Ok(()),
+            Home::Interleaved if !is_shared => stripes(pages)
+                .enumerate()
+                .try_for_each(|(number, stripe)| self.place(stripe, number % usize::from(self.founders))),
+            _ => self.place(pages, usize::from(home.0)),
+        }
+    }
+
+    /// Empty pages go back, so that there may be room in a row; whether there were any.
+    fn heap_trim(&self) -> Result<bool, WaitError> {
+        self.heap_step(Input::Trim);
+        self.heap_give_back()
+    }
+
+    /// Gives empty spans back once what was written to them is known; whether there were any.
+    fn heap_give_back(&self) -> Result<bool, WaitError> {
+        let mut surplus = std::mem::take(&mut lock(&self.heap.state).surplus);
+        if surplus.is_empty() {
+            return Ok(false);
+        }
+        let mut outcome = self.publish();
+        while outcome.is_ok()
+            && let Some(first) = surplus.pop()
+        {
+            let ticket = self.waiters.take();
+            outcome = self.heap_call(&ticket, Input::GiveBack(first, ticket.name())).map(drop);
+        }
+        lock(&self.heap.state).surplus.append(&mut surplus);
+        outcome.map(|()| true)
+    }
+
+    /// Hands a call over and waits for its answer.
+    fn heap_call(&self, ticket: &Ticket<'_>, input: Input) -> Result<Answer, WaitError> {
+        self.heap_step(input);
+        if !ticket.is_done() {
+            self.doing(Activity::Heap);
+            let seconds = self.config.wait_seconds_max;
+            let waited = self.wait(ticket, self.now().saturating_add(seconds.saturating_mul(1_000_000_000)));
+            self.doing(Activity::Computing);
+            match waited {
+                Waited::Done => {}
+                Waited::Failed => return Err(WaitError::Failed(self.failure.sentence())),
+                Waited::TooLong => self.heap_give_up(ticket, seconds)?,
+            }
+        }
+        let answer = lock(&self.heap.state).answers.remove(&ticket.name());
+        Ok(answer.expect("a ticket is signalled when its answer is there"))
+    }
+
+    /// The deadline passed. If the answer came at the last moment the call goes on.
+    fn heap_give_up(&self, ticket: &Ticket<'_>, seconds: u64) -> Result<(), WaitError> {
+        let mut state = lock(&self.heap.state);
+        if state.answers.contains_key(&ticket.name()) {
+            return Ok(());
+        }
+        self.heap_carry_out(&mut state, Input::Abandon(ticket.name()));
+        drop(state);
+        let directory = self.name_of(NodeId(self.config.manager as u16));
+        Err(WaitError::TooLong {
+            what: Activity::Heap.to_string(),
+            seconds,
+            whom: format!("no answer from {directory}, which keeps the heap's directory, or from the block's owner"),
+        })
+    }
+
+    fn heap_step(&self, input: Input) {
+        self.heap_carry_out(&mut lock(&self.heap.state), input);
+    }
+
+    fn heap_carry_out(&self, state: &mut State, input: Input) {
+        let State { machine, effects, answers, surplus } = state;
+        machine.step(input, effects);
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Send(to, message) => self.send(to, &wire::Message::Heap(message)),
+                Effect::Done(ticket, answer) => {
+                    answers.insert(ticket, answer);
+                    self.waiters.signal(ticket, 0);
+                }
+                Effect::Surplus(first) => surplus.push(first),
+                Effect::Violation(from, what) => self.fail(format!("{} sent {what}", self.name_of(from))),
+            }
+        }
+    }
+
+    fn no_room(&self, wish: &Wish, pages: u32, longest: u32) -> String {
+        let (bytes, region_bytes) = (wish.bytes, self.config.region_bytes);
+        let page_bytes = self.config.page_bytes as u64;
+        if longest == u32::MAX {
+            return format!(
+                "the shared heap has {SPANS_MAX} pieces already, and {bytes} bytes need one more; free some"
+            );
+        }
+        let key = if self.config.heap_bytes.is_some() { "heap_bytes and region_bytes" } else { "region_bytes" };
+        if longest >= pages {
+            let align = wish.align;
+            return format!(
+                "the shared heap has no {bytes} free bytes aligned to {align} in the region of {region_bytes} bytes; \
+                 raise {key}"
+            );
+        }
+        let (needed, longest) = (u64::from(pages) * page_bytes, u64::from(longest) * page_bytes);
+        format!(
+            "the shared heap has no {needed} bytes in a row left for an allocation of {bytes}: the longest free run of the \
+             region of {region_bytes} bytes has {longest}; free some, or raise {key}"
+        )
+    }
+
+    fn no_block(&self, offset: u64, what: &str) -> HeapError {
+        let address = self.config.base_address as u64 + offset;
+        HeapError::Misuse(format!(
+            "no block of the shared heap begins at address {address:#x} (byte {offset} of the region), so it cannot be \
+             {what}: it was freed before, or is not what an allocation returned"
+        ))
+    }
+}
+
+/// Pieces of `pages` that change their home in turn.
+fn stripes(pages: Range<u32>) -> impl Iterator<Item = Range<u32>> {
+    let count = pages.end - pages.start;
+    let stripe = count.div_ceil(STRIPES_MAX).max(STRIPE_PAGES_MIN);
+    (0..count.div_ceil(stripe)).map(move |number| {
+        let first = pages.start + number * stripe;
+        first..first.saturating_add(stripe).min(pages.end)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stripes_cover_the_pages_once_and_are_not_too_many() {
+        for (first, count) in [(0, 1), (3, 16), (3, 17), (100, 5_000), (7, 1 << 20)] {
+            let all: Vec<Range<u32>> = stripes(first..first + count).collect();
+            assert!(all.len() <= STRIPES_MAX as usize);
+            assert_eq!((all[0].start, all.last().unwrap().end), (first, first + count));
+            assert!(all.windows(2).all(|pair| pair[0].end == pair[1].start));
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Who is in the way of a call whose deadline passed: asks every node and makes a sentence of the answers.
+//!
+//! Promises: a sentence names who holds, who is missing, and who did not answer, and asks for no longer than
+//! [`INQUIRY_NS_MAX`]. Must never guess: what nobody said is not told.
+
+use trellis_protocol::NodeId;
+use trellis_protocol::sync::{Kind, Standing, Subject};
+
+use super::{Node, lock};
+
+/// How long the others have to answer.
+const INQUIRY_NS_MAX: u64 = 1_000_000_000;
+
+/// What the nodes said, this one among them, by number.
+struct Answers {
+    told: Vec<(NodeId, Standing)>,
+    silent: Vec<NodeId>,
+}
+
+impl Node {
+    /// Who has a lock, or reads, or writes, or does what is done once; and who else waits.
+    pub(super) fn who_has(&self, subject: Subject) -> String {
+        let answers = self.ask_around(subject);
+        let holders: Vec<String> = answers
+            .told
+            .iter()
+            .filter(|(_, standing)| standing.holds > 0)
+            .map(|&(node, standing)| match standing.holds {
+                _ if node == self.me => "another thread of this node".to_owned(),
+                1 => self.name_of(node),
+                count => format!("{} ({count} times)", self.name_of(node)),
+            })
+            .collect();
+        let verb = if subject.kind == Kind::Once { "do" } else { "hold" };
+        let first = match holders.as_slice() {
+            [] if answers.silent.is_empty() => "nobody holds it at this moment".to_owned(),
+            [] => "nobody who answered holds it".to_owned(),
+            [one] if verb == "do" => format!("{one} does it"),
+            [one] => format!("{one} holds it"),
+            several => format!("{} {verb} it", several.join(" and ")),
+        };
+        self.with_the_others(first, subject, &answers)
+    }
+
+    /// Who has not come to a barrier of all nodes.
+    pub(super) fn who_has_not_come(&self, id: u64) -> String {
+        let answers = self.ask_around(Subject { kind: Kind::Barrier, id });
+        let missing = answers.told.iter().filter(|(node, standing)| node.0 < self.founders && standing.waits == 0);
+        let mut missing: Vec<NodeId> = missing.map(|(node, _)| *node).collect();
+        missing.sort_unstable();
+        let silent = answers.silent.iter().filter(|node| node.0 < self.founders).copied().collect::<Vec<_>>();
+        let mut parts = Vec::new();
+        if !missing.is_empty() {
+            parts.push(format!("waiting for {}, which {} not come", self.names(&missing), have(missing.len())));
+        }
+        if !silent.is_empty() {
+            parts.push(format!("{} did not answer", self.names(&silent)));
+        }
+        if parts.is_empty() {
+            return "every node has come to it, and the news is on its way".to_owned();
+        }
+        parts.join("; ")
+    }
+
+    /// How many have come to a counting barrier, and of which nodes.
+    pub(super) fn who_has_come(&self, id: u64, participants: u32) -> String {
+        let answers = self.ask_around(Subject { kind: Kind::CountingBarrier, id });
+        let come = answers.told.iter().filter(|(_, standing)| standing.waits > 0);
+        let come: Vec<(NodeId, u32)> = come.map(|(node, standing)| (*node, standing.waits)).collect();
+        let count: u32 = come.iter().map(|(_, count)| count).sum();
+        let of: Vec<String> = come.iter().map(|(node, count)| format!("{count} of {}", self.name_of(*node))).collect();
+        let first = format!("{count} of {participants} participants have come ({})", of.join(", "));
+        self.add_silent(first, &answers)
+    }
+
+    /// That what was waited for was done by nobody; who else waits.
+    pub(super) fn nobody_has(&self, done: &str, subject: Subject) -> String {
+        let answers = self.ask_around(subject);
+        self.with_the_others(format!("nobody has {done} it"), subject, &answers)
+    }
+
+    fn with_the_others(&self, first: String, subject: Subject, answers: &Answers) -> String {
+        let waiting = answers.told.iter().filter(|(node, standing)| *node != self.me && standing.waits > 0);
+        let waiting: Vec<NodeId> = waiting.map(|(node, _)| *node).collect();
+        let mut sentence = first;
+        if !waiting.is_empty() {
+            let verb = if waiting.len() == 1 { "waits" } else { "wait" };
+            sentence += &format!("; {} {verb} for it too", self.names(&waiting));
+        }
+        sentence += &format!("; {}", self.whose_home(subject.id));
+        self.add_silent(sentence, answers)
+    }
+
+    fn add_silent(&self, sentence: String, answers: &Answers) -> String {
+        if answers.silent.is_empty() {
+            return sentence;
+        }
+        format!("{sentence}; {} did not answer", self.names(&answers.silent))
+    }
+
+    fn names(&self, nodes: &[NodeId]) -> String {
+        let names: Vec<String> = nodes.iter().map(|&node| self.name_of(node)).collect();
+        names.join(", ")
+    }
+
+    /// Asks every node that is there how it stands to the object, and adds this one.
+    fn ask_around(&self, subject: Subject) -> Answers {
+        let peers: Vec<NodeId> = {
+            let members = lock(&self.membership);
+            let others = (0..self.nodes).map(NodeId).filter(|&node| node != self.me);
+            others.filter(|&node| node.0 < self.founders || members.0.is_present(node)).collect()
+        };
+        let ticket = self.waiters.take();
+        let own = {
+            let mut guard = lock(&self.synchronisation);
+            let (state, effects) = &mut *guard;
+            state.inquire(subject, peers.iter().copied(), ticket.name(), effects);
+            let own = state.own_standing(subject);
+            self.carry_out_sync(&mut guard);
+            own
+        };
+        self.wait(&ticket, self.now().saturating_add(INQUIRY_NS_MAX));
+        let asked = lock(&self.synchronisation).0.conclude(ticket.name());
+        let mut answers = Answers { told: vec![(self.me, own)], silent: Vec::new() };
+        for (node, answer) in asked {
+            match answer {
+                Some(standing) => answers.told.push((node, standing)),
+                None => answers.silent.push(node),
+            }
+        }
+        answers.told.sort_unstable_by_key(|(node, _)| *node);
+        answers
+    }
+}
+
+fn have(count: usize) -> &'static str {
+    if count == 1 { "has" } else { "have" }
+}

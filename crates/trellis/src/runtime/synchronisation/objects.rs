@@ -1,0 +1,211 @@
+//! Calls for objects that are kept at their home, and waits for a condition under a lock.
+//!
+//! Promises: what the parent file promises; and a wait for a condition returns with its lock held again, or says that it
+//! is not. Must never give a lock back before the wait is enrolled: a signal would be missed.
+
+use trellis_protocol::sync::{ConditionDemand, Demand, Input, Kind, OnceDemand, ReadWriteDemand, Subject};
+
+use super::{Activity, Ended, LiveCounters, Node, Patience, Ticket, WaitError, Waited, refuse_reserved};
+
+/// The lock under which a condition is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guarding {
+    /// A lock of this number.
+    Lock(u64),
+    /// A read-write lock of this number, held to write.
+    WriteLock(u64),
+    /// A read-write lock of this number, held to read.
+    ReadLock(u64),
+}
+
+/// What came of a wait for a condition.
+pub(crate) struct ConditionWait {
+    /// Whether it was signalled within the caller's own time.
+    pub(crate) signalled: Result<bool, WaitError>,
+    pub(crate) is_lock_held: bool,
+}
+
+fn activity(demand: Demand, id: u64) -> Activity {
+    match demand.kind() {
+        Kind::ReadWriteLock => Activity::ReadWriteLock(id),
+        Kind::Semaphore => Activity::Semaphore(id),
+        Kind::Event => Activity::Event(id),
+        Kind::Once => Activity::Once(id),
+        Kind::Condition => Activity::Condition(id),
+        Kind::CountingBarrier => Activity::CountingBarrier(id),
+        Kind::Lock | Kind::Barrier => unreachable!("no demand is about these"),
+    }
+}
+
+impl Node {
+    /// Demands something and waits for the answer as long as is configured.
+    pub(crate) fn demand(&self, id: u64, demand: Demand) -> Result<u64, WaitError> {
+        let answer = self.demand_within(id, demand, Patience::Configured)?;
+        Ok(answer.expect("the configured patience ends with an error"))
+    }
+
+    /// The answer, if it came within the caller's own time.
+    pub(crate) fn demand_within(
+        &self,
+        id: u64,
+        demand: Demand,
+        patience: Patience,
+    ) -> Result<Option<u64>, WaitError> {
+        refuse_reserved(id)?;
+        if demand.releases() {
+            self.publish()?;
+        }
+        let started = self.now();
+        let ticket = self.waiters.take();
+        let sent = self.sync_step_if(|state| state.may_end(id, demand), Input::Demand(id, demand, ticket.name()));
+        let Some(sent) = sent else { return Err(not_held(id, demand)) };
+        let activity = activity(demand, id);
+        let ended = self.wait_for_demand(&ticket, id, demand, patience, activity);
+        self.count_wait(demand, started, sent);
+        let Ended::Woken(answer) = ended? else { return Ok(None) };
+        if demand.acquires() {
+            self.refresh().inspect_err(|_| self.give_back_grant(id, demand, answer))?;
+        }
+        Ok(Some(answer))
+    }
+
+    /// Gives a read-write lock back.
+    pub(crate) fn end(&self, id: u64, end: ReadWriteDemand) -> Result<(), WaitError> {
+        let demand = Demand::ReadWriteLock(end);
+        let published = self.publish();
+        match self.sync_step_if(|state| state.may_end(id, demand), Input::Demand(id, demand, 0)) {
+            Some(_) => published,
+            None => Err(not_held(id, demand)),
+        }
+    }
+
+    /// What was granted to a call that fails all the same goes back.
+    fn give_back_grant(&self, id: u64, demand: Demand, answer: u64) {
+        let back = match demand {
+            _ if answer != 1 => return,
+            Demand::ReadWriteLock(ReadWriteDemand::Read | ReadWriteDemand::TryRead) => {
+                Demand::ReadWriteLock(ReadWriteDemand::EndRead)
+            }
+            Demand::ReadWriteLock(ReadWriteDemand::Write | ReadWriteDemand::TryWrite) => {
+                Demand::ReadWriteLock(ReadWriteDemand::EndWrite)
+            }
+            Demand::Once(OnceDemand::Begin) => Demand::Once(OnceDemand::Failed),
+            _ => return,
+        };
+        // Nobody waits for the answer, if there is one: the ticket's name is given back before it comes.
+        let ticket = self.waiters.take();
+        self.sync_step_if(|state| state.may_end(id, back), Input::Demand(id, back, ticket.name()));
+    }
+
+    fn wait_for_demand(
+        &self,
+        ticket: &Ticket<'_>,
+        id: u64,
+        demand: Demand,
+        patience: Patience,
+        activity: Activity,
+    ) -> Result<Ended, WaitError> {
+        let subject = Subject { kind: demand.kind(), id };
+        let whom = |node: &Node| match demand {
+            Demand::ReadWriteLock(_) | Demand::Once(OnceDemand::Begin) => node.who_has(subject),
+            Demand::CountingBarrier(participants) => node.who_has_come(id, participants),
+            Demand::Semaphore(_) => node.nobody_has("posted", subject),
+            Demand::Event(_) => node.nobody_has("set", subject),
+            Demand::Condition(ConditionDemand::Wait) => node.nobody_has("signalled", subject),
+            Demand::Once(_) | Demand::Condition(_) => node.whose_home(id),
+        };
+        self.wait_for_call(ticket, activity, patience, Input::AbandonDemand(ticket.name()), whom)
+    }
+
+    fn count_wait(&self, demand: Demand, started: u64, sent: bool) {
+        let counters = self.counters();
+        match demand {
+            Demand::CountingBarrier(_) => return self.count_barrier(started),
+            Demand::ReadWriteLock(_) => {
+                LiveCounters::add(&counters.lock_acquires, 1);
+                LiveCounters::add(&counters.lock_acquires_local, u64::from(!sent));
+            }
+            _ => {}
+        }
+        LiveCounters::add(&counters.lock_wait_ns, self.now() - started);
+    }
+}
+
+// Conditions.
+impl Node {
+    /// Gives the lock back, waits to be signalled, and takes the lock again.
+    pub(crate) fn wait_for_condition(&self, id: u64, guarding: Guarding, patience: Patience) -> ConditionWait {
+        if let Err(error) = refuse_reserved(id).and_then(|()| self.refuse_unguarded(guarding)) {
+            return ConditionWait { signalled: Err(error), is_lock_held: true };
+        }
+        let ticket = self.waiters.take();
+        if let Err(error) = self.enroll(id, &ticket) {
+            return ConditionWait { signalled: Err(error), is_lock_held: true };
+        }
+        if let Err(error) = self.let_go(guarding) {
+            self.sync_step(Input::AbandonDemand(ticket.name()));
+            return ConditionWait { signalled: Err(error), is_lock_held: false };
+        }
+        let started = self.now();
+        let demand = Demand::Condition(ConditionDemand::Wait);
+        let ended = self.wait_for_demand(&ticket, id, demand, patience, Activity::Condition(id));
+        self.count_wait(demand, started, true);
+        match self.take_again(guarding) {
+            Ok(()) => ConditionWait { signalled: ended.map(|ended| ended != Ended::NotYet), is_lock_held: true },
+            // Where the wait failed, the lock failed for the same reason.
+            Err(error) => ConditionWait { signalled: Err(ended.err().unwrap_or(error)), is_lock_held: false },
+        }
+    }
+
+    /// Returns when no signal is missed any more.
+    fn enroll(&self, id: u64, ticket: &Ticket<'_>) -> Result<(), WaitError> {
+        let enrolled = self.waiters.take();
+        self.sync_step(Input::Enroll(id, enrolled.name(), ticket.name()));
+        let activity = Activity::Condition(id);
+        let failed = match self.wait_at(&enrolled, activity, Patience::Configured) {
+            Waited::Done => return self.outcome(&enrolled).map(drop),
+            Waited::Failed => WaitError::Failed(self.failure.sentence()),
+            Waited::TooLong => self.too_long(activity, self.whose_home(id)),
+        };
+        self.sync_step(Input::AbandonDemand(ticket.name()));
+        Err(failed)
+    }
+
+    fn refuse_unguarded(&self, guarding: Guarding) -> Result<(), WaitError> {
+        let state = &super::lock(&self.synchronisation).0;
+        let (id, held) = match guarding {
+            Guarding::Lock(id) => (id, state.holds(id)),
+            Guarding::WriteLock(id) => (id, state.may_end(id, Demand::ReadWriteLock(ReadWriteDemand::EndWrite))),
+            Guarding::ReadLock(id) => (id, state.may_end(id, Demand::ReadWriteLock(ReadWriteDemand::EndRead))),
+        };
+        if held {
+            return Ok(());
+        }
+        Err(WaitError::Misuse(format!("lock {id} is not held by this node; take it before waiting for the condition")))
+    }
+
+    fn let_go(&self, guarding: Guarding) -> Result<(), WaitError> {
+        match guarding {
+            Guarding::Lock(id) => self.release(id),
+            Guarding::WriteLock(id) => self.end(id, ReadWriteDemand::EndWrite),
+            Guarding::ReadLock(id) => self.end(id, ReadWriteDemand::EndRead),
+        }
+    }
+
+    fn take_again(&self, guarding: Guarding) -> Result<(), WaitError> {
+        let (id, demand) = match guarding {
+            Guarding::Lock(id) => return self.acquire(id),
+            Guarding::WriteLock(id) => (id, ReadWriteDemand::Write),
+            Guarding::ReadLock(id) => (id, ReadWriteDemand::Read),
+        };
+        self.demand(id, Demand::ReadWriteLock(demand)).map(drop)
+    }
+}
+
+fn not_held(id: u64, demand: Demand) -> WaitError {
+    WaitError::Misuse(match demand {
+        Demand::Once(_) => format!("once {id} is not being done by this node; only who was told to do it can end it"),
+        Demand::ReadWriteLock(ReadWriteDemand::EndRead) => format!("read-write lock {id} is not read by this node"),
+        _ => format!("read-write lock {id} is not written by this node"),
+    })
+}

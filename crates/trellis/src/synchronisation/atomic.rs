@@ -1,0 +1,48 @@
+//! Words with atomic operations that live at their home and not in the region.
+
+use trellis_protocol::sync::Operation;
+
+use crate::cluster::{Cluster, WaitError};
+use crate::runtime::Node;
+
+impl Cluster {
+    /// The 64-bit word number `id`, zero at first, which lives at its home and not in the region.
+    pub fn atomic(&self, id: u64) -> Atomic<'_> {
+        Atomic { node: self.inner(), id }
+    }
+}
+
+/// A 64-bit word that lives at its home; every operation is one round trip there, and none at the home itself.
+#[derive(Clone, Copy)]
+pub struct Atomic<'a> {
+    node: &'a Node,
+    id: u64,
+}
+
+impl Atomic<'_> {
+    /// The value.
+    pub fn load(&self) -> Result<u64, WaitError> {
+        self.node.operate(self.id, Operation::Load)
+    }
+
+    /// Puts `value`.
+    pub fn store(&self, value: u64) -> Result<(), WaitError> {
+        self.exchange(value).map(drop)
+    }
+
+    /// Puts `value`; the value before.
+    pub fn exchange(&self, value: u64) -> Result<u64, WaitError> {
+        self.node.operate(self.id, Operation::Exchange(value))
+    }
+
+    /// Adds `value`, wrapping round; the value before.
+    pub fn fetch_add(&self, value: u64) -> Result<u64, WaitError> {
+        self.node.operate(self.id, Operation::FetchAdd(value))
+    }
+
+    /// Puts `value` if the word is `current`: `Ok` with the value before if it was, `Err` with it if not.
+    pub fn compare_exchange(&self, current: u64, value: u64) -> Result<Result<u64, u64>, WaitError> {
+        let before = self.node.operate(self.id, Operation::CompareExchange(current, value))?;
+        Ok(if before == current { Ok(before) } else { Err(before) })
+    }
+}

@@ -1,0 +1,189 @@
+//! Barriers: of one thread of every node, with or without a value that is reduced; and of a number of participants.
+
+use trellis_protocol::NodeId;
+use trellis_protocol::sync::{Demand, Reduction};
+
+use crate::cluster::{Cluster, WaitError};
+
+/// How a barrier makes one value of those that the nodes bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reduce {
+    /// Their sum; of whole numbers, wrapping round. Of floating-point numbers it has the same bits at every node, and in
+    /// every run with as many nodes.
+    Sum,
+    /// The least.
+    Least,
+    /// The greatest.
+    Greatest,
+    /// The bits that all have.
+    And,
+    /// The bits that any has.
+    Or,
+    /// The bits that an odd number of nodes have.
+    ExclusiveOr,
+}
+
+/// A number that a barrier can carry.
+pub trait Reducible: Copy + sealed::Bits {
+    /// What the protocol does for `reduce`; nothing if these numbers cannot be reduced that way.
+    #[doc(hidden)]
+    fn reduction(reduce: Reduce) -> Option<Reduction>;
+}
+
+mod sealed {
+    /// A number as 64 bits.
+    pub trait Bits {
+        fn to_bits(self) -> u64;
+        fn of_bits(bits: u64) -> Self;
+    }
+
+    impl Bits for u64 {
+        fn to_bits(self) -> u64 {
+            self
+        }
+        fn of_bits(bits: u64) -> u64 {
+            bits
+        }
+    }
+
+    impl Bits for i64 {
+        fn to_bits(self) -> u64 {
+            self as u64
+        }
+        fn of_bits(bits: u64) -> i64 {
+            bits as i64
+        }
+    }
+
+    impl Bits for f64 {
+        fn to_bits(self) -> u64 {
+            f64::to_bits(self)
+        }
+        fn of_bits(bits: u64) -> f64 {
+            f64::from_bits(bits)
+        }
+    }
+}
+
+/// What is the same for signed and unsigned numbers.
+fn of_bits(reduce: Reduce) -> Option<Reduction> {
+    match reduce {
+        Reduce::Sum => Some(Reduction::Sum),
+        Reduce::And => Some(Reduction::And),
+        Reduce::Or => Some(Reduction::Or),
+        Reduce::ExclusiveOr => Some(Reduction::ExclusiveOr),
+        Reduce::Least | Reduce::Greatest => None,
+    }
+}
+
+impl Reducible for u64 {
+    fn reduction(reduce: Reduce) -> Option<Reduction> {
+        match reduce {
+            Reduce::Least => Some(Reduction::Least),
+            Reduce::Greatest => Some(Reduction::Greatest),
+            other => of_bits(other),
+        }
+    }
+}
+
+impl Reducible for i64 {
+    fn reduction(reduce: Reduce) -> Option<Reduction> {
+        match reduce {
+            Reduce::Least => Some(Reduction::LeastSigned),
+            Reduce::Greatest => Some(Reduction::GreatestSigned),
+            other => of_bits(other),
+        }
+    }
+}
+
+impl Reducible for f64 {
+    fn reduction(reduce: Reduce) -> Option<Reduction> {
+        match reduce {
+            Reduce::Sum => Some(Reduction::SumFloat),
+            Reduce::Least => Some(Reduction::LeastFloat),
+            Reduce::Greatest => Some(Reduction::GreatestFloat),
+            Reduce::And | Reduce::Or | Reduce::ExclusiveOr => None,
+        }
+    }
+}
+
+impl Cluster {
+    /// Waits until one thread of every node has entered barrier `id`. What every node wrote before, every node reads
+    /// after. Nodes that joined later are in no such barrier; [`Cluster::barrier_of`] is for them.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError::TooLong`] names the nodes that did not come; this node has come all the same, and its next call for
+    /// the same barrier waits on. [`WaitError::Misuse`] if another thread of this node is in the same barrier, or other
+    /// nodes came to reduce something.
+    pub fn barrier(&self, id: u64) -> Result<(), WaitError> {
+        self.inner().barrier(id)
+    }
+
+    /// As [`Cluster::barrier`], and every node gets what `reduce` makes of the values that the nodes brought, in the
+    /// same messages.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::barrier`]; [`WaitError::Misuse`] also if nodes asked for different reductions, or for the bits of
+    /// floating-point numbers.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use trellis::synchronisation::Reduce;
+    /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
+    /// let nodes = cluster.barrier_reduce(0, Reduce::Sum, 1u64)?;
+    /// assert_eq!(nodes, cluster.nodes() as u64);
+    /// let coldest = cluster.barrier_reduce(0, Reduce::Least, -3.5f64)?;
+    /// assert_eq!(coldest, -3.5);
+    /// # cluster.leave()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn barrier_reduce<T: Reducible>(&self, id: u64, reduce: Reduce, value: T) -> Result<T, WaitError> {
+        let Some(reduction) = T::reduction(reduce) else {
+            let why = format!("floating-point numbers have no {reduce:?}; reduce their bits as u64");
+            return Err(WaitError::Misuse(why));
+        };
+        self.inner().reduce(id, reduction, value.to_bits()).map(T::of_bits)
+    }
+
+    /// As [`Cluster::barrier`], and every node gets the `value` that node `from` gave; those of others are not looked at.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::barrier_reduce`]; [`WaitError::Misuse`] if `from` is no node that the cluster started with.
+    pub fn broadcast<T: Reducible>(&self, id: u64, from: usize, value: T) -> Result<T, WaitError> {
+        if from >= self.nodes() {
+            let why = format!("node {from} cannot give its value: the cluster started with {} nodes", self.nodes());
+            return Err(WaitError::Misuse(why));
+        }
+        let own = if from == self.node() { value.to_bits() } else { 0 };
+        self.inner().reduce(id, Reduction::Broadcast(NodeId(from as u16)), own).map(T::of_bits)
+    }
+
+    /// Waits until `participants` threads, of whichever nodes, have come to counting barrier `id`; true for the last of
+    /// them. Several threads of a node may take part, and nodes that joined later. All give the same number.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError::TooLong`] says how many have come, and from where; this thread has come all the same, and the next
+    /// call of its node for the same barrier waits on. [`WaitError::Misuse`] if others gave another number.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
+    /// let last = std::thread::scope(|scope| {
+    ///     let threads = [0; 3].map(|_| scope.spawn(|| cluster.barrier_of(5, 3)));
+    ///     threads.map(|thread| thread.join().unwrap()).into_iter().filter(|last| *last == Ok(true)).count()
+    /// });
+    /// assert_eq!(last, 1);
+    /// # cluster.leave()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn barrier_of(&self, id: u64, participants: u32) -> Result<bool, WaitError> {
+        self.inner().demand(id, Demand::CountingBarrier(participants)).map(|last| last == 1)
+    }
+}

@@ -1,0 +1,143 @@
+//! Condition variables: to wait, under a lock, until another thread of any node says that something has changed.
+
+use std::time::Duration;
+
+use trellis_protocol::sync::{ConditionDemand, Demand};
+
+use super::{LockGuard, ReadGuard, WriteGuard};
+use crate::cluster::{Cluster, WaitError};
+use crate::runtime::{Guarding, Patience};
+
+impl Cluster {
+    /// Condition variable `id`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
+    /// let ready = AtomicBool::new(false);
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| {
+    ///         let _guard = cluster.lock(1).unwrap();
+    ///         ready.store(true, Relaxed);
+    ///         cluster.condition(1).signal().unwrap();
+    ///     });
+    ///     let mut guard = cluster.lock(1)?;
+    ///     cluster.condition(1).wait_while(&mut guard, || !ready.load(Relaxed))
+    /// })?;
+    /// # cluster.leave()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn condition(&self, id: u64) -> Condition<'_> {
+        Condition { cluster: self, id }
+    }
+}
+
+/// A lock under which a condition can be waited for.
+pub trait Guard: sealed::Guarded {}
+
+impl Guard for LockGuard<'_> {}
+impl Guard for ReadGuard<'_> {}
+impl Guard for WriteGuard<'_> {}
+
+mod sealed {
+    use crate::runtime::Guarding;
+
+    /// What a wait must know of a guard.
+    pub trait Guarded {
+        fn guarding(&self) -> Guarding;
+        fn set_held(&mut self, is_held: bool);
+    }
+}
+
+impl sealed::Guarded for LockGuard<'_> {
+    fn guarding(&self) -> Guarding {
+        Guarding::Lock(self.id)
+    }
+    fn set_held(&mut self, is_held: bool) {
+        self.is_held = is_held;
+    }
+}
+
+impl sealed::Guarded for ReadGuard<'_> {
+    fn guarding(&self) -> Guarding {
+        Guarding::ReadLock(self.id())
+    }
+    fn set_held(&mut self, is_held: bool) {
+        self.is_held = is_held;
+    }
+}
+
+impl sealed::Guarded for WriteGuard<'_> {
+    fn guarding(&self) -> Guarding {
+        Guarding::WriteLock(self.id())
+    }
+    fn set_held(&mut self, is_held: bool) {
+        self.is_held = is_held;
+    }
+}
+
+/// A condition variable. It is kept at its home: a round trip to begin a wait, one message to be woken, and then the
+/// lock. A wait ends by a signal that was given while it waited and by nothing else; still, what was waited for may have
+/// been used up by a thread that took the lock first, so look again: [`Condition::wait_while`].
+#[derive(Clone, Copy)]
+pub struct Condition<'a> {
+    cluster: &'a Cluster,
+    id: u64,
+}
+
+impl Condition<'_> {
+    /// Gives the lock back, waits for a signal, and takes the lock again.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError::TooLong`] after `wait_seconds_max`. The lock is held again after an error too, unless it could not be
+    /// taken again; then dropping the guard does nothing.
+    pub fn wait(&self, guard: &mut impl Guard) -> Result<(), WaitError> {
+        self.wait_within(guard, Patience::Configured).map(drop)
+    }
+
+    /// As [`Condition::wait`], for as long as `is_to_wait`; which is looked at under the lock, also before the first
+    /// wait.
+    pub fn wait_while(&self, guard: &mut impl Guard, mut is_to_wait: impl FnMut() -> bool) -> Result<(), WaitError> {
+        while is_to_wait() {
+            self.wait(guard)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Condition::wait`], for `duration` at most; whether there was a signal.
+    pub fn wait_for(&self, guard: &mut impl Guard, duration: Duration) -> Result<bool, WaitError> {
+        self.wait_within(guard, Patience::For(duration))
+    }
+
+    /// Wakes the thread that has waited longest; whether there was one. Usually called under the lock.
+    pub fn signal(&self) -> Result<bool, WaitError> {
+        self.demand(ConditionDemand::Signal).map(|woken| woken == 1)
+    }
+
+    /// Wakes every thread that waits; how many there were.
+    pub fn broadcast(&self) -> Result<u64, WaitError> {
+        self.demand(ConditionDemand::Broadcast)
+    }
+
+    /// As [`Condition::wait`] under lock `lock`, which has no guard: whether the lock is held afterwards, and what came
+    /// of the wait. Without `duration` the wait is as long as is configured.
+    #[doc(hidden)]
+    pub fn wait_with_lock(&self, lock: u64, duration: Option<Duration>) -> (bool, Result<bool, WaitError>) {
+        let patience = duration.map_or(Patience::Configured, Patience::For);
+        let waited = self.cluster.inner().wait_for_condition(self.id, Guarding::Lock(lock), patience);
+        (waited.is_lock_held, waited.signalled)
+    }
+
+    fn wait_within(&self, guard: &mut impl Guard, patience: Patience) -> Result<bool, WaitError> {
+        let waited = self.cluster.inner().wait_for_condition(self.id, guard.guarding(), patience);
+        guard.set_held(waited.is_lock_held);
+        waited.signalled
+    }
+
+    fn demand(&self, demand: ConditionDemand) -> Result<u64, WaitError> {
+        self.cluster.inner().demand(self.id, Demand::Condition(demand))
+    }
+}

@@ -1,0 +1,73 @@
+//! Event flags.
+
+use std::time::Duration;
+
+use trellis_protocol::sync::{Demand, EventDemand};
+
+use crate::cluster::{Cluster, WaitError};
+use crate::runtime::Patience;
+
+impl Cluster {
+    /// Event flag `id`, not set at first.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
+    /// let loaded = cluster.event(1);
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| loaded.set());
+    ///     loaded.wait()
+    /// })?;
+    /// assert!(loaded.is_set()?);
+    /// # cluster.leave()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn event(&self, id: u64) -> Event<'_> {
+        Event { cluster: self, id }
+    }
+}
+
+/// A flag, kept at its home: who waits goes on when it is set, and nobody waits while it is. Every operation is one round
+/// trip, none at the home itself.
+#[derive(Clone, Copy)]
+pub struct Event<'a> {
+    cluster: &'a Cluster,
+    id: u64,
+}
+
+impl Event<'_> {
+    /// Sets it; every thread that waits goes on.
+    pub fn set(&self) -> Result<(), WaitError> {
+        self.demand(EventDemand::Set).map(drop)
+    }
+
+    /// Clears it; who comes from now on waits.
+    pub fn clear(&self) -> Result<(), WaitError> {
+        self.demand(EventDemand::Clear).map(drop)
+    }
+
+    /// Waits until it is set.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError::TooLong`] says that nobody has set it, and who else waits.
+    pub fn wait(&self) -> Result<(), WaitError> {
+        self.demand(EventDemand::Wait).map(drop)
+    }
+
+    /// As [`Event::wait`], for `duration` at most; whether it was set.
+    pub fn wait_for(&self, duration: Duration) -> Result<bool, WaitError> {
+        let demand = Demand::Event(EventDemand::Wait);
+        Ok(self.cluster.inner().demand_within(self.id, demand, Patience::For(duration))?.is_some())
+    }
+
+    /// Whether it is set; others may change it at any moment.
+    pub fn is_set(&self) -> Result<bool, WaitError> {
+        self.demand(EventDemand::IsSet).map(|set| set == 1)
+    }
+
+    fn demand(&self, demand: EventDemand) -> Result<u64, WaitError> {
+        self.cluster.inner().demand(self.id, Demand::Event(demand))
+    }
+}

@@ -1,0 +1,27 @@
+//! How threads of different nodes wait for each other: locks, barriers, words, and objects that are kept at their home.
+//!
+//! Any 64-bit number names an object, objects of different kinds may have the same, and none has to be made: it exists
+//! from its first use. (The last 65,536 numbers are kept for Trellis itself.) What a thread wrote before it *released*
+//! (gave a lock back, came to a barrier, posted, set, signalled, changed a word) a thread reads that *acquires* after it
+//! (takes the lock, leaves the barrier, waited, was woken, read the word).
+//!
+//! Promises: every wait has a deadline, `wait_seconds_max`, and its error says who holds or who is missing; a wait that
+//! was given up leaves nothing locked, and takes nothing from others. Must never do by itself what the protocol decides.
+
+mod atomic;
+mod barrier;
+mod condition;
+mod event;
+mod lock;
+mod once;
+mod read_write_lock;
+mod semaphore;
+
+pub use atomic::Atomic;
+pub use barrier::{Reduce, Reducible};
+pub use condition::{Condition, Guard};
+pub use event::Event;
+pub use lock::LockGuard;
+pub use once::Once;
+pub use read_write_lock::{ReadGuard, ReadWriteLock, WriteGuard};
+pub use semaphore::Semaphore;

@@ -1,0 +1,184 @@
+//! Read-write locks: one writer, or any number of readers.
+
+use std::marker::PhantomData;
+use std::time::Duration;
+
+use trellis_protocol::sync::{Demand, ReadWriteDemand};
+
+use crate::cluster::{Cluster, WaitError};
+use crate::runtime::Patience;
+
+impl Cluster {
+    /// Read-write lock `id`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// let cluster = trellis::Cluster::join(trellis::Config::default())?;
+    /// let lock = cluster.rwlock(1);
+    /// let (one, two) = (lock.read()?, lock.read()?);
+    /// assert!(lock.try_write()?.is_none());
+    /// drop((one, two));
+    /// let _writer = lock.write()?;
+    /// assert!(lock.try_read()?.is_none());
+    /// # drop(_writer);
+    /// # cluster.leave()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn rwlock(&self, id: u64) -> ReadWriteLock<'_> {
+        ReadWriteLock { cluster: self, id }
+    }
+}
+
+/// A lock that one writer has alone, or readers have together, in the order in which they asked. Kept at its home: a
+/// round trip to take it, one message to give it back, none at the home itself. Not recursive: a thread that reads and
+/// asks to read again may wait behind a writer that waits for it.
+#[derive(Clone, Copy)]
+pub struct ReadWriteLock<'a> {
+    cluster: &'a Cluster,
+    id: u64,
+}
+
+impl<'a> ReadWriteLock<'a> {
+    /// Waits to read, together with other readers.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError::TooLong`] names who holds it.
+    pub fn read(&self) -> Result<ReadGuard<'a>, WaitError> {
+        self.read_acquire()?;
+        Ok(self.reader())
+    }
+
+    /// Waits to write, alone.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError::TooLong`] names who holds it.
+    pub fn write(&self) -> Result<WriteGuard<'a>, WaitError> {
+        self.write_acquire()?;
+        Ok(self.writer())
+    }
+
+    /// Reads if nobody writes, nor waits to.
+    pub fn try_read(&self) -> Result<Option<ReadGuard<'a>>, WaitError> {
+        Ok(self.read_try_acquire()?.then(|| self.reader()))
+    }
+
+    /// Writes if nobody else has the lock, nor waits for it.
+    pub fn try_write(&self) -> Result<Option<WriteGuard<'a>>, WaitError> {
+        Ok(self.write_try_acquire()?.then(|| self.writer()))
+    }
+
+    /// Reads if that is possible before `duration` has passed.
+    pub fn try_read_for(&self, duration: Duration) -> Result<Option<ReadGuard<'a>>, WaitError> {
+        Ok(self.read_acquire_for(duration)?.then(|| self.reader()))
+    }
+
+    /// Writes if that is possible before `duration` has passed.
+    pub fn try_write_for(&self, duration: Duration) -> Result<Option<WriteGuard<'a>>, WaitError> {
+        Ok(self.write_acquire_for(duration)?.then(|| self.writer()))
+    }
+
+    /// As [`ReadWriteLock::read`], without a guard.
+    pub fn read_acquire(&self) -> Result<(), WaitError> {
+        self.demand(ReadWriteDemand::Read).map(drop)
+    }
+
+    /// As [`ReadWriteLock::write`], without a guard.
+    pub fn write_acquire(&self) -> Result<(), WaitError> {
+        self.demand(ReadWriteDemand::Write).map(drop)
+    }
+
+    /// As [`ReadWriteLock::try_read`], without a guard: whether it was got.
+    pub fn read_try_acquire(&self) -> Result<bool, WaitError> {
+        self.demand(ReadWriteDemand::TryRead)
+    }
+
+    /// As [`ReadWriteLock::try_write`], without a guard: whether it was got.
+    pub fn write_try_acquire(&self) -> Result<bool, WaitError> {
+        self.demand(ReadWriteDemand::TryWrite)
+    }
+
+    /// As [`ReadWriteLock::try_read_for`], without a guard: whether it was got.
+    pub fn read_acquire_for(&self, duration: Duration) -> Result<bool, WaitError> {
+        self.demand_for(ReadWriteDemand::Read, duration)
+    }
+
+    /// As [`ReadWriteLock::try_write_for`], without a guard: whether it was got.
+    pub fn write_acquire_for(&self, duration: Duration) -> Result<bool, WaitError> {
+        self.demand_for(ReadWriteDemand::Write, duration)
+    }
+
+    /// Ends one read of this node.
+    pub fn read_release(&self) -> Result<(), WaitError> {
+        self.cluster.inner().end(self.id, ReadWriteDemand::EndRead)
+    }
+
+    /// Ends the write of this node.
+    pub fn write_release(&self) -> Result<(), WaitError> {
+        self.cluster.inner().end(self.id, ReadWriteDemand::EndWrite)
+    }
+
+    fn demand(&self, demand: ReadWriteDemand) -> Result<bool, WaitError> {
+        self.cluster.inner().demand(self.id, Demand::ReadWriteLock(demand)).map(|got| got == 1)
+    }
+
+    fn demand_for(&self, demand: ReadWriteDemand, duration: Duration) -> Result<bool, WaitError> {
+        let demand = Demand::ReadWriteLock(demand);
+        let got = self.cluster.inner().demand_within(self.id, demand, Patience::For(duration))?;
+        Ok(got == Some(1))
+    }
+
+    fn reader(&self) -> ReadGuard<'a> {
+        ReadGuard { lock: *self, is_held: true, not_send: PhantomData }
+    }
+
+    fn writer(&self) -> WriteGuard<'a> {
+        WriteGuard { lock: *self, is_held: true, not_send: PhantomData }
+    }
+}
+
+/// A read-write lock that is held to read; dropping it gives the lock back.
+pub struct ReadGuard<'a> {
+    lock: ReadWriteLock<'a>,
+    pub(super) is_held: bool,
+    not_send: PhantomData<*const ()>,
+}
+
+/// A read-write lock that is held to write; dropping it gives the lock back.
+pub struct WriteGuard<'a> {
+    lock: ReadWriteLock<'a>,
+    pub(super) is_held: bool,
+    not_send: PhantomData<*const ()>,
+}
+
+impl ReadGuard<'_> {
+    pub(super) fn id(&self) -> u64 {
+        self.lock.id
+    }
+}
+
+impl WriteGuard<'_> {
+    pub(super) fn id(&self) -> u64 {
+        self.lock.id
+    }
+}
+
+impl Drop for ReadGuard<'_> {
+    fn drop(&mut self) {
+        if self.is_held {
+            // It can only fail where the cluster failed, which the next call reports.
+            let _ = self.lock.read_release();
+        }
+    }
+}
+
+impl Drop for WriteGuard<'_> {
+    fn drop(&mut self) {
+        if self.is_held {
+            // As for a reader.
+            let _ = self.lock.write_release();
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! `hlrc` in the runtime: real catchers, real threads, several nodes.
+//!
+//! Promises: programs without data races see what sequential consistency would show them, whatever the propagation, the
+//! home, the catcher and the way in which stores are noticed.
+
+mod support;
+
+use support::{REGION_BYTES, run};
+use trellis::config::{Catch, Home, WriteDetection};
+use trellis::{Cluster, Protocol};
+
+const PAGE_BYTES: usize = 4096;
+const PAGE_WORDS: usize = PAGE_BYTES / 8;
+
+/// Every protocol with release consistency; every catcher, home and way to notice stores in turn.
+fn on_every_kind(nodes: usize, program: impl Fn(&Cluster) + Sync) {
+    let homes = [Home::Manager, Home::Interleaved, Home::FirstTouch, Home::Migrating];
+    for coherence in Protocol::all_release_consistent() {
+        for (number, home) in homes.into_iter().enumerate() {
+            for detection in [WriteDetection::Auto, WriteDetection::Faults] {
+                let catch = [Catch::Signal, Catch::Handler, Catch::Mprotect][number % 3];
+                println!("{coherence}, {home}, {catch}, {detection}");
+                let change = |config: &mut trellis::Config| {
+                    (config.coherence, config.home) = (coherence, home);
+                    (config.catch, config.write_detection) = (catch, detection);
+                };
+                run(nodes, change, &program);
+            }
+        }
+    }
+}
+
+/// Reads a word as a program without data races does.
+fn load(cluster: &Cluster, index: usize) -> u64 {
+    assert!(index * 8 < REGION_BYTES);
+    // SAFETY: inside the region and aligned; these tests order loads and stores by locks and barriers.
+    unsafe { cluster.region().base().cast::<u64>().add(index).read_volatile() }
+}
+
+fn store(cluster: &Cluster, index: usize, value: u64) {
+    assert!(index * 8 < REGION_BYTES);
+    // SAFETY: as above.
+    unsafe { cluster.region().base().cast::<u64>().add(index).write_volatile(value) }
+}
+
+#[test]
+fn what_one_node_stores_the_others_load_after_a_barrier() {
+    on_every_kind(3, |cluster| {
+        // Neighbouring words of all nodes are on one page, and pages are many.
+        let words = 3 * 4096;
+        for round in 1..=4u64 {
+            for index in (0..words).filter(|index| index % 3 == cluster.node()) {
+                store(cluster, index, index as u64 * 7 + round);
+            }
+            cluster.barrier(1).unwrap();
+            for index in 0..words {
+                assert_eq!(load(cluster, index), index as u64 * 7 + round, "word {index} in round {round}");
+            }
+            cluster.barrier(2).unwrap();
+        }
+    });
+}
+
+#[test]
+fn counters_under_locks_count_although_they_share_pages() {
+    const ROUNDS: usize = 100;
+    on_every_kind(3, |cluster| {
+        for round in 0..ROUNDS {
+            // Each lock has a word on each of two pages, beside those of the other locks.
+            let lock = round % 4;
+            let _guard = cluster.lock(lock as u64).unwrap();
+            for page in 0..2 {
+                let index = page * PAGE_WORDS + lock;
+                store(cluster, index, load(cluster, index) + 1);
+            }
+        }
+        cluster.barrier(0).unwrap();
+        for index in (0..4).flat_map(|lock| [lock, PAGE_WORDS + lock]) {
+            assert_eq!(load(cluster, index), 3 * ROUNDS as u64 / 4, "word {index}");
+        }
+        cluster.barrier(1).unwrap();
+    });
+}
+
+#[test]
+fn what_was_learnt_is_passed_on() {
+    on_every_kind(3, |cluster| {
+        for round in 1..=20u64 {
+            // Node 0 stores and hands on to 1, which hands on to 2, which never met 0.
+            let me = cluster.node();
+            if me == 0 {
+                store(cluster, 5, round);
+                cluster.atomic(1).store(round).unwrap();
+            } else {
+                while cluster.atomic(me as u64).load().unwrap() < round {}
+                if me == 1 {
+                    cluster.atomic(2).store(round).unwrap();
+                } else {
+                    assert_eq!(load(cluster, 5), round);
+                }
+            }
+            cluster.barrier(0).unwrap();
+        }
+    });
+}
+
+#[test]
+fn threads_of_a_node_share_its_pages_with_other_nodes() {
+    on_every_kind(2, |cluster| {
+        std::thread::scope(|scope| {
+            for thread in 0..3usize {
+                scope.spawn(move || {
+                    for _ in 0..60 {
+                        let _guard = cluster.lock(thread as u64).unwrap();
+                        let index = thread * 2;
+                        store(cluster, index, load(cluster, index) + 1);
+                    }
+                });
+            }
+        });
+        cluster.barrier(0).unwrap();
+        for thread in 0..3 {
+            assert_eq!(load(cluster, thread * 2), 120);
+        }
+        cluster.barrier(1).unwrap();
+    });
+}
+
+#[test]
+fn many_pages_of_another_home_are_published_together() {
+    on_every_kind(2, |cluster| {
+        let pages = REGION_BYTES / PAGE_BYTES;
+        for round in 1..=2u64 {
+            for page in (0..pages).filter(|page| page % 2 == cluster.node()) {
+                for word in (0..PAGE_WORDS).step_by(64) {
+                    store(cluster, page * PAGE_WORDS + word, round * (page + word) as u64);
+                }
+            }
+            cluster.barrier(0).unwrap();
+            for page in 0..pages {
+                let word = page % 8 * 64;
+                assert_eq!(load(cluster, page * PAGE_WORDS + word), round * (page + word) as u64, "page {page}");
+            }
+            cluster.barrier(1).unwrap();
+        }
+    });
+}
