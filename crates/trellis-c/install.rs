@@ -20,10 +20,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Headers, below `include/` both here and there.
-const HEADERS: [&str; 10] = [
+const HEADERS: [&str; 11] = [
     "trellis.h",
     "trellis.hpp",
     "trellis/heap.hpp",
+    "trellis/synchronisation.hpp",
     "trellis/parmacs.h",
     "ivy.hh",
     "libivy.hh",

@@ -239,16 +239,95 @@ int trellis_heap_statistics(const trellis_cluster *cluster, trellis_heap_counts 
 
 /* ---------------------------------------------------------------------------------------------- waiting together -- */
 
-/* The last 65,536 numbers (from 0xffffffffffff0000 on) of barriers, locks and words are kept for Trellis itself. */
+/* Any 64-bit number names an object, objects of different kinds may have the same, and none has to be made. The last
+ * 65,536 numbers (from 0xffffffffffff0000 on) are kept for Trellis itself. What a thread wrote before it released (gave a
+ * lock back, came to a barrier, posted, set, signalled, changed a word) a thread reads that acquired after it (took the
+ * lock, left the barrier, waited, was woken, read the word). No wait is longer than `wait_seconds_max`: DEADLINE, and the
+ * message says who holds or who is missing. A wait that was given up leaves nothing locked. */
 
 /* Wait until every node has come to barrier `id`. One thread per node may wait at one id. What a node wrote before it
  * came, every node sees after. Errors: ARGUMENT, DEADLINE, NODE_LOST. */
 int trellis_barrier(trellis_cluster *cluster, uint64_t id);
 
+/* The same, and `*value` of every node becomes what `how` makes of all of them, in the same messages. A sum of doubles has
+ * the same bits at every node; AND, OR and XOR are not for doubles. Errors: ARGUMENT, STATE (nodes asked for different
+ * things), DEADLINE, NODE_LOST. */
+#define TRELLIS_SUM 0
+#define TRELLIS_LEAST 1
+#define TRELLIS_GREATEST 2
+#define TRELLIS_AND 3
+#define TRELLIS_OR 4
+#define TRELLIS_XOR 5
+int trellis_barrier_reduce_u64(trellis_cluster *cluster, uint64_t id, int how, uint64_t *value);
+int trellis_barrier_reduce_i64(trellis_cluster *cluster, uint64_t id, int how, int64_t *value);
+int trellis_barrier_reduce_double(trellis_cluster *cluster, uint64_t id, int how, double *value);
+
+/* The same, and `*value` of every node becomes that of node `from`. Errors as above. */
+int trellis_broadcast(trellis_cluster *cluster, uint64_t id, size_t from, uint64_t *value);
+
+/* Wait until `participants` threads, of whichever nodes, have come to counting barrier `id`: several of a node may, nodes
+ * that joined later too, and all give the same number. Answers 1 to the last of them and 0 to the others. Errors:
+ * ARGUMENT, STATE (another number), DEADLINE, NODE_LOST. */
+int trellis_barrier_of(trellis_cluster *cluster, uint64_t id, uint32_t participants);
+
 /* Take and give back lock `id`: any 64-bit number names a lock, none has to be made. Fair, first come first served.
  * Not recursive. Errors: ARGUMENT, STATE (released but not held), DEADLINE, NODE_LOST. */
 int trellis_lock(trellis_cluster *cluster, uint64_t id);
 int trellis_unlock(trellis_cluster *cluster, uint64_t id);
+
+/* Take lock `id` if nobody has it, or if it comes within so many microseconds. Answers 1 when it was taken, 0 when not:
+ * somebody had it, or waited for it, or it was on its way between nodes. Errors: ARGUMENT, DEADLINE, NODE_LOST. */
+int trellis_try_lock(trellis_cluster *cluster, uint64_t id);
+int trellis_try_lock_for(trellis_cluster *cluster, uint64_t id, uint64_t microseconds);
+
+/* Read-write lock `id`: one writer, or any number of readers, in the order in which they asked. The `try` functions answer
+ * 1 when it was taken, 0 when not. Not recursive. Errors: ARGUMENT, STATE (ended but not held), DEADLINE, NODE_LOST. */
+int trellis_rwlock_read(trellis_cluster *cluster, uint64_t id);
+int trellis_rwlock_try_read(trellis_cluster *cluster, uint64_t id);
+int trellis_rwlock_try_read_for(trellis_cluster *cluster, uint64_t id, uint64_t microseconds);
+int trellis_rwlock_end_read(trellis_cluster *cluster, uint64_t id);
+int trellis_rwlock_write(trellis_cluster *cluster, uint64_t id);
+int trellis_rwlock_try_write(trellis_cluster *cluster, uint64_t id);
+int trellis_rwlock_try_write_for(trellis_cluster *cluster, uint64_t id, uint64_t microseconds);
+int trellis_rwlock_end_write(trellis_cluster *cluster, uint64_t id);
+
+/* Wait for condition `id` to be signalled, under lock `lock`, which this thread holds: it is given back meanwhile and held
+ * again afterwards. Woken by a signal that was given while it waited, and by nothing else. wait_for() waits for so many
+ * microseconds at most and answers 1 when it was signalled, 0 when not. Errors: ARGUMENT, STATE (the lock was not held, or
+ * could not be taken again), DEADLINE (nobody signalled; the lock is held), NODE_LOST (the lock is not held). */
+int trellis_condition_wait(trellis_cluster *cluster, uint64_t id, uint64_t lock);
+int trellis_condition_wait_for(trellis_cluster *cluster, uint64_t id, uint64_t lock, uint64_t microseconds);
+
+/* Wake the thread that has waited longest, and answer 1, or 0 when nobody waits; wake everybody. Usually called under the
+ * lock. Errors: ARGUMENT, DEADLINE, NODE_LOST. */
+int trellis_condition_signal(trellis_cluster *cluster, uint64_t id);
+int trellis_condition_broadcast(trellis_cluster *cluster, uint64_t id);
+
+/* Semaphore `id`: a number, 0 at first, that post raises and wait lowers as soon as it is above 0. try_wait and wait_for
+ * answer 1 when it was lowered, 0 when not. Errors: ARGUMENT, STATE (raised past 2^64 - 1), DEADLINE, NODE_LOST. */
+int trellis_semaphore_post(trellis_cluster *cluster, uint64_t id, uint64_t count);
+int trellis_semaphore_wait(trellis_cluster *cluster, uint64_t id);
+int trellis_semaphore_try_wait(trellis_cluster *cluster, uint64_t id);
+int trellis_semaphore_wait_for(trellis_cluster *cluster, uint64_t id, uint64_t microseconds);
+int trellis_semaphore_value(trellis_cluster *cluster, uint64_t id, uint64_t *value);
+
+/* Event flag `id`, not set at first: who waits goes on when it is set, and nobody waits while it is. wait_for and is_set
+ * answer 1 when it was set, 0 when not. Errors: ARGUMENT, DEADLINE, NODE_LOST. */
+int trellis_event_set(trellis_cluster *cluster, uint64_t id);
+int trellis_event_clear(trellis_cluster *cluster, uint64_t id);
+int trellis_event_wait(trellis_cluster *cluster, uint64_t id);
+int trellis_event_wait_for(trellis_cluster *cluster, uint64_t id, uint64_t microseconds);
+int trellis_event_is_set(trellis_cluster *cluster, uint64_t id);
+
+/* Have `work(argument)` done once in the cluster, and return when it is done. Answers 1 where it was done by this call, 0
+ * where by another. Errors: ARGUMENT, DEADLINE (the message names the node that does it), NODE_LOST. */
+int trellis_once(trellis_cluster *cluster, uint64_t id, void (*work)(void *), void *argument);
+
+/* The same in steps: begin answers 0 when it is done, or 1: do it, then say done, or failed, and then the next who waits
+ * does it. Errors: ARGUMENT, STATE (ended but not begun), DEADLINE, NODE_LOST. */
+int trellis_once_begin(trellis_cluster *cluster, uint64_t id);
+int trellis_once_done(trellis_cluster *cluster, uint64_t id);
+int trellis_once_failed(trellis_cluster *cluster, uint64_t id);
 
 /* A 64-bit word named by `id`, kept and changed at its home node: one round trip, no page moves. It starts as 0.
  * (Hardware atomics on the region work too; they move the page to the writer.) `*before` is the value replaced and may

@@ -98,29 +98,70 @@ private:
     std::unique_ptr<trellis_config, detail::free_config> config_;
 };
 
-/// Lock `id` of a cluster: BasicLockable, so std::lock_guard, std::unique_lock and std::scoped_lock take it. Fair; not
-/// recursive; there is no try_lock, so take several in one order everywhere. Must not outlive its cluster.
-class mutex {
-public:
-    void lock() { detail::check(trellis_lock(cluster_, id_)); }
+namespace detail {
 
-    /// Never throws, because guards call it while an exception passes. A lost cluster is reported by the next call
-    /// that can throw; a lock released that is not held is a broken program and ends here.
-    void unlock() noexcept {
-        if (trellis_unlock(cluster_, id_) == TRELLIS_ERROR_STATE) {
-            std::fprintf(stderr, "trellis: %s\n", trellis_last_error());
-            std::terminate();
-        }
+/// What unlock functions do, which never throw because guards call them while an exception passes: a lost cluster is
+/// reported by the next call that can throw; a lock given back that is not held is a broken program and ends here.
+inline void ended(int status) noexcept {
+    if (status == TRELLIS_ERROR_STATE) {
+        std::fprintf(stderr, "trellis: %s\n", trellis_last_error());
+        std::terminate();
     }
+}
 
+/// A duration in microseconds, rounded up: what is waited for is waited for at least so long.
+template <typename Rep, typename Period>
+std::uint64_t microseconds(const std::chrono::duration<Rep, Period>& duration) {
+    const auto rounded = std::chrono::ceil<std::chrono::microseconds>(duration).count();
+    return rounded < 0 ? 0 : static_cast<std::uint64_t>(rounded);
+}
+
+/// How long it is until then.
+template <typename Clock, typename Duration>
+auto until(const std::chrono::time_point<Clock, Duration>& time) {
+    return time - Clock::now();
+}
+
+/// An object of a cluster, by its number.
+class object {
+public:
     [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
 
-private:
-    friend class cluster;
-    mutex(trellis_cluster* cluster, std::uint64_t id) noexcept : cluster_(cluster), id_(id) {}
+protected:
+    object(trellis_cluster* cluster, std::uint64_t id) noexcept : cluster_(cluster), id_(id) {}
 
     trellis_cluster* cluster_;
     std::uint64_t id_;
+};
+
+}  // namespace detail
+
+class cluster;
+
+/// Lock `id` of a cluster: a TimedLockable, so std::lock_guard, std::unique_lock, std::scoped_lock (of several, in any
+/// order) and std::condition_variable_any take it. Fair; not recursive. Must not outlive its cluster.
+class mutex : public detail::object {
+public:
+    explicit mutex(cluster& where, std::uint64_t id) noexcept;
+
+    void lock() { detail::check(trellis_lock(cluster_, id_)); }
+    void unlock() noexcept { detail::ended(trellis_unlock(cluster_, id_)); }
+
+    /// False when somebody has it, or waits for it, or it is on its way between nodes.
+    [[nodiscard]] bool try_lock() { return detail::check(trellis_try_lock(cluster_, id_)) == 1; }
+    template <typename Rep, typename Period>
+    [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period>& duration) {
+        return detail::check(trellis_try_lock_for(cluster_, id_, detail::microseconds(duration))) == 1;
+    }
+    template <typename Clock, typename Duration>
+    [[nodiscard]] bool try_lock_until(const std::chrono::time_point<Clock, Duration>& time) {
+        return try_lock_for(detail::until(time));
+    }
+
+private:
+    friend class cluster;
+    friend class condition_variable;
+    using object::object;
 };
 
 /// A 64-bit word kept at its home node; every operation is one round trip at most. Must not outlive its cluster.
@@ -317,6 +358,7 @@ void set_protocol(cluster& where, std::span<T, Extent> part, const std::string& 
 
 }  // namespace trellis
 
+#include "trellis/synchronisation.hpp"
 #include "trellis/heap.hpp"
 
 #endif  // TRELLIS_HPP

@@ -17,3 +17,4 @@ pub mod heap;
 pub mod parmacs;
 pub mod signals;
 pub mod status;
+pub mod synchronisation;

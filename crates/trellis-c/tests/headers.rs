@@ -10,7 +10,7 @@ use std::process::Command;
 
 use support::{C, CPP, Language};
 use trellis_c::counters::Counters;
-use trellis_c::{cluster, status};
+use trellis_c::{cluster, status, synchronisation};
 
 /// Compiles `text` without linking, with every compiler of the language.
 fn compiles(test: &str, language: &Language, text: &str, extra: &[&str]) {
@@ -41,6 +41,7 @@ fn the_cpp_headers_stand_alone() {
     let headers = [
         "trellis.hpp",
         "trellis/heap.hpp",
+        "trellis/synchronisation.hpp",
         "ivy.hh",
         "libivy.hh",
         "libivy/libivy.hh",
@@ -102,6 +103,12 @@ fn numbers_and_layouts_are_the_librarys() {
         ("TRELLIS_ERROR_INTERNAL", i64::from(status::INTERNAL)),
         ("TRELLIS_READ", i64::from(cluster::READ)),
         ("TRELLIS_WRITE", i64::from(cluster::WRITE)),
+        ("TRELLIS_SUM", i64::from(synchronisation::SUM)),
+        ("TRELLIS_LEAST", i64::from(synchronisation::LEAST)),
+        ("TRELLIS_GREATEST", i64::from(synchronisation::GREATEST)),
+        ("TRELLIS_AND", i64::from(synchronisation::AND)),
+        ("TRELLIS_OR", i64::from(synchronisation::OR)),
+        ("TRELLIS_XOR", i64::from(synchronisation::XOR)),
         ("sizeof(trellis_counters)", size_of::<Counters>() as i64),
     ]);
     macro_rules! fields {
@@ -111,11 +118,11 @@ fn numbers_and_layouts_are_the_librarys() {
         messages_in messages_out invalidations lock_acquires lock_acquires_local barriers atomics fault_wait_ns
         lock_wait_ns barrier_wait_ns strangers_refused frames_refused upgrade_owner_faults retries redirects packets_in
         packets_out);
-    assert_eq!(library.len(), 11 + size_of::<Counters>() / 8, "every field is compared");
+    assert_eq!(library.len(), 17 + size_of::<Counters>() / 8, "every field is compared");
     assert_eq!(header, library);
 }
 
-/// What the header declares the library has, and the library has no function that the header does not declare.
+/// What the headers declare the library has, and the library has no function that no header declares.
 #[test]
 fn every_declared_function_is_exported() {
     if !support::is_installed("nm") {
@@ -127,8 +134,9 @@ fn every_declared_function_is_exported() {
     let mut exported: Vec<&str> =
         listed.lines().filter_map(|line| line.split(' ').next()).filter(|name| name.starts_with("trellis_")).collect();
     exported.sort_unstable();
-    let header = std::fs::read_to_string(support::crate_folder().join("include/trellis.h")).unwrap();
-    let mut declared = declared_functions(&header);
+    let headers = ["trellis.h", "trellis/parmacs.h"]
+        .map(|header| std::fs::read_to_string(support::crate_folder().join("include").join(header)).unwrap());
+    let mut declared: Vec<&str> = headers.iter().flat_map(|header| declared_functions(header)).collect();
     declared.sort_unstable();
     assert_eq!(exported, declared);
     for name in ["sigaction", "signal", "__sysv_signal"] {
@@ -138,9 +146,10 @@ fn every_declared_function_is_exported() {
 
 /// Names before a parenthesis on lines that declare: those begin with a type, neither a comment nor a macro.
 fn declared_functions(header: &str) -> Vec<&str> {
+    let kinds = ["int ", "size_t ", "void ", "long ", "uint64_t ", "char ", "const char ", "trellis_cluster "];
     header
         .lines()
-        .filter(|line| ["int ", "size_t ", "void ", "const char ", "trellis_cluster "].iter().any(|kind| line.starts_with(kind)))
+        .filter(|line| kinds.iter().any(|kind| line.starts_with(kind)))
         .filter_map(|line| line.split('(').next()?.rsplit([' ', '*']).next())
         .collect()
 }

@@ -1,4 +1,4 @@
-//! `c.m4.trellis`: every macro, the fork semantics of CREATE, shared globals, and every way in which such a program ends.
+//! `c.m4.trellis`: every macro, the fork semantics of CREATE, shared globals, and every way in which a program ends.
 
 mod support;
 
@@ -95,7 +95,9 @@ fn check_fork(program: &Path, nodes: usize, variables: &[(&str, &str)]) {
         // Each process ran the function once, and its streams work, although their addresses came from node 0.
         assert_eq!(lines.len(), 1, "node {node}: {printed}");
         let number = lines[0].strip_prefix("process ").unwrap().strip_suffix(" on stdout").unwrap();
-        assert_eq!(complained, &format!("process {number} on stderr\n"));
+        // On a busy machine a node says for whom it waits at the start.
+        let said: Vec<&str> = complained.lines().filter(|line| !line.contains(": waiting for node")).collect();
+        assert_eq!(said, [format!("process {number} on stderr")], "node {node}");
         seen.push(number.parse::<usize>().unwrap());
     }
     seen.sort_unstable();
@@ -162,6 +164,14 @@ fn nodes_are_used_again_and_the_end_comes_in_good_order() {
     let ended = run_to_the_end(test, &program, 3, &["3", "status"], &[]);
     let codes: Vec<_> = ended.iter().map(|(status, ..)| status.code()).collect();
     assert_eq!(codes, [Some(3), Some(0), Some(0)], "{ended:?}");
+}
+
+#[test]
+fn no_deadline_ends_a_wait_for_a_computation() {
+    let test = "parmacs-late";
+    let Some(program) = build(test, &["again.c"], &[]) else { return };
+    let printed = support::run_cluster(test, &program, 2, &["2", "late"], &[("TRELLIS_WAIT_SECONDS_MAX", "1")]);
+    assert_eq!(printed[0], "again complete\n");
 }
 
 #[test]

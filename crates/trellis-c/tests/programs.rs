@@ -73,6 +73,26 @@ fn the_cpp_interface_on_one_and_three_nodes() {
 }
 
 #[test]
+fn threads_wait_for_each_other_in_every_way_of_c() {
+    let Some(program) = support::compile("c-waits", &C, &support::program("waits.c"), &[]) else { return };
+    for nodes in [1, 3] {
+        for printed in support::run_cluster("c-waits", &program, nodes, &[], &[]) {
+            assert_eq!(printed, "waits complete\n");
+        }
+    }
+}
+
+#[test]
+fn guards_and_conditions_of_the_standard_library_take_our_types() {
+    let Some(program) = support::compile("cpp-waits", &CPP, &support::program("waits.cpp"), &[]) else { return };
+    for nodes in [1, 2, 3] {
+        for printed in support::run_cluster("cpp-waits", &program, nodes, &[], &[]) {
+            assert_eq!(printed, "waits complete\n");
+        }
+    }
+}
+
+#[test]
 fn a_node_that_fails_is_named_to_the_others() {
     let test = "gives-up";
     let Some(program) = support::compile(test, &CPP, &support::program("gives_up.cpp"), &[]) else { return };

@@ -19,6 +19,7 @@ mod intern;
 pub mod litmus;
 pub mod mutants;
 pub mod pages;
+pub mod release;
 pub mod scale;
 pub mod simulate;
 pub mod synchronisation;

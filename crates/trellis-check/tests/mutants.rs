@@ -5,7 +5,7 @@
 use trellis_check::explore::{Options, Verdict, explore};
 use trellis_check::mutants::{
     Fault, Fits, Mutant, Mutation, Row, SyncFault, SyncMutant, TABLE, markdown, mutants_of, noticed, page_instances,
-    protocols, sync_instance, try_pages, try_sync,
+    protocols, sync_instances, try_pages, try_sync,
 };
 use trellis_check::synchronisation::Program;
 use trellis_protocol::coherence::Protocol;
@@ -87,10 +87,18 @@ fn a_wrapper_without_a_fault_changes_nothing() {
             assert_eq!(wrapped.states, real.states, "{}", instance.describe());
         }
     }
-    for program in [Program::Locks, Program::Barrier, Program::Words] {
+    let programs = TABLE.iter().filter_map(|row| match row.mutation {
+        Mutation::Sync(_, program) => Some(program),
+        Mutation::Pages(_) => None,
+    });
+    let mut programs: Vec<Program> = programs.collect();
+    programs.dedup();
+    for instance in programs.into_iter().flat_map(sync_instances) {
         let start = |me, nodes| SyncMutant::new(me, nodes, SyncFault::None);
-        let report = explore(&mut sync_instance(program).model_of(start), Options::default(), &mut |_| {});
-        assert!(report.passed(), "{program:?}: {:?}", report.verdict);
+        let wrapped = explore(&mut instance.model_of(start), Options::default(), &mut |_| {});
+        let real = explore(&mut instance.model(), Options::default(), &mut |_| {});
+        assert!(wrapped.passed(), "{}: {:?}", instance.describe(), wrapped.verdict);
+        assert_eq!(wrapped.states, real.states, "{}", instance.describe());
     }
 }
 

@@ -167,6 +167,11 @@ fn as_text(capabilities: &Capabilities, machine: &Machine, chosen: &Chosen, advi
         let mark = if capability.available { "yes" } else { "no " };
         let _ = writeln!(out, "  {mark}  {}: {}", capability.name, capability.detail);
     }
+    let _ = writeln!(out, "\nShared memory between processes of this host (link `shm`, and `auto` takes it)");
+    let _ = match shared_memory() {
+        Ok(()) => writeln!(out, "  yes  nodes on this host use it; nodes on different hosts use tcp"),
+        Err(why) => writeln!(out, "  no   {why}; nodes on this host use tcp"),
+    };
     let _ = writeln!(
         out,
         "\nMulticast (link `udp`; between hosts the switches must carry it too, which each run finds out)"
@@ -262,12 +267,19 @@ fn as_json(capabilities: &Capabilities, machine: &Machine, chosen: &Chosen, advi
         "open_files_max": machine.descriptors_soft,
         "map_count_max": machine.map_count_max,
         "overcommit_memory": machine.overcommit,
+        "shared_memory": shared_memory().is_ok(),
+        "shared_memory_why_not": shared_memory().err(),
         "multicast": multicast,
         "fabric_providers": fabric_providers(),
         "security_loopback": loopback_security(),
         "security_between_hosts": "sealed",
         "advice": advice,
     })
+}
+
+/// Whether nodes on this host can share memory, tried; or why not.
+fn shared_memory() -> Result<(), String> {
+    trellis::transport::links::shm::probe()
 }
 
 /// What libfabric offers for the link `fabric`, in its order; none in a build without that link.

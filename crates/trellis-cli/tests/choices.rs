@@ -122,12 +122,13 @@ fn bench_delay_loses_no_store() {
 }
 
 #[test]
-fn bench_links_compares_both() {
-    if !works("bench_links_compares_both") {
+fn bench_links_compares_all() {
+    if !works("bench_links_compares_all") {
         return;
     }
     let found = bench(&["links", "--samples", "100", "--rounds", "1"]);
     assert!(number(&found, "udp_over_tcp") > 0.0, "{found}");
+    assert!(number(&found, "shm_over_floor") > 0.0, "{found}");
 }
 
 #[test]

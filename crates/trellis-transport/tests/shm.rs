@@ -94,7 +94,9 @@ fn bodies_in_shared_memory_take_no_room_on_the_way() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             links[0].close();
-            (0..4).for_each(|at| drop(memory.write(at * BYTES, &vec![0; BYTES])));
+            for at in 0..4 {
+                memory.write(at * BYTES, &vec![0; BYTES]);
+            }
         });
         poll_until(&links[1..], &mut sinks[1..], |sinks| sinks[0].lost.len() == 1);
     });
@@ -138,10 +140,14 @@ fn talk(link: &dyn Link, peer: usize, rounds: u64, begins: bool, seed: u64) {
     let mut sink = Recorder::new();
     let mut random = seed | 1;
     let mut sent = 0;
-    let mut said = 0;
+    let may_speak = |sink: &Recorder, sent: u64| {
+        let came = sink.frames.len() as u64;
+        let is_turn = if begins { came == sent } else { came > sent };
+        sent < rounds && is_turn && sink.connected.contains(&peer)
+    };
     while (sink.frames.len() as u64) < rounds || sent < rounds {
-        let turn = if begins { sink.frames.len() as u64 == sent } else { sink.frames.len() as u64 > sent };
-        if sent < rounds && turn && sink.connected.contains(&peer) {
+        let came = sink.frames.len() as u64;
+        if may_speak(&sink, sent) {
             send_frame(link, peer, Form::Inline, sent, (sent % 90) as usize);
             sent += 1;
         }
@@ -151,18 +157,24 @@ fn talk(link: &dyn Link, peer: usize, rounds: u64, begins: bool, seed: u64) {
         if attends {
             link.attend(true);
         }
-        (0..polls).for_each(|_| drop(link.poll(&mut sink)));
+        for _ in 0..polls {
+            link.poll(&mut sink);
+        }
+        // So that the answer often comes between the last look and the sleep.
+        for _ in 0..(random >> 20) % 2000 {
+            std::hint::spin_loop();
+        }
         if attends {
             link.attend(false);
         }
-        if sink.frames.len() as u64 == said && polls.is_multiple_of(2) && sent > said {
+        // Nothing new has come: whatever comes from now on must end this sleep, and so must what came just before it.
+        if !may_speak(&sink, sent) && (sink.frames.len() as u64) < rounds && polls.is_multiple_of(2) {
             let mut ready = libc::pollfd { fd: link.readiness(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one valid structure.
             let count = unsafe { libc::poll(&raw mut ready, 1, 60_000) };
-            assert_eq!(count, 1, "seed {seed}: nobody was woken in round {said}; run this test with that seed in `talk`");
+            assert_eq!(count, 1, "seed {seed}: nobody was woken in round {came}; run `talk` with it");
             link.poll(&mut sink);
         }
-        said = sink.frames.len() as u64;
     }
     assert_eq!(sink.sequences(peer, 0), (0..rounds).collect::<Vec<_>>());
 }

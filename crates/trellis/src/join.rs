@@ -357,12 +357,7 @@ fn make_link(
     })
 }
 
-fn tcp_options(
-    config: &Config,
-    addresses: Vec<String>,
-    listener: Option<TcpListener>,
-    secret: &Secret,
-) -> TcpOptions {
+fn tcp_options(config: &Config, addresses: Vec<String>, listener: Option<TcpListener>, secret: &Secret) -> TcpOptions {
     let agreement = config.clone();
     TcpOptions {
         node: config.node,
@@ -442,6 +437,10 @@ fn start(
     match wait_for_peers(&node, still_there) {
         Ok(()) => {
             node.doing(Activity::Computing);
+            if node.config.pin == config::Pin::Core {
+                // Not the service thread, which may use the core of a thread that waits.
+                crate::launch::pin_thread(node.config.node);
+            }
             Ok((node, service))
         }
         Err(sentence) => {

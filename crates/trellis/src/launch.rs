@@ -269,6 +269,23 @@ pub fn monotonic_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// Lets the calling thread, and threads that it starts, run on one core only: `number` counted round those that the
+/// process may use. Where the kernel refuses, nothing changes: it is about times, not about results.
+pub(crate) fn pin_thread(number: usize) {
+    // SAFETY: sets of cores on this stack are filled and read by the kernel and by libc's macros.
+    unsafe {
+        let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut allowed) != 0 {
+            return;
+        }
+        let cores: Vec<usize> =
+            (0..libc::CPU_SETSIZE as usize).filter(|&core| libc::CPU_ISSET(core, &allowed)).collect();
+        let mut one: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(cores[number % cores.len()], &mut one);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const one);
+    }
+}
+
 /// The longest last sentence a status page keeps.
 pub const FAILURE_BYTES_MAX: usize = 512;
 

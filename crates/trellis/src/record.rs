@@ -208,8 +208,12 @@ pub struct Record {
     pub region_bytes: usize,
     /// The catcher in use.
     pub catch: String,
-    /// The link in use.
+    /// The link that was asked for.
     pub link: String,
+    /// How frames travelled to each node, by number: the name of a link, and after a colon why no better one was taken.
+    /// Empty for this node and for those that never came.
+    #[serde(default)]
+    pub ways: Vec<String>,
     /// The protocol in use.
     pub coherence: String,
     /// The home in use.
@@ -348,7 +352,8 @@ mod tests {
             page_bytes: 4096,
             region_bytes: 1 << 20,
             catch: "signal".to_owned(),
-            link: "tcp".to_owned(),
+            link: "auto".to_owned(),
+            ways: vec!["tcp: the two run on different hosts".to_owned(), String::new()],
             coherence: "ivy".to_owned(),
             home: "manager".to_owned(),
             security: "plain".to_owned(),

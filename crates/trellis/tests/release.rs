@@ -145,3 +145,63 @@ fn many_pages_of_another_home_are_published_together() {
         }
     });
 }
+
+#[test]
+fn pages_change_between_consistencies_with_what_they_hold() {
+    let protocols = ["ivy", "hlrc(update)", "dynamic", "hlrc(invalidate)", "migrate", "hlrc(adaptive)"];
+    for (catch, detection) in [
+        (Catch::Signal, WriteDetection::Auto),
+        (Catch::Handler, WriteDetection::Auto),
+        (Catch::Signal, WriteDetection::Faults),
+        (Catch::Mprotect, WriteDetection::Auto),
+    ] {
+        for home in [Home::Interleaved, Home::Manager] {
+            println!("{catch}, {detection}, {home}");
+            let change = |config: &mut trellis::Config| {
+                (config.catch, config.write_detection, config.home) = (catch, detection, home);
+                config.coherence = "hlrc(invalidate)".parse().unwrap();
+            };
+            run(3, change, |cluster| {
+                let (me, words) = (cluster.node(), 64 * PAGE_WORDS);
+                let region = cluster.region();
+                for (round, protocol) in protocols.into_iter().enumerate() {
+                    for index in (me..words).step_by(3) {
+                        store(cluster, index, (round * words + index) as u64);
+                    }
+                    let protocol: Protocol = protocol.parse().unwrap();
+                    region.set_protocol(0, words * 8, protocol).unwrap();
+                    assert_eq!(region.protocol(0), protocol);
+                    for index in (0..words).step_by(17) {
+                        assert_eq!(load(cluster, index), (round * words + index) as u64, "word {index} in {protocol}");
+                    }
+                    cluster.barrier(0).unwrap();
+                }
+            });
+        }
+    }
+}
+
+#[test]
+fn two_ranges_have_two_consistencies() {
+    for detection in [WriteDetection::Auto, WriteDetection::Faults] {
+        let change = |config: &mut trellis::Config| {
+            config.coherence = "hlrc(update)".parse().unwrap();
+            config.write_detection = detection;
+            config.coherence_ranges = vec![trellis::config::CoherenceRange { first: 0, end: 4096, protocol: Protocol::DYNAMIC }];
+        };
+        run(3, change, |cluster| {
+            // A flag that is spun upon is under sequential consistency, and so is what is counted with atomics.
+            for round in 1..=50u64 {
+                support::word(cluster, 1).fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                store(cluster, PAGE_WORDS + cluster.node(), round);
+                cluster.barrier(0).unwrap();
+                for node in 0..3 {
+                    assert_eq!(load(cluster, PAGE_WORDS + node), round);
+                }
+                cluster.barrier(1).unwrap();
+            }
+            assert_eq!(support::word(cluster, 1).load(std::sync::atomic::Ordering::SeqCst), 150);
+            cluster.barrier(2).unwrap();
+        });
+    }
+}

@@ -15,7 +15,7 @@
  * Bodies are stored along that curve too, as it was at the beginning. A processor owns a run of zones, each of the bodies
  * whose positions fill a page; before every step the runs are chosen anew, so that each has the same share of the cost of
  * the step before (Singh et al., "Load balancing and data locality in adaptive hierarchical N-body methods", 1995).
- * There are two arrays of positions, read and written in turn: one barrier in a step is enough.
+ * There are two arrays of positions and of costs, read and written in turn: one barrier in a step is enough.
  *
  * Any number of processors works; more than zones are idle. */
 #ifndef BARNES_KERNEL_H
@@ -57,7 +57,8 @@ struct barnes {
     double theta;
     struct barnes_point *points[2]; /* shared: positions now, and after the step */
     struct barnes_point *motions;   /* shared: velocities half a step ago; only their owner reads them */
-    double *costs;                  /* shared: for each processor the costs of all zones, of which it sets its own */
+    double *costs;                  /* shared: for odd and even steps, for each processor, the costs of all zones, of which it
+                                       sets its own */
     size_t *owned_begin;            /* private: the zones of every processor in the step before, and the end */
     struct barnes_place *places, *places_spare; /* private, as all that follows */
     struct barnes_point *sorted;
@@ -82,7 +83,12 @@ static inline size_t barnes_costs_pitch(size_t bodies) {
 }
 
 static inline size_t barnes_costs_bytes(size_t bodies, size_t processors) {
-    return processors * barnes_costs_pitch(bodies) * sizeof(double);
+    return 2 * processors * barnes_costs_pitch(bodies) * sizeof(double);
+}
+
+/* What processor `owner` spent on each zone in a step. */
+static inline double *barnes_costs(const struct barnes *plan, size_t step, size_t owner) {
+    return plan->costs + (step % 2 * plan->processors + owner) * barnes_costs_pitch(plan->bodies);
 }
 
 static inline struct barnes barnes_plan(size_t bodies, double theta, size_t me, size_t processors) {
@@ -324,18 +330,17 @@ static inline struct barnes_force barnes_force_at(const struct barnes *plan, str
 
 /* ------------------------------------------------------------------------------------------------------ steps -- */
 
-/* Deals the zones out by what they cost in the step before; every processor calculates the same. */
-static inline void barnes_balance(struct barnes *plan) {
-    const size_t pitch = barnes_costs_pitch(plan->bodies);
+/* Deals the zones out by what they cost in step `before_this`; every processor calculates the same. */
+static inline void barnes_balance(struct barnes *plan, size_t before_this) {
     double total = 0, before = 0;
     for (size_t owner = 0; owner < plan->processors; ++owner)
         for (size_t zone = plan->owned_begin[owner]; zone < plan->owned_begin[owner + 1]; ++zone)
-            total += plan->costs[owner * pitch + zone];
+            total += barnes_costs(plan, before_this, owner)[zone];
     size_t next = 0;
     for (size_t owner = 0; owner < plan->processors; ++owner) {
         const size_t end = plan->owned_begin[owner + 1];
         for (size_t zone = plan->owned_begin[owner]; zone < end; ++zone) {
-            const double cost = plan->costs[owner * pitch + zone];
+            const double cost = barnes_costs(plan, before_this, owner)[zone];
             /* A zone goes to the processor in whose share its middle lies. */
             size_t to = (size_t)((before + cost / 2) / total * (double)plan->processors);
             if (to >= plan->processors) to = plan->processors - 1;
@@ -358,8 +363,8 @@ static inline void barnes_step(struct barnes *plan, size_t step) {
     const struct barnes_point *const points = plan->points[step % 2];
     struct barnes_point *const moved = plan->points[1 - step % 2];
     const double half = BARNES_SECONDS_PER_STEP / 2, first_half = step == 0 ? 0 : half;
-    double *const costs = plan->costs + plan->me * barnes_costs_pitch(plan->bodies);
-    if (step > 0) barnes_balance(plan);
+    double *const costs = barnes_costs(plan, step, plan->me);
+    if (step > 0) barnes_balance(plan, step - 1);
     barnes_build(plan, points);
     memset(&plan->sums, 0, sizeof plan->sums);
     for (size_t zone = plan->begin; zone < plan->end; ++zone) {
@@ -439,7 +444,7 @@ static inline void barnes_fill(struct barnes *plan) {
         plan->motions[i] = moves;
     }
     const size_t pitch = barnes_costs_pitch(plan->bodies);
-    memset(plan->costs + plan->me * pitch, 0, pitch * sizeof(double));
+    for (size_t step = 0; step < 2; ++step) memset(barnes_costs(plan, step, plan->me), 0, pitch * sizeof(double));
     free(points);
     free(motions);
 }

@@ -50,8 +50,8 @@ extern "C" {
 #define PAGE_SIZE 4096
 #endif
 
-/* The program. begin() is called before main; it returns on node 0 alone. `shares` says whether the program was compiled
- * to share its globals. */
+/* The program. begin() is called before main; it returns on node 0 alone. `shares` says whether the program was
+ * compiled to share its globals. */
 void trellis_parmacs_begin(int version, int count, char **arguments, int shares);
 void trellis_parmacs_initenv(void);
 void trellis_parmacs_main_end(void) __attribute__((noreturn));

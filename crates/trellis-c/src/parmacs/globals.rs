@@ -130,7 +130,7 @@ mod tests {
         for (globals, says, why) in [
             (vec![0x4000_0000..0x4000_5432, limit.clone()], false, "not compiled"),
             (vec![0x40_4010..0x40_5432, limit.clone()], true, "not linked"),
-            (vec![0x40_4000..0x40_5432], true, "not linked"),
+            (std::iter::once(0x40_4000..0x40_5432).collect(), true, "not linked"),
             (vec![0x4000_0000..0x4000_5432, 0x4000_6000..0x4000_6001], true, "not linked"),
             (vec![0x4000_0000..0x4000_5432, 0x4000_5440..0x4000_5500, limit], true, "variables of libraries"),
         ] {

@@ -1,6 +1,6 @@
 //! Where the program keeps its globals in this process, and which objects the process was loaded from.
 //!
-//! Promises: [`Layout::globals`] are the bytes of .data and .bss of the main executable, without what the dynamic linker
+//! Promises: [`Layout::globals`] are the bytes of .data and .bss of the main executable, without what the loader
 //! keeps there (the table of addresses it resolves late) and without the copies of variables that belong to libraries
 //! (`stdout`, `environ`): those stay as they are in each process. [`Layout::objects`] is equal in two processes exactly
 //! when the same files are loaded at the same addresses, so that a pointer into one means the same in the other. Only

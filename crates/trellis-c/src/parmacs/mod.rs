@@ -3,8 +3,8 @@
 //! A program of this kind is one `main` that makes shared memory, then workers with CREATE, and waits for them. Here
 //! each process of the cluster is one of its processors. Node 0 runs `main`. On every other node the constructor that
 //! MAIN_ENV puts into the program never returns: the process waits for a CREATE, gets a copy of main's globals and
-//! private heap as they are at that moment ([`image`]), runs the function, and waits again, until node 0 ends. A program
-//! that was linked for it can share its globals instead ([`globals`]).
+//! private heap as they are at that moment (`image`), runs the function, and waits again, until node 0 ends. A
+//! program that was linked for it can share its globals instead (`globals`).
 //!
 //! Promises: `main` runs once, so no input is read and no output is printed twice; what main wrote before CREATE, the
 //! worker sees; what a worker wrote to shared memory, main sees after WAIT_FOR_END. A macro has no way to report a

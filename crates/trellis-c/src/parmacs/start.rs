@@ -40,8 +40,8 @@ unsafe extern "C" {
     fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
-/// What MAIN_ENV's constructor calls. `shares` is 1 in a program that was compiled to share its globals, else 0. Returns at
-/// node 0 alone.
+/// What MAIN_ENV's constructor calls. `shares` is 1 in a program that was compiled to share its globals, else 0.
+/// Returns at node 0 alone.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn trellis_parmacs_begin(
     version: c_int,
@@ -55,7 +55,8 @@ pub unsafe extern "C" fn trellis_parmacs_begin(
     }
     if version != VERSION {
         refuse(&format!(
-            "the macros are of version {version} and the library knows {VERSION}; use the c.m4.trellis that was installed with it"
+            "the macros are of version {version} and the library knows {VERSION}; use the c.m4.trellis that was \
+             installed with it"
         ));
     }
     // SAFETY: the C library gives a constructor the arguments of main.

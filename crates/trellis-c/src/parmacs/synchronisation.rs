@@ -144,8 +144,8 @@ pub extern "C" fn trellis_parmacs_counter_next(counter: *const c_void, last: c_l
     -1
 }
 
-/// `RELEASE_FENCE` (1), `ACQUIRE_FENCE` (2) and `FULL_FENCE` (3): what this node wrote before a release is seen at a node
-/// that makes an acquire after it. One word has an order of all fences, and changing it is both.
+/// `RELEASE_FENCE` (1), `ACQUIRE_FENCE` (2) and `FULL_FENCE` (3): what this node wrote before a release is seen at a
+/// node that makes an acquire after it. One word has an order of all fences, and changing it is both.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_parmacs_fence(kind: c_int) {
     const ACQUIRE: c_int = 2;

@@ -70,7 +70,8 @@ pub extern "C" fn trellis_parmacs_create(function: extern "C" fn(), count: usize
         stop(
             asking,
             format!(
-                "the program wants {wanted} processes and there are {nodes} nodes; start it with `trellis run -n {wanted}`"
+                "the program wants {wanted} processes and there are {nodes} nodes; start it with \
+                 `trellis run -n {wanted}`"
             ),
         );
     }
@@ -178,7 +179,7 @@ fn take_image(program: &Program, address: usize) -> extern "C" fn() {
     if is_for_one {
         give_back(asking, address as *mut u8);
     }
-    // SAFETY: the address of a function without arguments, in the same binary at the same place: `put_in_place` checked.
+    // SAFETY: the address of a function without arguments, in the same binary at the same place, as was checked.
     unsafe { std::mem::transmute::<usize, extern "C" fn()>(function) }
 }
 

@@ -16,6 +16,12 @@ int main(void) {
     NUMBER(TRELLIS_ERROR_INTERNAL);
     NUMBER(TRELLIS_READ);
     NUMBER(TRELLIS_WRITE);
+    NUMBER(TRELLIS_SUM);
+    NUMBER(TRELLIS_LEAST);
+    NUMBER(TRELLIS_GREATEST);
+    NUMBER(TRELLIS_AND);
+    NUMBER(TRELLIS_OR);
+    NUMBER(TRELLIS_XOR);
     NUMBER(sizeof(trellis_counters));
     FIELD(read_faults);
     FIELD(write_faults);

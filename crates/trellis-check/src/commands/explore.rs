@@ -3,6 +3,7 @@
 //! Promises: what an instance was is in its first line. It must never print a rate of an exploration that it cut short
 //! as if it had ended.
 
+use super::release::{self, Release, Shared};
 use super::{Bound, json_text};
 use crate::explore::{Model, Options, Progress, Report, Verdict, explore};
 use crate::pages::{Instance, Locks, Wishes};
@@ -12,7 +13,7 @@ use clap::{Args, ValueEnum, value_parser};
 use std::io::IsTerminal;
 use trellis_protocol::NodeId;
 use trellis_protocol::coherence::Protocol;
-use trellis_protocol::homes::{Home, Interleaved, Manager};
+use trellis_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
 
 #[derive(Args, Debug)]
 pub(super) struct Explore {
@@ -71,6 +72,8 @@ pub(super) struct Explore {
     #[arg(long)]
     must_end: bool,
     #[command(flatten)]
+    release: Release,
+    #[command(flatten)]
     bound: Bound,
 }
 
@@ -102,6 +105,12 @@ pub(super) struct Synchronise {
 enum HomeName {
     Manager,
     Interleaved,
+    /// Only with release consistency.
+    FirstTouch,
+    /// Only with release consistency.
+    Migrating,
+    /// Each in turn; only with release consistency.
+    All,
 }
 
 #[derive(Clone, Copy, ValueEnum, Debug)]
@@ -138,8 +147,12 @@ enum ProgramName {
 pub(super) fn run(chosen: &Explore, json: bool) -> Result<bool, String> {
     let mut passed = true;
     for protocol in protocols(&chosen.protocol)? {
-        let instance = instance(chosen, protocol)?;
         let options = Options { must_end: chosen.must_end, ..chosen.bound.options() };
+        if protocol.is_release_consistent() {
+            passed &= release::explore(&chosen.release, &shared(chosen, protocol)?, options, json);
+            continue;
+        }
+        let instance = instance(chosen, protocol)?;
         let name = instance.describe();
         passed &= match instance.change {
             Some(_) => show(&name, &mut instance.model_of_ranges(), options, json),
@@ -154,12 +167,37 @@ pub(super) fn run_sync(chosen: &Synchronise, json: bool) -> bool {
     show(&instance.describe(), &mut instance.model(), chosen.bound.options(), json)
 }
 
-/// The protocol of that name, or all of them.
+/// What `--protocol` calls those with release consistency together.
+pub(super) const RELEASE: &str = "release";
+
+/// The protocol of that name, all with sequential consistency, or all with release consistency.
 pub(super) fn protocols(name: &str) -> Result<Vec<Protocol>, String> {
     match name {
         "all" => Ok(Protocol::all()),
+        RELEASE => Ok(Protocol::all_release_consistent()),
         name => name.parse().map(|protocol| vec![protocol]).map_err(|error| format!("--protocol: {error}")),
     }
+}
+
+/// What the options say to a protocol with release consistency.
+fn shared(chosen: &Explore, protocol: Protocol) -> Result<Shared, String> {
+    let has_other = chosen.leaver || chosen.change.is_some() || !matches!(chosen.locks, LockName::None);
+    if has_other || chosen.overtaken_max.is_some() {
+        return Err(format!("--protocol {protocol}: it knows no --locks, --leaver, --change and --overtaken-max"));
+    }
+    if chosen.manager >= chosen.nodes {
+        return Err(format!("--manager {}: nodes are 0 to {}", chosen.manager, chosen.nodes - 1));
+    }
+    let home = match chosen.home {
+        HomeName::Manager => Some(release::manager(chosen.manager)),
+        HomeName::Interleaved => Some(Home::Interleaved(Interleaved)),
+        HomeName::FirstTouch => Some(Home::FirstTouch(FirstTouch)),
+        HomeName::Migrating => Some(Home::Migrating(Migrating)),
+        HomeName::All => None,
+    };
+    let is_wide = !matches!(chosen.wishes, WishName::Narrow);
+    let (nodes, pages, late_faults) = (chosen.nodes, chosen.pages, chosen.late_faults);
+    Ok(Shared { protocol, nodes, pages, home, is_wide, late_faults })
 }
 
 fn instance(chosen: &Explore, protocol: Protocol) -> Result<Instance, String> {
@@ -190,6 +228,9 @@ fn instance(chosen: &Explore, protocol: Protocol) -> Result<Instance, String> {
         home: match chosen.home {
             HomeName::Manager => Home::Manager(Manager(NodeId(chosen.manager))),
             HomeName::Interleaved => Home::Interleaved(Interleaved),
+            HomeName::FirstTouch | HomeName::Migrating | HomeName::All => {
+                return Err(format!("--home: {protocol} has its homes at a manager, or interleaved"));
+            }
         },
         threads: chosen.threads,
         wishes: match chosen.wishes {
@@ -243,7 +284,7 @@ fn sync_instance(chosen: &Synchronise) -> SyncInstance {
 }
 
 /// Explores a model and prints what came of it; returns whether it passed.
-fn show(name: &str, model: &mut impl Model, options: Options, json: bool) -> bool {
+pub(super) fn show(name: &str, model: &mut impl Model, options: Options, json: bool) -> bool {
     let report = explore(model, options, &mut show_progress());
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K");

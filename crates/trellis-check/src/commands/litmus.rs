@@ -6,7 +6,8 @@
 use super::explore::protocols;
 use super::real::{Host, LitmusRequest, Source};
 use crate::litmus::simulate::{simulate, tell};
-use crate::litmus::{Failure, LitmusOptions, LitmusReport, generate};
+use crate::litmus::{Failure, LitmusOptions, LitmusReport, Progress, generate};
+use crate::release::{litmus as released, shapes};
 use crate::say;
 use clap::{Args, value_parser};
 use std::io::IsTerminal;
@@ -92,16 +93,22 @@ pub(super) fn run(chosen: &Litmus, host: Option<&mut dyn Host>, json: bool) -> R
 }
 
 fn sources(chosen: &Litmus) -> Result<Vec<Source>, String> {
-    let shapes = |names: Vec<String>| names.into_iter().map(Source::Shape).collect::<Vec<Source>>();
+    let names = |names: Vec<String>| names.into_iter().map(Source::Shape).collect::<Vec<Source>>();
     if chosen.files.is_empty() && chosen.shape.is_empty() {
-        return Ok(shapes(generate::shapes().into_iter().map(|program| program.name).collect()));
+        let all = if is_released(chosen)? { shapes::shapes() } else { generate::shapes() };
+        return Ok(names(all.into_iter().map(|program| program.name).collect()));
     }
-    let mut sources = shapes(chosen.shape.clone());
+    let mut sources = names(chosen.shape.clone());
     for file in &chosen.files {
         let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
         sources.push(Source::File(file.display().to_string(), text));
     }
     Ok(sources)
+}
+
+/// Whether the protocols keep release consistency; one command is about one model.
+fn is_released(chosen: &Litmus) -> Result<bool, String> {
+    Ok(protocols(&chosen.protocol)?.iter().all(|protocol| protocol.is_release_consistent()))
 }
 
 fn simulated(chosen: &Litmus, sources: &[Source]) -> Result<LitmusReport, String> {
@@ -110,15 +117,22 @@ fn simulated(chosen: &Litmus, sources: &[Source]) -> Result<LitmusReport, String
     options.seed = chosen.seed;
     options.jobs = usize::from(chosen.jobs);
     options.nodes_max = chosen.nodes.unwrap_or(options.nodes_max);
+    let is_released = is_released(chosen)?;
     if chosen.tell {
-        tell(&options)?.iter().for_each(|line| say!("{line}"));
+        let story = if is_released { released::tell(&options)? } else { tell(&options)? };
+        story.iter().for_each(|line| say!("{line}"));
     }
     let watched = std::io::stderr().is_terminal();
-    let report = simulate(&options, &mut |progress| {
+    let mut progress = |progress: Progress| {
         if watched {
             eprint!("\r\x1b[K{} runs, {} failed ", progress.runs, progress.failures);
         }
-    });
+    };
+    let report = if is_released {
+        released::simulate(&options, &mut progress)
+    } else {
+        simulate(&options, &mut progress)
+    };
     clear(watched);
     report
 }

@@ -10,6 +10,7 @@ mod history;
 mod litmus;
 mod mutants;
 pub mod real;
+mod release;
 mod scale;
 mod simulated;
 

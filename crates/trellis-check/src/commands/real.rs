@@ -8,7 +8,8 @@ use crate::history::{History, record::RecordPlan};
 use crate::litmus::parse;
 use crate::litmus::program::Program;
 use crate::litmus::real::{RealPlan, arrangements};
-use crate::litmus::{LitmusReport, generate};
+use crate::litmus::LitmusReport;
+use crate::release::shapes;
 use crate::scale::ScaleRow;
 use trellis_protocol::coherence::Protocol;
 
@@ -31,7 +32,7 @@ impl Source {
         match self {
             Source::File(name, text) => parse::parse(name, text),
             Source::Shape(name) => {
-                let found = generate::shapes().into_iter().find(|program| program.name == *name);
+                let found = shapes::shapes().into_iter().find(|program| program.name == *name);
                 found.ok_or_else(|| {
                     format!("--shape {name}: there is no such test; `trellis check litmus --list` names all")
                 })
@@ -70,10 +71,12 @@ impl LitmusRequest {
         for source in &self.sources {
             let program = source.program()?;
             let pairs = arrangements(&program, self.nodes, self.everything);
-            let runs = self.runs.div_ceil(pairs.len() as u64);
+            // There is none for a test that needs more nodes.
+            let runs = self.runs.div_ceil(pairs.len().max(1) as u64);
             for (placement, layout) in pairs {
                 let mut plan = RealPlan::new(program.clone(), placement, layout, self.nodes, runs);
                 plan.seed = self.seed;
+                plan.is_released = self.protocol.is_release_consistent();
                 plans.push(plan);
             }
         }

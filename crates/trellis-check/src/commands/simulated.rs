@@ -4,7 +4,7 @@
 //! simulated.
 
 use super::explore::protocols;
-use super::json_text;
+use super::{json_text, release};
 use crate::say;
 use crate::simulate::{Seed, Swarm as Sum, replay, swarm};
 use clap::{Args, value_parser};
@@ -36,6 +36,10 @@ pub(super) struct Replay {
 pub(super) fn run_swarm(chosen: &Swarm, json: bool) -> Result<bool, String> {
     let mut passed = true;
     for protocol in protocols(&chosen.protocol)? {
+        if protocol.is_release_consistent() {
+            passed &= release::run_swarm(protocol, chosen.first, chosen.seeds, json);
+            continue;
+        }
         let watched = std::io::stderr().is_terminal();
         let sum = swarm(protocol, chosen.first, chosen.seeds, &mut |sum| {
             if watched && sum.runs % 64 == 0 {
@@ -80,6 +84,9 @@ fn print_swarm(protocol: Protocol, sum: &Sum, json: bool) {
 }
 
 pub(super) fn run_replay(chosen: &Replay, json: bool) -> bool {
+    if let Some(passed) = release::run_replay(chosen.seed, chosen.lines, json) {
+        return passed;
+    }
     let (outcome, lines) = replay(chosen.seed, chosen.lines);
     if json {
         let what = outcome.complaint().unwrap_or_else(|| "passed".to_string());

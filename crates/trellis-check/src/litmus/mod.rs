@@ -15,6 +15,7 @@ pub mod parse;
 pub mod program;
 pub mod random;
 pub mod real;
+pub mod released;
 mod run;
 pub mod simulate;
 mod words;
@@ -137,7 +138,7 @@ pub struct ShapeReport {
 }
 
 impl ShapeReport {
-    fn new(program: &Program, allowed: &Allowed) -> ShapeReport {
+    pub(crate) fn new(program: &Program, allowed: &Allowed) -> ShapeReport {
         ShapeReport {
             name: program.name.clone(),
             runs: 0,
@@ -146,7 +147,7 @@ impl ShapeReport {
         }
     }
 
-    fn count_condition(&mut self, program: &Program, outcome: Outcome) {
+    pub(crate) fn count_condition(&mut self, program: &Program, outcome: Outcome) {
         if let (Some((_, held)), Some(condition)) = (&mut self.condition, &program.condition) {
             *held += u64::from(program.holds(&condition.formula, outcome));
         }
@@ -230,7 +231,7 @@ impl LitmusReport {
     }
 
     /// Adds what another job saw of the same programs.
-    fn absorb(&mut self, other: LitmusReport) {
+    pub(crate) fn absorb(&mut self, other: LitmusReport) {
         self.runs += other.runs;
         self.completed += other.completed;
         self.forbidden += other.forbidden;

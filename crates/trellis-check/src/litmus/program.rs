@@ -60,6 +60,33 @@ pub enum Instruction {
     },
     /// Nothing after it happens before what is before it.
     Fence,
+    /// A call of the library.
+    Call(Call),
+}
+
+/// What a test asks of the library: each is a release, an acquire, or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Call {
+    /// Takes a lock.
+    Lock(u8),
+    /// Gives it back.
+    Unlock(u8),
+    /// Meets all other threads, each of which has a node of its own.
+    Meet,
+    /// Stores to a flag, which is no word of the shared memory.
+    Set {
+        /// Which flag.
+        flag: u8,
+        /// What.
+        source: Operand,
+    },
+    /// Loads a flag.
+    Get {
+        /// Receives the value.
+        register: u8,
+        /// Which flag.
+        flag: u8,
+    },
 }
 
 impl Instruction {
@@ -68,15 +95,17 @@ impl Instruction {
         match self {
             Instruction::Load { location, .. } => Some((location, false)),
             Instruction::Store { location, .. } | Instruction::Exchange { location, .. } => Some((location, true)),
-            Instruction::Fence => None,
+            Instruction::Fence | Instruction::Call(_) => None,
         }
     }
 
     /// The register that it fills.
     pub fn target(self) -> Option<u8> {
         match self {
-            Instruction::Load { register, .. } | Instruction::Exchange { register, .. } => Some(register),
-            Instruction::Store { .. } | Instruction::Fence => None,
+            Instruction::Load { register, .. }
+            | Instruction::Exchange { register, .. }
+            | Instruction::Call(Call::Get { register, .. }) => Some(register),
+            Instruction::Store { .. } | Instruction::Fence | Instruction::Call(_) => None,
         }
     }
 }
@@ -239,10 +268,36 @@ impl Program {
         if self.threads.is_empty() {
             return Err(format!("{}: the test has no thread", self.name));
         }
+        let meetings = self.meetings();
+        let meets = |instruction: &&Instruction| **instruction == Instruction::Call(Call::Meet);
+        if self.threads.iter().any(|code| code.iter().filter(meets).count() != meetings) {
+            return Err(format!("{}: every thread comes to each barrier of a test", self.name));
+        }
         if self.locations.is_empty() {
             return Err(format!("{}: no thread of the test touches memory", self.name));
         }
         Ok(())
+    }
+
+    /// Whether a thread calls the library.
+    pub fn has_calls(&self) -> bool {
+        self.threads.iter().flatten().any(|instruction| matches!(instruction, Instruction::Call(_)))
+    }
+
+    /// How often each thread meets the others; none or all do.
+    pub fn meetings(&self) -> usize {
+        let meets = |instruction: &&Instruction| **instruction == Instruction::Call(Call::Meet);
+        self.threads.iter().map(|code| code.iter().filter(meets).count()).max().unwrap_or(0)
+    }
+
+    /// Locks and flags of the calls: one more than the largest.
+    pub fn objects(&self) -> usize {
+        let object = |instruction: &Instruction| match *instruction {
+            Instruction::Call(Call::Lock(lock) | Call::Unlock(lock)) => usize::from(lock) + 1,
+            Instruction::Call(Call::Set { flag, .. } | Call::Get { flag, .. }) => usize::from(flag) + 1,
+            _ => 0,
+        };
+        self.threads.iter().flatten().map(object).max().unwrap_or(0)
     }
 
     /// The slot of `observed` in an [`Outcome`].
@@ -322,6 +377,13 @@ impl Program {
                 format!("{} = exchange({}, {})", register(target), location(with), operand(source))
             }
             Instruction::Fence => "fence".to_string(),
+            Instruction::Call(Call::Lock(lock)) => format!("lock({lock})"),
+            Instruction::Call(Call::Unlock(lock)) => format!("unlock({lock})"),
+            Instruction::Call(Call::Meet) => "barrier".to_string(),
+            Instruction::Call(Call::Set { flag, source }) => format!("set(flag {flag}, {})", operand(source)),
+            Instruction::Call(Call::Get { register: target, flag }) => {
+                format!("{} = get(flag {flag})", register(target))
+            }
         }
     }
 

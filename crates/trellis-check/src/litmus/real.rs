@@ -16,7 +16,7 @@
 
 use super::generate::partitions;
 use super::oracle::{Allowed, Memory, allowed};
-use super::program::{ALIEN, Code, Instruction, Operand, Outcome, Program};
+use super::program::{ALIEN, Call, Code, Instruction, Operand, Outcome, Program};
 use super::random::Random;
 use super::{Failure, Kind, LitmusReport, ShapeReport};
 use std::collections::BTreeMap;
@@ -46,6 +46,42 @@ pub struct RealPlan {
     pub delay_max: u32,
     /// Chooses layouts, delays and who holds copies.
     pub seed: u64,
+    /// The cluster keeps release consistency, and no more; only then may the test call the library.
+    pub is_released: bool,
+}
+
+/// What the threads of a test ask of their cluster. Locks and flags are numbers; a flag holds 64 bits.
+pub trait Calls: Sync {
+    /// Returns once every node called it, one thread on each.
+    ///
+    /// # Errors
+    ///
+    /// A sentence, here as below: the cluster cannot go on.
+    fn meet(&self) -> Result<(), String>;
+    /// Takes a lock.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    fn lock(&self, lock: u64) -> Result<(), String>;
+    /// Gives it back.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    fn unlock(&self, lock: u64) -> Result<(), String>;
+    /// Stores to a flag.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    fn set(&self, flag: u64, value: u64) -> Result<(), String>;
+    /// Loads a flag.
+    ///
+    /// # Errors
+    ///
+    /// The same.
+    fn get(&self, flag: u64) -> Result<u64, String>;
 }
 
 impl RealPlan {
@@ -53,7 +89,7 @@ impl RealPlan {
     pub fn new(program: Program, placement: Vec<u8>, layout: Vec<u8>, nodes: u8, runs: u64) -> RealPlan {
         let instances = 64;
         let batches = runs.div_ceil(instances.into()).clamp(1, (BATCHES_MAX - 1).into()) as u32;
-        RealPlan { program, placement, layout, nodes, instances, batches, page_words: 512, delay_max: 200, seed: 1 }
+        RealPlan { program, placement, layout, nodes, instances, batches, page_words: 512, delay_max: 200, seed: 1, is_released: false }
     }
 
     /// Whether the plan fits together; otherwise a sentence.
@@ -76,6 +112,14 @@ impl RealPlan {
             return Err(format!("{name}: a page of {} words has no room for the test", self.page_words));
         }
         Ok(())
+    }
+
+    /// The model that says what it may show.
+    pub fn memory(&self) -> Memory<'_> {
+        match self.is_released {
+            true => Memory::Released,
+            false => Memory::Processes { placement: &self.placement, layout: &self.layout },
+        }
     }
 
     /// How many runs the plan makes.
@@ -116,6 +160,10 @@ pub fn arrangements(program: &Program, nodes: u8, everything: bool) -> Vec<(Vec<
     let groups = |partition: &Vec<u8>| partition.iter().max().map_or(0, |&last| usize::from(last) + 1);
     let mut placements = partitions(program.threads.len());
     placements.retain(|placement| groups(placement) <= usize::from(nodes));
+    if program.meetings() > 0 {
+        // One thread of a node comes to a barrier.
+        placements.retain(|placement| groups(placement) == program.threads.len());
+    }
     let mut layouts = partitions(program.locations.len());
     if !everything {
         let most = placements.iter().map(groups).max().unwrap_or(1);
@@ -194,15 +242,41 @@ pub fn run_node(
     words: &[AtomicU64],
     barrier: &mut dyn FnMut() -> Result<(), String>,
 ) -> Result<Option<RealReport>, String> {
+    run_part(plan, node, words, barrier, None)
+}
+
+/// As [`run_node`], where the test may call the library.
+///
+/// # Errors
+///
+/// A sentence: the plan does not fit together, or the cluster cannot go on.
+pub fn run_calling_node(
+    plan: &RealPlan,
+    node: u8,
+    words: &[AtomicU64],
+    calls: &dyn Calls,
+) -> Result<Option<RealReport>, String> {
+    run_part(plan, node, words, &mut || calls.meet(), Some(calls))
+}
+
+fn run_part(
+    plan: &RealPlan,
+    node: u8,
+    words: &[AtomicU64],
+    barrier: &mut dyn FnMut() -> Result<(), String>,
+    calls: Option<&dyn Calls>,
+) -> Result<Option<RealReport>, String> {
     plan.check()?;
+    if plan.program.has_calls() && calls.is_none() {
+        return Err(format!("{}: the test calls the library, and there is none", plan.program.name));
+    }
     if words.len() < plan.words() {
         let (has, needs) = (words.len(), plan.words());
         return Err(format!("{}: the test needs {needs} shared words and was given {has}", plan.program.name));
     }
     let mut report = None;
     if node == 0 {
-        let memory = Memory::Processes { placement: &plan.placement, layout: &plan.layout };
-        let allowed = allowed(&plan.program, memory)?;
+        let allowed = allowed(&plan.program, plan.memory())?;
         report = Some(RealReport { outcomes: BTreeMap::new(), allowed, forbidden: Vec::new() });
     }
     for number in 0..plan.batches {
@@ -213,7 +287,7 @@ pub fn run_node(
         barrier()?;
         batch.spread(node);
         barrier()?;
-        batch.run_threads(node);
+        batch.run_threads(node, calls)?;
         barrier()?;
         batch.read_finals(node);
         barrier()?;
@@ -268,6 +342,12 @@ impl<'a> Batch<'a> {
         u64::from(low) | u64::from(!low) << 32
     }
 
+    /// The batch that a whole word says it is of.
+    fn batch_of(word: u64) -> Option<u32> {
+        let low = word as u32;
+        (word >> 32 == u64::from(!low)).then(|| (low >> 4).wrapping_sub(1))
+    }
+
     fn decoded(&self, word: u64) -> Code {
         let code = (word & 15) as Code;
         if word == self.encoded(code) { code } else { ALIEN }
@@ -299,25 +379,37 @@ impl<'a> Batch<'a> {
     }
 
     /// Runs the threads of the test that are on `node`, and waits for them.
-    fn run_threads(&self, node: u8) {
+    fn run_threads(&self, node: u8, calls: Option<&dyn Calls>) -> Result<(), String> {
         let mine = self.plan.placement.iter().enumerate().filter(|&(_, &other)| other == node);
         let mine: Vec<usize> = mine.map(|(thread, _)| thread).collect();
+        if mine.is_empty() {
+            return self.meet_only(calls);
+        }
         let waiting = AtomicUsize::new(mine.len());
         std::thread::scope(|scope| {
-            for &thread in &mine {
+            let run = |thread: usize| {
                 let waiting = &waiting;
                 scope.spawn(move || {
                     waiting.fetch_sub(1, Ordering::AcqRel);
                     while waiting.load(Ordering::Acquire) > 0 {
                         std::thread::yield_now();
                     }
-                    self.run_thread(thread);
-                });
-            }
-        });
+                    self.run_thread(thread, calls)
+                })
+            };
+            let threads: Vec<_> = mine.iter().map(|&thread| run(thread)).collect();
+            let ended = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err("a thread stopped".into())));
+            ended.collect::<Vec<_>>().into_iter().collect()
+        })
     }
 
-    fn run_thread(&self, thread: usize) {
+    /// A node without a thread of the test comes to its barriers all the same.
+    fn meet_only(&self, calls: Option<&dyn Calls>) -> Result<(), String> {
+        let meetings = self.plan.program.meetings() * self.plan.instances as usize;
+        (0..meetings).try_for_each(|_| calls.expect("it was checked").meet())
+    }
+
+    fn run_thread(&self, thread: usize, calls: Option<&dyn Calls>) -> Result<(), String> {
         let mut random = self.random(0x100 + thread as u64);
         let registers = self.plan.program.registers.len();
         let instances = self.plan.instances as usize;
@@ -331,32 +423,59 @@ impl<'a> Batch<'a> {
             let mine = &mut loaded[instance * registers..][..registers];
             for &instruction in &self.plan.program.threads[thread] {
                 compiler_fence(Ordering::SeqCst);
-                self.run_instruction(instruction, instance, mine);
+                match (instruction, calls) {
+                    (Instruction::Call(call), Some(calls)) => self.run_call(call, instance, mine, calls)?,
+                    (instruction, _) => self.run_instruction(instruction, instance, mine),
+                }
             }
         }
         for (index, &word) in loaded.iter().enumerate() {
             self.loaded(thread, index / registers, index % registers).store(word, Ordering::Relaxed);
         }
+        Ok(())
+    }
+
+    fn run_call(&self, call: Call, instance: usize, registers: &mut [u64], calls: &dyn Calls) -> Result<(), String> {
+        // Every instance has locks and flags of its own, the same in every batch.
+        let object = |number: u8| (instance * self.plan.program.objects() + usize::from(number)) as u64;
+        match call {
+            Call::Lock(lock) => calls.lock(object(lock)),
+            Call::Unlock(lock) => calls.unlock(object(lock)),
+            Call::Meet => calls.meet(),
+            Call::Set { flag, source } => calls.set(object(flag), self.operand(source, registers)),
+            Call::Get { register, flag } => {
+                let word = calls.get(object(flag))?;
+                // What an earlier batch left there is as good as nothing.
+                let is_old = self.decoded(word) == ALIEN && Batch::batch_of(word).is_some_and(|batch| batch < self.number);
+                registers[usize::from(register)] = if is_old || word == 0 { self.encoded(0) } else { word };
+                Ok(())
+            }
+        }
+    }
+
+    fn operand(&self, source: Operand, registers: &[u64]) -> u64 {
+        match source {
+            Operand::Constant(code) => self.encoded(code),
+            Operand::Register(register) => registers[usize::from(register)],
+        }
     }
 
     #[inline]
     fn run_instruction(&self, instruction: Instruction, instance: usize, registers: &mut [u64]) {
-        let operand = |source, registers: &[u64]| match source {
-            Operand::Constant(code) => self.encoded(code),
-            Operand::Register(register) => registers[usize::from(register)],
-        };
         match instruction {
             Instruction::Load { register, location } => {
                 registers[usize::from(register)] = self.word(instance, location.into()).load(Ordering::Relaxed);
             }
             Instruction::Store { location, source } => {
-                self.word(instance, location.into()).store(operand(source, registers), Ordering::Relaxed);
+                let value = self.operand(source, registers);
+                self.word(instance, location.into()).store(value, Ordering::Relaxed);
             }
             Instruction::Exchange { register, location, source } => {
-                let value = operand(source, registers);
+                let value = self.operand(source, registers);
                 registers[usize::from(register)] = self.word(instance, location.into()).swap(value, Ordering::SeqCst);
             }
             Instruction::Fence => fence(Ordering::SeqCst),
+            Instruction::Call(_) => unreachable!("calls were checked before the threads began"),
         }
     }
 
@@ -388,9 +507,9 @@ impl<'a> Batch<'a> {
         }
         for location in 0..program.locations.len() {
             let seen = |node: u8| self.last(node.into(), instance, location).load(Ordering::Relaxed);
-            // After the barrier every node must see the same.
-            let first = seen(0);
-            let agreed = (1..self.plan.nodes).all(|node| seen(node) == first);
+            // After the barrier every node must see the same, or, where stores raced, one of them.
+            let first = seen(if self.plan.is_released { (self.number % u32::from(self.plan.nodes)) as u8 } else { 0 });
+            let agreed = self.plan.is_released || (1..self.plan.nodes).all(|node| seen(node) == first);
             let code = if agreed { self.decoded(first) } else { ALIEN };
             outcome = outcome.with(program.location_slot(location as u8), code);
         }

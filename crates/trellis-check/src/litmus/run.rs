@@ -313,7 +313,7 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
             Instruction::Store { source, .. } | Instruction::Exchange { source, .. } => {
                 self.cluster.swap(node, page, location, Program::operand(source, self.so_far))
             }
-            Instruction::Fence => None,
+            Instruction::Fence | Instruction::Call(_) => None,
         };
         let Some(seen) = seen else { return self.fault(thread, page, write) };
         if let Some(register) = instruction.target() {

@@ -1,11 +1,14 @@
-//! Mutants of locks, barriers and words.
+//! Mutants of locks, barriers, words, and objects that are kept at their home.
 //!
 //! Promises: with [`SyncFault::None`] the wrapper does exactly what the protocol does. It must
 //! never use more of it than its inputs and effects.
 
 use crate::synchronisation::Synchronises;
 use trellis_protocol::NodeId;
-use trellis_protocol::sync::{Effect, Input, Message, Sync};
+use trellis_protocol::sync::{
+    ConditionDemand, Contribution, Demand, Effect, EventDemand, Input, Message, OnceDemand, Outcome, ReadWriteDemand,
+    SemaphoreDemand, Sync, Waiter,
+};
 
 /// What is broken; the table in the module above says it in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,6 +22,26 @@ pub enum SyncFault {
     ForgetsChild,
     AddsTwice,
     NoReply,
+    BusyForgets,
+    SumForgetsChild,
+    OpenedIsLost,
+    WriterAmongReaders,
+    ReadEndsTwice,
+    WriteNeverEnds,
+    GrantIsKept,
+    AbandonedInSilence,
+    PostsTwice,
+    PostLostWithWaiter,
+    WakesOne,
+    NeverClears,
+    DoesTwice,
+    FailureIsDone,
+    SignalsAll,
+    SignalLostWithWaiter,
+    SignalForLatecomer,
+    EnrolsLate,
+    OpensOneEarly,
+    AnswersTwice,
 }
 
 /// The real synchronisation with one fault.
@@ -30,13 +53,15 @@ pub struct SyncMutant {
     fault: SyncFault,
     /// Generations in which the last child was taken for granted.
     anticipated: Vec<u32>,
+    /// What arrived and is taken in later.
+    held_back: Option<Input>,
 }
 
 impl SyncMutant {
     /// Node `me` of `nodes` with `fault`.
     pub fn new(me: NodeId, nodes: u16, fault: SyncFault) -> SyncMutant {
         let inner = Sync::new(me, nodes);
-        SyncMutant { inner, me, last: NodeId(nodes - 1), fault, anticipated: Vec::new() }
+        SyncMutant { inner, me, last: NodeId(nodes - 1), fault, anticipated: Vec::new(), held_back: None }
     }
 
     fn is_anticipated(&mut self, input: Input) -> bool {
@@ -60,6 +85,10 @@ impl Synchronises for SyncMutant {
         if self.is_anticipated(input) {
             return;
         }
+        if let Some(late) = self.held_back.take() {
+            self.inner.step(late, effects);
+        }
+        let Some(input) = self.heard(input, effects) else { return };
         let before = self.inner.clone();
         let start = effects.len();
         self.inner.step(input, effects);
@@ -94,8 +123,126 @@ impl Synchronises for SyncMutant {
             SyncFault::AddsTwice if matches!(input, Input::Message(_, Message::AtomicRequest(..))) => {
                 self.inner.step(input, &mut Vec::new());
             }
+            SyncFault::BusyForgets if busy_follows(&effects[start..]) => self.inner = before,
+            SyncFault::OpenedIsLost => self.lose_opened(input, start, effects),
+            SyncFault::GrantIsKept => {
+                effects.retain(|effect| !matches!(effect, Effect::Send(_, Message::ObjectUndo(..))));
+            }
+            SyncFault::AbandonedInSilence => {
+                effects.retain(|effect| !matches!(effect, Effect::Send(_, Message::ObjectAbandon(..))));
+            }
+            SyncFault::WakesOne if is_demand(input, Demand::Event(EventDemand::Set)) => {
+                keep_first_answer(start, effects);
+            }
+            SyncFault::AnswersTwice => {
+                let twice = effects[start..].iter().find(|effect| is_answer(effect)).copied();
+                effects.extend(twice);
+            }
             SyncFault::NoReply => effects.retain(|effect| !matches!(effect, Effect::Send(_, Message::AtomicReply(..)))),
             _ => {}
         }
+    }
+}
+
+impl SyncMutant {
+    /// What the protocol gets to hear instead; nothing, where it is to hear it later.
+    fn heard(&mut self, input: Input, effects: &mut Vec<Effect>) -> Option<Input> {
+        let replaced = |of: Demand| match (self.fault, of) {
+            (SyncFault::WriterAmongReaders, Demand::ReadWriteLock(demand)) => Demand::ReadWriteLock(match demand {
+                ReadWriteDemand::Write => ReadWriteDemand::Read,
+                ReadWriteDemand::EndWrite => ReadWriteDemand::EndRead,
+                other => other,
+            }),
+            (SyncFault::PostsTwice, Demand::Semaphore(SemaphoreDemand::Post(1))) => {
+                Demand::Semaphore(SemaphoreDemand::Post(2))
+            }
+            (SyncFault::NeverClears, Demand::Event(EventDemand::Clear)) => Demand::Event(EventDemand::IsSet),
+            (SyncFault::FailureIsDone, Demand::Once(OnceDemand::Failed)) => Demand::Once(OnceDemand::Done),
+            (SyncFault::SignalsAll, Demand::Condition(ConditionDemand::Signal)) => {
+                Demand::Condition(ConditionDemand::Broadcast)
+            }
+            (SyncFault::OpensOneEarly, Demand::CountingBarrier(count)) => Demand::CountingBarrier(count - 1),
+            (_, same) => same,
+        };
+        match (self.fault, input) {
+            (SyncFault::WriteNeverEnds, Input::Message(_, Message::ObjectRequest(_, demand, _)))
+                if demand == Demand::ReadWriteLock(ReadWriteDemand::EndWrite) =>
+            {
+                return None;
+            }
+            (SyncFault::ReadEndsTwice, Input::Message(_, Message::ObjectRequest(_, demand, _)))
+                if demand == Demand::ReadWriteLock(ReadWriteDemand::EndRead) =>
+            {
+                self.inner.step(input, effects);
+            }
+            (SyncFault::DoesTwice, Input::Message(from, Message::ObjectReply(id, waiter, Outcome::Done(0)))) => {
+                return Some(Input::Message(from, Message::ObjectReply(id, waiter, Outcome::Done(1))));
+            }
+            (SyncFault::SumForgetsChild, Input::Message(from, Message::BarrierArrive(id, generation, brought)))
+                if from == self.last =>
+            {
+                let Contribution::Value(reduction, _) = brought else { return Some(input) };
+                let nothing = Contribution::Value(reduction, 0);
+                return Some(Input::Message(from, Message::BarrierArrive(id, generation, nothing)));
+            }
+            (
+                SyncFault::PostLostWithWaiter | SyncFault::SignalLostWithWaiter,
+                Input::Message(from, Message::ObjectUndo(id, demand, waiter, _)),
+            ) => return Some(Input::Message(from, Message::ObjectUndo(id, demand, waiter, 0))),
+            (SyncFault::SignalForLatecomer, Input::Message(from, Message::ObjectUndo(id, demand, waiter, _))) => {
+                return Some(Input::Message(from, Message::ObjectUndo(id, demand, waiter, u64::MAX)));
+            }
+            (SyncFault::EnrolsLate, Input::Message(from, Message::ObjectRequest(id, demand, waiter)))
+                if demand == Demand::Condition(ConditionDemand::Wait) =>
+            {
+                effects.push(Effect::Send(from, Message::ObjectReply(id, waiter, Outcome::Enrolled)));
+                self.held_back = Some(input);
+                return None;
+            }
+            _ => {}
+        }
+        Some(match input {
+            Input::Message(from, Message::ObjectRequest(id, demand, waiter)) => {
+                Input::Message(from, Message::ObjectRequest(id, replaced(demand), waiter))
+            }
+            // At the home a call of its own program is not sent.
+            Input::Demand(id, demand, waiter) if id % u64::from(self.last.0 + 1) == u64::from(self.me.0) => {
+                Input::Demand(id, replaced(demand), waiter)
+            }
+            other => other,
+        })
+    }
+
+    /// A barrier that opens for a call which was abandoned is forgotten, so the next call enters it anew.
+    fn lose_opened(&mut self, input: Input, start: usize, effects: &[Effect]) {
+        let Input::Message(_, Message::BarrierRelease(id, ..)) = input else { return };
+        let woken = effects[start..].iter().any(|effect| matches!(effect, Effect::Wake(..)));
+        if !woken {
+            self.inner.step(Input::Arrive(id, Contribution::Nothing, Waiter::MAX), &mut Vec::new());
+        }
+    }
+}
+
+fn busy_follows(effects: &[Effect]) -> bool {
+    effects.iter().any(|effect| matches!(effect, Effect::Send(_, Message::LockBusy(_))))
+}
+
+fn is_demand(input: Input, demand: Demand) -> bool {
+    match input {
+        Input::Demand(_, other, _) | Input::Message(_, Message::ObjectRequest(_, other, _)) => other == demand,
+        _ => false,
+    }
+}
+
+/// The answer to a call for an object.
+fn is_answer(effect: &Effect) -> bool {
+    matches!(effect, Effect::Send(_, Message::ObjectReply(_, _, Outcome::Done(_))))
+}
+
+/// Of the answers to those who waited, the first; and the last, which is to who woke them.
+fn keep_first_answer(start: usize, effects: &mut Vec<Effect>) {
+    if effects.len() > start + 2 {
+        let last = effects.len() - 1;
+        effects.drain(start + 1..last);
     }
 }

@@ -83,7 +83,7 @@ pub struct Out {
     pub problem: Option<String>,
     /// What happened, where somebody wants to read it.
     pub story: Option<Vec<String>>,
-    effects: Vec<Effect>,
+    pub(super) effects: Vec<Effect>,
 }
 
 impl Out {

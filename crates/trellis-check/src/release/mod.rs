@@ -18,10 +18,12 @@ pub mod effects;
 pub mod explore;
 pub mod faults;
 pub mod ghost;
+
 pub mod litmus;
 pub mod node;
 mod recovery;
 pub mod scripts;
+
 pub mod shapes;
 pub mod swarm;
 
@@ -102,8 +104,8 @@ pub struct Script {
     pub node: u16,
     /// What it does.
     pub operations: Vec<Operation>,
-    /// How many registers it has.
-    pub registers: u8,
+    /// What its registers hold at the start.
+    pub registers: Vec<Value>,
 }
 
 /// A cluster and what its threads do.

@@ -86,7 +86,7 @@ impl Node {
             number: number as u8,
             next: 0,
             doing: if script.operations.is_empty() { Doing::Over } else { Doing::Ready },
-            registers: vec![0; usize::from(script.registers)],
+            registers: script.registers.clone(),
         };
         Node {
             me,
@@ -110,8 +110,7 @@ impl Node {
         for thread in &mut self.threads {
             let script = &setup.scripts[usize::from(thread.number)];
             thread.next = 0;
-            thread.registers.clear();
-            thread.registers.resize(usize::from(script.registers), 0);
+            thread.registers.clone_from(&script.registers);
             thread.doing = if script.operations.is_empty() { Doing::Over } else { Doing::Ready };
         }
     }

@@ -3,6 +3,7 @@
 //! A ratio is never made of two runs. Every figure is named `what_unit_statistic`, the same on paper and as JSON.
 
 pub(crate) mod cluster;
+pub(crate) mod consistency;
 mod delay;
 pub(crate) mod events;
 pub(crate) mod fault;
@@ -43,6 +44,7 @@ pub(crate) enum Benchmark {
     Forward(forward::ForwardArguments),
     Delay(delay::DelayArguments),
     Links(links::LinksArguments),
+    Consistency(consistency::ConsistencyArguments),
 }
 
 /// The `bench` subcommand.
@@ -64,5 +66,6 @@ pub(crate) fn run(benchmark: &Benchmark) -> Ending {
         Benchmark::Forward(arguments) => forward::run(arguments),
         Benchmark::Delay(arguments) => delay::run(arguments),
         Benchmark::Links(arguments) => links::run(arguments),
+        Benchmark::Consistency(arguments) => consistency::run(arguments),
     }
 }

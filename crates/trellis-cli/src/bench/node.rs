@@ -14,7 +14,7 @@ use trellis::{Cluster, JoinError};
 
 use crate::bench::cluster::Assignment;
 use crate::bench::{
-    delay, events, fault, forward, idle, local_fault, matmul, producer_consumer, raw_link, stream, synchronisation,
+    consistency, delay, events, fault, forward, idle, local_fault, matmul, producer_consumer, raw_link, stream, synchronisation,
     thrash, workloads,
 };
 use crate::check::nodes::{HistoryTask, LitmusTask, history_node, litmus_node};
@@ -38,6 +38,7 @@ pub(crate) enum Task {
     Events(events::EventsTask),
     Forward(forward::ForwardTask),
     Delay(delay::DelayTask),
+    Consistency(consistency::ConsistencyTask),
     Litmus(LitmusTask),
     History(HistoryTask),
 }
@@ -105,6 +106,7 @@ fn work(assignment: Assignment<Task>) -> Found {
         Task::Events(task) => events::node(&task, &member),
         Task::Forward(task) => forward::node(&task, &member),
         Task::Delay(task) => delay::node(&task, &member),
+        Task::Consistency(task) => consistency::node(&task, &mut member),
         Task::Litmus(task) => litmus_node(&task, &member),
         Task::History(task) => history_node(&task, &member),
     }?;

@@ -73,6 +73,7 @@ fn figures(records: &[Record]) -> serde_json::Value {
             let waits = pictures::sorted_waits_us(record);
             serde_json::json!({
                 "node": record.node,
+                "ways": record.ways,
                 "seconds": record.seconds,
                 "counters": record.counters,
                 "fault_wait_us_p50": pictures::quantile(&waits, 0.5),

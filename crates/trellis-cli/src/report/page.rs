@@ -1,5 +1,6 @@
 //! The HTML of a report: figures first, then pictures, then every counter of every node.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use trellis::record::{Counters, Record};
@@ -30,7 +31,7 @@ pub(super) fn html(records: &[Record]) -> String {
         svg::STYLE,
         first.nodes,
         if first.nodes == 1 { "" } else { "s" },
-        escape(&settings(first)),
+        escape(&settings(records)),
     );
     warnings(&mut page, records);
     tiles(&mut page, records);
@@ -41,17 +42,41 @@ pub(super) fn html(records: &[Record]) -> String {
     page
 }
 
-fn settings(record: &Record) -> String {
+fn settings(records: &[Record]) -> String {
+    let record = &records[0];
     format!(
         "catch {} · coherence {} · home {} · link {} · security {} · page {} · region {}",
         record.catch,
         record.coherence,
         record.home,
-        record.link,
+        link(records),
         record.security,
         chart::byte_text(record.page_bytes as f64),
         chart::byte_text(record.region_bytes as f64)
     )
+}
+
+/// The link that was asked for, and how frames travelled between which nodes where the link chose.
+fn link(records: &[Record]) -> String {
+    let asked = &records[0].link;
+    let mut pairs: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for record in records {
+        for (peer, way) in record.ways.iter().enumerate().filter(|(_, way)| !way.is_empty()) {
+            // The other end says the same, unless it left no record.
+            if record.node < peer || records.iter().all(|other| other.node != peer) {
+                let (low, high) = (record.node.min(peer), record.node.max(peer));
+                pairs.entry(way).or_default().push(format!("{low}–{high}"));
+            }
+        }
+    }
+    match pairs.len() {
+        0 => asked.clone(),
+        1 => pairs.keys().next().filter(|way| *way != asked).map_or(asked.clone(), |way| format!("{asked} ({way})")),
+        _ => {
+            let each: Vec<String> = pairs.iter().map(|(way, pairs)| format!("{} {way}", pairs.join(" "))).collect();
+            format!("{asked} ({})", each.join(", "))
+        }
+    }
 }
 
 fn warnings(page: &mut String, records: &[Record]) {
@@ -192,6 +217,16 @@ mod tests {
         }
         assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
         assert_eq!(page.matches("<tr>").count(), page.matches("</tr>").count());
+    }
+
+    #[test]
+    fn the_ways_of_the_pairs_are_named() {
+        let mut records = [example(0), example(1)];
+        assert!(html(&records).contains("link auto (shm)"));
+        records[0].ways = ["", "shm", "tcp: the two run on different hosts"].map(str::to_owned).to_vec();
+        assert!(html(&records).contains("link auto (0–1 shm, 0–2 tcp: the two run on different hosts)"));
+        records.iter_mut().for_each(|record| record.ways = Vec::new());
+        assert!(html(&records).contains("link auto ·"));
     }
 
     #[test]

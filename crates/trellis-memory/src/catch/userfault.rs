@@ -238,6 +238,10 @@ impl Userfault {
             runs.finish();
             return Ok(writable);
         }
+        if marks.held.run(first, end) == (false, end) {
+            // Nobody can have stored to pages none of which is held.
+            return Ok(writable);
+        }
         // SAFETY: the pages stay this region's; of the application view there is never a reference.
         let away = unsafe { move_mapping(&marks.uffd, span.start, span.bytes, Way::PagesAway) };
         let away = View::take_over(away.map_err(Refusal::of(REMAP))?, span.bytes);

@@ -46,6 +46,7 @@ macro_rules! release_consistency_only {
             | Input::Notice { .. }
             | Input::Changed { .. }
             | Input::Place { .. }
+            | Input::Close { .. }
     };
 }
 
@@ -194,6 +195,12 @@ pub enum Input {
         range: PageRange,
         /// The time.
         stamp: u64,
+    },
+    /// Close this node's view of these pages, unless it is their directory: their protocol will be changed. What was
+    /// stored goes to their homes, as after [`Input::Publish`], which follows ([`hlrc`]).
+    Close {
+        /// The pages.
+        range: PageRange,
     },
     /// The answer to [`Effect::Inspect`], if the page differs from its twin.
     Changed {

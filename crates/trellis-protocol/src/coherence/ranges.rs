@@ -107,6 +107,7 @@ impl Ranges {
             let part = match input {
                 Input::Notice { stamp, .. } => Input::Notice { range: run, stamp },
                 Input::Place { node, .. } => Input::Place { range: run, node },
+                Input::Close { .. } => Input::Close { range: run },
                 _ => Input::Stored { range: run },
             };
             let place = self.place(run.first());
@@ -159,7 +160,10 @@ impl Coherence for Ranges {
             }
             Input::Resumed { page } | Input::Alarm { page, .. } => (page, input),
             Input::Lock { range, .. } | Input::Unlock { range, .. } => (range.first(), input),
-            Input::Stored { range } | Input::Notice { range, .. } | Input::Place { range, .. } => {
+            Input::Stored { range }
+            | Input::Notice { range, .. }
+            | Input::Place { range, .. }
+            | Input::Close { range } => {
                 return self.split(now, range, input, effects);
             }
             Input::Changed { page } => (page, input),

@@ -135,6 +135,9 @@ impl Reader {
                      set security = insecure-plain where the network is trusted, or link = auto",
                 ))
             }
+            LinkKind::Fabric if self.config.joiners_max > 0 => Err(self
+                .origin("joiners_max")
+                .error("no process can join a running cluster over fabric; set link = auto, or joiners_max = 0")),
             LinkKind::Fabric if self.config.link_faults.is_some() => Err(self
                 .origin("link_faults")
                 .error("the link fabric has none, because libfabric makes good what a network loses; set link = udp")),

@@ -121,6 +121,16 @@ choices! {
 }
 
 choices! {
+    /// Where the thread that joins may run.
+    Pin {
+        /// Wherever the kernel likes.
+        None = "none",
+        /// On one core: that of the node's number, counted round the cores of its machine.
+        Core = "core",
+    }
+}
+
+choices! {
     /// For whom a node waits when it starts.
     Start {
         /// Every node must come within `start_seconds_max`.

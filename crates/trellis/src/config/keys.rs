@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use super::choices::{Catch, Home, LinkKind, Reserve, Security, Start, WriteDetection};
+use super::choices::{Catch, Home, LinkKind, Pin, Reserve, Security, Start, WriteDetection};
 use super::ranges;
 use super::values::{self, Raw};
 use super::{Config, NODES_MAX};
@@ -173,6 +173,16 @@ pub const KEYS: &[Key] = &[
         meaning: "Which node keeps a page's directory entry and its first copy.",
         apply: |config, raw| {
             config.home = values::choice(raw, Home::WORDS)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "pin",
+        default: "none",
+        accepted: "none, core",
+        meaning: "Where the thread that joins, and threads that it starts, may run: anywhere, or on core (node number modulo cores), for comparable times.",
+        apply: |config, raw| {
+            config.pin = values::choice(raw, Pin::WORDS)?;
             Ok(())
         },
     },

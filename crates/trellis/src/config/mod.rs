@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-pub use choices::{Catch, Home, LinkKind, Reserve, Security, Start, WriteDetection};
+pub use choices::{Catch, Home, LinkKind, Pin, Reserve, Security, Start, WriteDetection};
 pub use keys::{KEYS, Key, key};
 pub use ranges::CoherenceRange;
 pub use trellis_protocol::coherence::Protocol;
@@ -62,6 +62,8 @@ pub struct Config {
     pub coherence_ranges: Vec<CoherenceRange>,
     /// Which node keeps the directory entry and the first copy of a page.
     pub home: Home,
+    /// Where the thread that joins may run.
+    pub pin: Pin,
     /// How stores to copies are noticed under `hlrc`.
     pub write_detection: WriteDetection,
     /// How messages travel.
@@ -117,6 +119,7 @@ impl Default for Config {
             coherence: Protocol::IVY,
             coherence_ranges: Vec::new(),
             home: Home::Manager,
+            pin: Pin::None,
             write_detection: WriteDetection::Auto,
             link: LinkKind::Auto,
             fabric_provider: None,

@@ -503,3 +503,29 @@ fn the_heap_is_a_part_of_the_region_in_whole_pages() {
         assert!(error.contains("accepted: 0 to 1048576"), "{error}");
     }
 }
+
+#[test]
+fn the_link_fabric_is_for_builds_that_have_it_and_for_networks_that_are_trusted() {
+    let sources = Sources::new().set("link=fabric").set("fabric_provider=shm");
+    if cfg!(not(feature = "fabric")) {
+        let sentence = sources.load().unwrap_err().to_string();
+        assert!(sentence.starts_with("--set link=fabric") && sentence.contains("has no link fabric"), "{sentence}");
+        assert!(sentence.contains("cargo feature `fabric`") && sentence.contains("libfabric-dev"), "{sentence}");
+        return;
+    }
+    let config = sources.clone().load().unwrap();
+    assert_eq!((config.link, config.fabric_provider.as_deref()), (LinkKind::Fabric, Some("shm")));
+    assert_eq!(sources.clone().set("fabric_provider=").load().unwrap().fabric_provider, None);
+    let sentence = sources.clone().set("joiners_max=1").load().unwrap_err().to_string();
+    assert!(sentence.contains("no process can join a running cluster over fabric"), "{sentence}");
+    for security in ["sealed", "signed"] {
+        let sentence = sources.clone().set(format!("security={security}")).load().unwrap_err().to_string();
+        assert!(sentence.contains("security = insecure-plain"), "{sentence}");
+    }
+}
+
+#[test]
+fn a_provider_without_the_link_fabric_is_a_mistake() {
+    let sentence = Sources::new().set("fabric_provider=shm").load().unwrap_err().to_string();
+    assert!(sentence.contains("set link = fabric"), "{sentence}");
+}

@@ -16,6 +16,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use trellis_memory::{Detection, MapError};
 use trellis_protocol::coherence::{Coherence, Input, PROTOCOLS_MAX, Protocol};
 use trellis_protocol::sync::Operation;
 use trellis_protocol::{Access, NodeId, PageIndex, PageRange};
@@ -140,6 +141,7 @@ impl Node {
         if objections == 0 {
             // Nobody has locked a page of these, and nobody can: whatever was asked for comes.
             self.settle(pages)?;
+            self.close_copies(pages)?;
             self.meet(call, SETTLED)?;
             self.gather(pages)?;
         }
@@ -273,6 +275,15 @@ impl Node {
         Ok(())
     }
 
+    /// Under release consistency several nodes may store to a page: all but its directory close it, and their stores are
+    /// at its home when this returns.
+    fn close_copies(&self, pages: &Range<u32>) -> Result<(), WaitError> {
+        for run in runs(pages.clone()) {
+            self.step(&mut lock(self.shard_of(run.first())), Input::Close { range: run });
+        }
+        self.publish()
+    }
+
     /// Why this node cannot have the change, if so. Locks that are waited for count: they may come at any time.
     fn objection(&self, pages: &Range<u32>, protocol: Protocol) -> Option<String> {
         for run in runs(pages.clone()) {
@@ -351,6 +362,12 @@ impl Node {
             known.push(protocol);
         }
         drop(known);
+        if protocol.is_release_consistent() {
+            self.consistency.use_it();
+        }
+        if let Err(error) = self.detect_stores(pages, protocol) {
+            self.fail(format!("cannot change how stores to pages are noticed: {error}"));
+        }
         for run in runs(pages.clone()) {
             let mut shard = lock(self.shard_of(run.first()));
             for page in run.pages().filter(|&page| shard.protocol.access(page) != Access::None).collect::<Vec<_>>() {
@@ -359,7 +376,31 @@ impl Node {
             }
             shard.held.retain(|(page, _)| !run.contains(*page));
             shard.change(run, protocol);
+            if let Err(error) = self.open_again(&shard, run) {
+                self.fail(format!("cannot change the access to pages: {error}"));
+            }
         }
+    }
+
+    /// The kernel marks stores under release consistency, where it can, and reports them as faults otherwise.
+    fn detect_stores(&self, pages: &Range<u32>, protocol: Protocol) -> Result<(), MapError> {
+        if !self.geometry.marks {
+            return Ok(());
+        }
+        let detection = if protocol.is_release_consistent() { Detection::Marks } else { Detection::Faults };
+        self.region.detect(pages.start as usize, pages.len(), detection)
+    }
+
+    /// Where the new protocol takes a page over as one that allows stores, the view does, whatever noticed them before.
+    fn open_again(&self, shard: &super::Shard, run: PageRange) -> Result<(), MapError> {
+        if !self.geometry.marks {
+            return Ok(());
+        }
+        let is_open = |page: PageIndex| shard.protocol.access(page) == Access::Write;
+        for page in run.pages().filter(|&page| is_open(page)) {
+            self.region.upgrade(page.0 as usize, 1)?;
+        }
+        Ok(())
     }
 
     fn wait_for_change(&self, ticket: &super::Ticket<'_>, page: PageIndex) -> Result<(), WaitError> {

@@ -44,6 +44,18 @@ impl Node {
         lock(&self.membership).0.tick_interval()
     }
 
+    /// How frames travelled to each peer that came, and why not in a better way where the link chose.
+    pub(super) fn ways(&self) -> Vec<String> {
+        let way = |peer: usize| {
+            if peer == usize::from(self.me.0) || !self.has_met(peer) {
+                return String::new();
+            }
+            let way = self.link.way(peer);
+            self.link.trouble(peer).map_or_else(|| way.to_string(), |why| format!("{way}: {why}"))
+        };
+        (0..self.link.nodes()).map(way).collect()
+    }
+
     /// Takes over what only the link counts.
     pub(crate) fn count_of_link(&self) {
         let (statistics, counters) = (self.link.statistics(), self.counters());

@@ -145,11 +145,8 @@ fn membership_of(config: &Config, silence_max: u64) -> Membership {
     members.elastic(config.node_count() as u16, NodeId(config.manager as u16))
 }
 
-/// Has the kernel mark stores where that is wanted and works; whether it does.
+/// Has the kernel mark stores where that is wanted and works; whether it can.
 fn detect_stores(config: &Config, region: &MappedRegion) -> std::io::Result<bool> {
-    if !protocols(config).iter().any(|protocol| protocol.is_release_consistent()) {
-        return Ok(false);
-    }
     match config.write_detection {
         WriteDetection::Faults => return Ok(false),
         WriteDetection::Auto if !region.marks_work() => return Ok(false),
@@ -158,6 +155,10 @@ fn detect_stores(config: &Config, region: &MappedRegion) -> std::io::Result<bool
             return Err(std::io::Error::other(why));
         }
         WriteDetection::Auto | WriteDetection::Marks => {}
+    }
+    if !protocols(config).iter().any(|protocol| protocol.is_release_consistent()) {
+        // Some may be later.
+        return Ok(true);
     }
     let detect = |first: usize, end: usize, protocol: Protocol| {
         let detection = if protocol.is_release_consistent() { Detection::Marks } else { Detection::Faults };

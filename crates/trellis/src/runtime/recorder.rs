@@ -90,6 +90,7 @@ impl Recorder {
             region_bytes: node.region.bytes(),
             catch: node.region.catcher().to_string(),
             link: node.config.link.to_string(),
+            ways: node.ways(),
             coherence: node.config.coherence.to_string(),
             home: node.config.home.to_string(),
             security: node.config.security_in_use().to_string(),

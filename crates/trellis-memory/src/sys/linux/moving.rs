@@ -68,8 +68,12 @@ fn read_until(uffd: &Uffd, done: &OwnedFd) {
 unsafe fn remap(start: usize, bytes: usize, way: Way) -> Result<usize, i32> {
     let old = start as *mut libc::c_void;
     let moved = match way {
-        // SAFETY: the caller's promise; the pages go where nothing is.
-        Way::PagesAway => unsafe { libc::mremap(old, bytes, bytes, libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP) },
+        // SAFETY: the caller's promise; the pages go where nothing is. With this flag libc reads a fifth argument: a wish
+        // for the new address, and there is none.
+        Way::PagesAway => unsafe {
+            let anywhere = std::ptr::null_mut::<libc::c_void>();
+            libc::mremap(old, bytes, bytes, libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP, anywhere)
+        },
         // SAFETY: the caller's promise.
         Way::Onto(new) => unsafe {
             libc::mremap(old, bytes, bytes, libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, new as *mut libc::c_void)

@@ -178,6 +178,10 @@ impl Intervals {
     ///
     /// No correct peer sent this; nothing has changed.
     pub fn learn(&mut self, from: NodeId, bytes: &[u8]) -> Result<Learnt, Malformed> {
+        if bytes.is_empty() {
+            // From a node that has not begun to tell.
+            return Ok(Learnt::Known);
+        }
         let mut segments = Vec::new();
         let mut reader = Reader(bytes);
         if let Some(sequence) = &self.sequence

@@ -131,6 +131,7 @@ impl Coherence for Hlrc {
             }
             Input::Notice { range, stamp } => self.noticed(range, stamp, effects),
             Input::Changed { page } => self.changed(page, effects),
+            Input::Close { range } => self.close(range, effects),
             Input::Place { range, node } => self.place(range, node, effects),
             Input::Message { from, message } => self.message(from, message, effects),
             // A granted page may go at any time: the next acquire is this node's own doing.
@@ -165,14 +166,9 @@ impl Coherence for Hlrc {
         self.is_directory(page) && self.flags[slot] == 0 && self.homes[slot] == 0
     }
 
-    fn may_hand_over(&self, page: PageIndex) -> bool {
-        // The master is here, or a copy of it that nobody can have changed since everybody published.
-        !self.has(page, PENDING | DIRTY) && (self.is_home(page) || self.has(page, READABLE | WRITABLE))
-    }
-
     fn release(&mut self, page: PageIndex) {
         let slot = self.geometry.slot(page);
-        debug_assert!(!self.has(page, PENDING | DIRTY));
+        debug_assert!(!self.has(page, PENDING));
         self.flags[slot] = 0;
         self.homes[slot] = 0;
         self.stamps[slot] = 0;

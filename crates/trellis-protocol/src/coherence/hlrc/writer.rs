@@ -179,14 +179,39 @@ impl Hlrc {
             let slot = self.geometry.slot(page);
             if self.has(page, PENDING) {
                 self.stamps[slot] = self.stamps[slot].max(stamp);
-            } else if self.has(page, READABLE | WRITABLE) && self.stamps[slot] < stamp {
-                self.clear(page, READABLE | WRITABLE | DEAF);
-                effects.push(Effect::Revoke(PageRange::one(page)));
+            } else if self.stamps[slot] < stamp {
+                self.revoke(page, effects);
             }
         }
+        self.send_what_was_dropped(first, effects);
+    }
+
+    fn revoke(&mut self, page: PageIndex, effects: &mut Vec<Effect>) {
+        if self.has(page, READABLE | WRITABLE) {
+            self.clear(page, READABLE | WRITABLE | DEAF);
+            effects.push(Effect::Revoke(PageRange::one(page)));
+        }
+    }
+
+    /// The protocol of these pages will be changed: only their directories keep them open.
+    pub(super) fn close(&mut self, range: PageRange, effects: &mut Vec<Effect>) {
+        let first = effects.len();
+        for page in range.pages() {
+            if !self.is_directory(page) {
+                self.revoke(page, effects);
+            }
+        }
+        self.send_what_was_dropped(first, effects);
+    }
+
+    /// The views of the pages of these effects were just closed: what was stored there goes to their homes.
+    fn send_what_was_dropped(&mut self, first: usize, effects: &mut Vec<Effect>) {
         for index in first..effects.len() {
             let Effect::Revoke(dropped) = effects[index] else { continue };
             let page = dropped.first();
+            if self.is_home(page) {
+                continue;
+            }
             if self.has(page, DIRTY) {
                 // What is still in the lists is passed over.
                 self.clear(page, DIRTY);

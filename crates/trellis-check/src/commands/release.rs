@@ -1,0 +1,142 @@
+//! `explore` and `swarm` for protocols with release consistency.
+//!
+//! Promises: what was explored, or drawn, is in the first line. It must never count a setup as explored that was cut
+//! short.
+
+use super::json_text;
+use crate::explore::Options;
+use crate::release::explore::Orders;
+use crate::release::scripts::{Program, Size, homes, setup};
+use crate::release::{Fault, Setup, swarm};
+use crate::say;
+use crate::simulate::Seed;
+use clap::{Args, ValueEnum, value_parser};
+use std::io::IsTerminal;
+use trellis_protocol::NodeId;
+use trellis_protocol::coherence::Protocol;
+use trellis_protocol::homes::{Home, Manager};
+
+/// What `explore` is told besides, for protocols with release consistency.
+#[derive(Args, Debug)]
+pub(super) struct Release {
+    /// With release consistency: what the threads do; all programs unless told.
+    #[arg(long, value_enum)]
+    program: Vec<Program>,
+    /// With release consistency: intervals of each node.
+    #[arg(long, default_value_t = 2, value_parser = value_parser!(u8).range(1..=4))]
+    intervals: u8,
+    /// With release consistency: how stores are noticed; both ways unless told.
+    #[arg(long, value_enum)]
+    noticing: Option<Noticing>,
+    /// With release consistency: the bytes of pages are read only when they arrive.
+    #[arg(long)]
+    late_bytes: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Debug)]
+enum Noticing {
+    Marks,
+    Faults,
+}
+
+/// What the options of `explore` that all protocols share say.
+pub(super) struct Shared {
+    pub(super) protocol: Protocol,
+    pub(super) nodes: u16,
+    pub(super) pages: u32,
+    /// `None` for all.
+    pub(super) home: Option<Home>,
+    pub(super) is_wide: bool,
+    pub(super) late_faults: bool,
+}
+
+/// Every setup that the options stand for, with the name of its program.
+pub(super) fn setups(chosen: &Release, shared: &Shared) -> Vec<(String, Setup)> {
+    let programs: &[Program] = if chosen.program.is_empty() { &Program::ALL } else { &chosen.program };
+    let homes = shared.home.map_or_else(|| homes().to_vec(), |home| vec![home]);
+    let size = Size { nodes: shared.nodes, pages: shared.pages as u8, intervals: chosen.intervals };
+    let mut all = Vec::new();
+    for &program in programs {
+        for &home in &homes {
+            for noticing in [Noticing::Faults, Noticing::Marks] {
+                if chosen.noticing.is_some_and(|only| only != noticing) {
+                    continue;
+                }
+                let setup = Setup {
+                    is_wide: shared.is_wide,
+                    late_faults: shared.late_faults,
+                    late_bytes: chosen.late_bytes,
+                    ..setup(shared.protocol, program, size, home, noticing == Noticing::Marks)
+                };
+                all.push((format!("{} program={} intervals={}", setup.describe(), program.name(), size.intervals), setup));
+            }
+        }
+    }
+    all
+}
+
+/// The manager with this number.
+pub(super) fn manager(number: u16) -> Home {
+    Home::Manager(Manager(NodeId(number)))
+}
+
+/// Explores all of them; returns whether all passed.
+pub(super) fn explore(chosen: &Release, shared: &Shared, options: Options, json: bool) -> bool {
+    let all = setups(chosen, shared).into_iter();
+    all.map(|(name, setup)| super::explore::show(&name, &mut Orders::new(setup), options, json)).fold(true, |all, one| all & one)
+}
+
+/// Draws clusters; returns whether all passed.
+pub(super) fn run_swarm(protocol: Protocol, first: u64, seeds: u64, json: bool) -> bool {
+    let watched = std::io::stderr().is_terminal();
+    let (mut steps, mut operations, mut runs) = (0, 0, 0);
+    let mut complaints = Vec::new();
+    for number in first..first + seeds {
+        let outcome = swarm::run(protocol, number, Fault::None, false);
+        runs += 1;
+        steps += outcome.steps;
+        operations += outcome.operations;
+        complaints.extend(outcome.complaint());
+        if watched && runs % 64 == 0 {
+            eprint!("\r\x1b[K{protocol}: {runs} runs, {} failures ", complaints.len());
+        }
+        if complaints.len() == crate::simulate::FAILURES_MAX {
+            break;
+        }
+    }
+    if watched {
+        eprint!("\r\x1b[K");
+    }
+    if json {
+        let complaints: Vec<String> = complaints.iter().map(|complaint| json_text(complaint)).collect();
+        let (name, complaints) = (json_text(&protocol.to_string()), complaints.join(", "));
+        say!(
+            "{{\"protocol\": {name}, \"runs\": {runs}, \"failures\": [{complaints}], \"steps\": {steps}, \"operations\": {operations}}}"
+        );
+    } else {
+        say!("{protocol}: {runs} runs, {} failures, {operations} operations, {steps} steps", complaints.len());
+        complaints.iter().for_each(|complaint| say!("  {complaint}"));
+    }
+    complaints.is_empty()
+}
+
+/// Tells the last lines of what a seed led to, where its protocol has release consistency.
+pub(super) fn run_replay(seed: Seed, lines: usize, json: bool) -> Option<bool> {
+    let protocol = seed.protocol.filter(|protocol| protocol.is_release_consistent())?;
+    let outcome = swarm::run(protocol, seed.number, Fault::None, true);
+    let what = outcome.complaint().unwrap_or_else(|| "passed".to_string());
+    if json {
+        let (seed, scenario) = (json_text(&seed.to_string()), json_text(&outcome.cluster));
+        let (steps, result) = (outcome.steps, json_text(&what));
+        say!("{{\"seed\": {seed}, \"scenario\": {scenario}, \"steps\": {steps}, \"result\": {result}}}");
+    } else {
+        say!("{seed}: {}", outcome.cluster);
+        let before = outcome.story.len().saturating_sub(lines);
+        if before > 0 {
+            say!("  … {before} lines before");
+        }
+        outcome.story[before..].iter().for_each(|line| say!("  {line}"));
+        say!("{what}; {} steps", outcome.steps);
+    }
+    Some(outcome.problem.is_none())
+}

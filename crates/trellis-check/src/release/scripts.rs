@@ -1,0 +1,319 @@
+//! What the threads of explored clusters do: each the smallest program that needs a rule.
+//!
+//! Promises: values are different from store to store, so that what is loaded says who stored it. The larger ones are the
+//! instances of which the documentation gives the sizes; [`small`] ones are explored for every mutant.
+
+use super::{Fault, Operation, PAGE_WORDS, Script, Setup, Source, Value};
+use trellis_protocol::NodeId;
+use trellis_protocol::coherence::Protocol;
+use trellis_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
+
+/// What the threads do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
+pub enum Program {
+    /// Every node stores to its words of every page, and loads its neighbours' between barriers.
+    Barriers,
+    /// Every node changes a word of one page under one lock, and one of the other page under another.
+    Locks,
+    /// A releases to B under one lock, B to C under another: C sees what A stored.
+    Chain,
+    /// The same with flags.
+    Flags,
+    /// Everybody stores and loads as it likes.
+    Races,
+    /// One node publishes a page again and again, another reads it: its home may move.
+    Wanders,
+    /// The home stores, too, and shares what it stored.
+    AtHome,
+    /// Two threads of one node, and one of another.
+    Company,
+}
+
+impl Program {
+    /// All of them.
+    pub const ALL: [Program; 8] = [
+        Program::Barriers,
+        Program::Locks,
+        Program::Chain,
+        Program::Flags,
+        Program::Races,
+        Program::Wanders,
+        Program::AtHome,
+        Program::Company,
+    ];
+
+    /// As it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Program::Barriers => "barriers",
+            Program::Locks => "locks",
+            Program::Chain => "chain",
+            Program::Flags => "flags",
+            Program::Races => "races",
+            Program::Wanders => "wanders",
+            Program::AtHome => "at-home",
+            Program::Company => "company",
+        }
+    }
+}
+
+/// How large a program is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Size {
+    /// Nodes.
+    pub nodes: u16,
+    /// Pages.
+    pub pages: u8,
+    /// Intervals of each node.
+    pub intervals: u8,
+}
+
+/// Writes the operations of one thread.
+struct Writer {
+    thread: u16,
+    operations: Vec<Operation>,
+    values: Value,
+}
+
+const NOWHERE: u8 = u8::MAX;
+
+impl Writer {
+    fn new(thread: u16) -> Writer {
+        Writer { thread, operations: Vec::new(), values: 0 }
+    }
+
+    fn load(&mut self, page: u8, word: u8) {
+        let word = u16::from(page) * PAGE_WORDS as u16 + u16::from(word);
+        self.operations.push(Operation::Load { word, register: NOWHERE });
+    }
+
+    fn store(&mut self, page: u8, word: u8) {
+        self.values += 1;
+        let value = Value::from(self.thread + 1) * 100 + self.values;
+        let word = u16::from(page) * PAGE_WORDS as u16 + u16::from(word);
+        self.operations.push(Operation::Store { word, source: Source::Constant(value) });
+    }
+
+    fn locked(&mut self, lock: u8, inside: impl FnOnce(&mut Writer)) {
+        self.operations.push(Operation::Lock(lock));
+        inside(self);
+        self.operations.push(Operation::Unlock(lock));
+    }
+
+    fn barrier(&mut self) {
+        self.operations.push(Operation::Barrier);
+    }
+
+    fn set(&mut self, flag: u8) {
+        self.operations.push(Operation::Set { flag, source: Source::Constant(1) });
+    }
+
+    fn get(&mut self, flag: u8) {
+        self.operations.push(Operation::Get { flag, register: NOWHERE });
+    }
+
+    fn at(self, node: u16) -> Script {
+        Script { node, operations: self.operations, registers: Vec::new() }
+    }
+}
+
+/// The threads of `program`.
+pub fn scripts(program: Program, size: Size) -> Vec<Script> {
+    let each = |write: &dyn Fn(u16, &mut Writer)| -> Vec<Script> {
+        let script = |node| {
+            let mut writer = Writer::new(node);
+            write(node, &mut writer);
+            writer.at(node)
+        };
+        (0..size.nodes).map(script).collect()
+    };
+    let Size { nodes, pages, intervals } = size;
+    let last = pages - 1;
+    let word = |node: u16| (node % PAGE_WORDS as u16) as u8;
+    match program {
+        Program::Barriers => each(&|node, w| {
+            for _ in 0..intervals {
+                (0..pages).for_each(|page| w.store(page, word(node)));
+                w.barrier();
+                (0..pages).for_each(|page| w.load(page, word((node + 1) % nodes)));
+            }
+        }),
+        Program::Locks => each(&|node, w| {
+            for interval in 0..intervals {
+                let lock = (u8::try_from(node).unwrap_or(0) + interval) % 2;
+                w.locked(lock, |w| {
+                    // The words of one page are under different locks.
+                    w.load(lock % pages, lock);
+                    w.store(lock % pages, lock);
+                    w.store(last - lock % pages, lock);
+                });
+            }
+        }),
+        Program::Chain => each(&|node, w| {
+            let (before, behind) = (node.checked_sub(1), node + 1 < nodes);
+            let pass = |w: &mut Writer| {
+                if let Some(before) = before {
+                    w.locked(before as u8, |w| {
+                        (0..=before).for_each(|other| w.load(0, word(other)));
+                        w.load(last, word(0));
+                    });
+                }
+                if behind {
+                    w.locked(node as u8, |w| {
+                        w.store(0, word(node));
+                        if node == 0 {
+                            w.store(last, word(0));
+                        }
+                    });
+                }
+            };
+            (0..intervals).for_each(|_| pass(w));
+        }),
+        Program::Flags => each(&|node, w| {
+            for _ in 0..intervals {
+                if node > 0 {
+                    w.get(node as u8 - 1);
+                    (0..node).for_each(|other| w.load(0, word(other)));
+                    w.load(last, word(0));
+                }
+                if node + 1 < nodes {
+                    w.store(0, word(node));
+                    if node == 0 {
+                        w.store(last, word(0));
+                    }
+                    w.set(node as u8);
+                }
+            }
+        }),
+        Program::Races => each(&|node, w| {
+            for interval in 0..intervals {
+                w.store((node as u8 + interval) % pages, 0);
+                w.load(0, 0);
+                w.load(last, 0);
+                w.set(node as u8);
+            }
+            w.barrier();
+            w.load(0, 0);
+        }),
+        Program::Wanders => each(&|node, w| {
+            if node == 1 {
+                for _ in 0..intervals + 3 {
+                    w.store(0, 1);
+                    w.set(0);
+                }
+                w.barrier();
+                w.store(0, 1);
+            } else {
+                w.store(0, word(2 * node));
+                w.get(0);
+                w.load(0, 1);
+                w.set(1);
+                w.barrier();
+                w.store(last, word(2 * node));
+            }
+            w.barrier();
+            w.load(0, 1);
+            w.load(0, 0);
+        }),
+        Program::AtHome => each(&|node, w| {
+            if node == 0 {
+                w.store(0, 0);
+                w.locked(0, |w| w.store(0, 1));
+                w.store(0, 2);
+                w.locked(0, |w| {
+                    w.store(0, 1);
+                    w.load(last, 3);
+                });
+            } else {
+                for _ in 0..intervals {
+                    w.locked(0, |w| {
+                        w.load(0, 1);
+                        w.load(0, 0);
+                        w.store(last, 3);
+                    });
+                }
+            }
+        }),
+        Program::Company => {
+            let thread = |number: u16, node: u16| {
+                let mut w = Writer::new(number);
+                for _ in 0..intervals {
+                    w.locked(0, |w| {
+                        w.load(0, 0);
+                        w.store(0, 0);
+                    });
+                    w.store(last, word(number + 1));
+                    w.set(number as u8);
+                }
+                w.at(node)
+            };
+            vec![thread(0, 0), thread(1, 1), thread(2, 1)]
+        }
+    }
+}
+
+/// A cluster in which messages may overtake each other, and threads that do `program`.
+pub fn setup(protocol: Protocol, program: Program, size: Size, home: Home, marks: bool) -> Setup {
+    let pages = match home {
+        // Chunks, and so homes, of their own.
+        Home::Interleaved(_) | Home::FirstTouch(_) | Home::Migrating(_) if size.pages > 1 => {
+            (0..size.pages).map(|page| u32::from(page) * trellis_protocol::CHUNK_PAGES).collect()
+        }
+        _ => (0..u32::from(size.pages)).collect(),
+    };
+    Setup {
+        protocol,
+        nodes: if program == Program::Company { 2 } else { size.nodes },
+        pages,
+        home,
+        marks: if marks { u16::MAX } else { 0 },
+        is_ordered: false,
+        is_wide: false,
+        late_faults: false,
+        late_bytes: false,
+        unacknowledged_max: 64,
+        together_max: 64,
+        fault: Fault::None,
+        scripts: scripts(program, size),
+    }
+}
+
+/// The homes that are explored.
+pub fn homes() -> [Home; 4] {
+    let manager = Home::Manager(Manager(NodeId(0)));
+    [manager, Home::Interleaved(Interleaved), Home::FirstTouch(FirstTouch), Home::Migrating(Migrating)]
+}
+
+/// Small clusters, smallest first: what mutants are tried on, and what the tests explore.
+pub fn small(protocol: Protocol) -> Vec<Setup> {
+    let of = |program, nodes, pages, intervals, home, marks| {
+        setup(protocol, program, Size { nodes, pages, intervals }, home, marks)
+    };
+    let [manager, interleaved, first_touch, migrating] = homes();
+    let other = Home::Manager(Manager(NodeId(1)));
+    let mut all = Vec::new();
+    for marks in [false, true] {
+        all.extend([
+            of(Program::Locks, 2, 1, 2, manager, marks),
+            of(Program::AtHome, 2, 1, 2, manager, marks),
+            of(Program::Barriers, 2, 2, 2, other, marks),
+            of(Program::Chain, 3, 1, 1, manager, marks),
+            of(Program::Flags, 3, 2, 1, manager, marks),
+            of(Program::Wanders, 2, 1, 1, migrating, marks),
+            of(Program::Locks, 2, 2, 2, first_touch, marks),
+            of(Program::Barriers, 3, 1, 2, manager, marks),
+            of(Program::Races, 2, 2, 2, interleaved, marks),
+            Setup { is_wide: true, late_faults: true, ..of(Program::Barriers, 2, 2, 1, manager, marks) },
+            Setup { unacknowledged_max: 1, ..of(Program::Barriers, 2, 2, 2, manager, marks) },
+            of(Program::Company, 2, 1, 1, manager, marks),
+        ]);
+    }
+    all
+}
+
+/// The smallest of each program, for tests of other modules.
+pub fn setups() -> Vec<Setup> {
+    let protocol = Protocol::all_release_consistent()[0];
+    let size = Size { nodes: 3, pages: 1, intervals: 1 };
+    Program::ALL.iter().map(|&program| setup(protocol, program, size, homes()[0], false)).collect()
+}

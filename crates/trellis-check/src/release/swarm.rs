@@ -1,0 +1,227 @@
+//! Random clusters, programs and networks, one for each seed.
+//!
+//! Promises: a seed means the same run on every machine as long as the version is the same; every access is checked
+//! against what its thread may see, with and without races, and at the end no store is lost. It must never judge anything
+//! by itself.
+
+use super::cluster::{Cluster, Pace};
+use super::ghost::STORES_MAX;
+use super::{Fault, Operation, PAGE_WORDS, Script, Setup, Source, Value};
+use crate::intern::guarded;
+use crate::litmus::random::Random;
+use trellis_protocol::coherence::Protocol;
+use trellis_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
+use trellis_protocol::{CHUNK_PAGES, NodeId};
+
+/// How a seed ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The protocol and the number.
+    pub seed: (Protocol, u64),
+    /// The cluster, in a few words.
+    pub cluster: String,
+    /// What went wrong.
+    pub problem: Option<String>,
+    /// What the threads did.
+    pub operations: u64,
+    /// Steps of nodes and network.
+    pub steps: u64,
+    /// What happened, where it was asked for.
+    pub story: Vec<String>,
+}
+
+impl Outcome {
+    /// What went wrong and the command that shows it, in one line.
+    pub fn complaint(&self) -> Option<String> {
+        let (protocol, number) = self.seed;
+        let what = self.problem.as_ref()?;
+        Some(format!("{what} ({}); trellis check replay '{protocol}:{number}'", self.cluster))
+    }
+}
+
+/// Runs what a seed stands for.
+pub fn run(protocol: Protocol, number: u64, fault: Fault, with_story: bool) -> Outcome {
+    let (setup, pace) = draw(protocol, number, fault);
+    let cluster_text = format!("{}{}", setup.describe(), if pace.is_lossy { " lossy" } else { "" });
+    let operations = setup.scripts.iter().map(|script| script.operations.len() as u64).sum();
+    let mut cluster = Cluster::new(setup, number, pace, true);
+    if with_story {
+        cluster.keep_story();
+    }
+    let ended = guarded(|| cluster.run(true)).unwrap_or_else(|what| Err((false, format!("a protocol stopped: {what}"))));
+    Outcome {
+        seed: (protocol, number),
+        cluster: cluster_text,
+        problem: ended.err().map(|(_, what)| what),
+        operations,
+        steps: cluster.steps(),
+        story: cluster.take_story(),
+    }
+}
+
+/// What the threads of a seed have in common.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    /// Every word has its lock; the locks of one page are different.
+    Locks,
+    /// Every word has its owner, and all meet at barriers.
+    Phases,
+    /// Both.
+    Mixed,
+    /// As they like; flags and locks in between.
+    Races,
+}
+
+fn draw(protocol: Protocol, number: u64, fault: Fault) -> (Setup, Pace) {
+    let mut random = Random::for_purpose(number, 1);
+    let nodes = 2 + random.below(4) as u16;
+    let manner = [Manner::Locks, Manner::Phases, Manner::Mixed, Manner::Races][random.below(4) as usize];
+    let count = 1 + random.below(4);
+    let is_split = random.once_in(4);
+    let pages = (0..count).map(|page| if is_split && page >= count / 2 { CHUNK_PAGES + page } else { page }).collect();
+    let home = match random.below(4) {
+        0 => Home::Manager(Manager(NodeId(random.below(nodes.into()) as u16))),
+        1 => Home::Interleaved(Interleaved),
+        2 => Home::FirstTouch(FirstTouch),
+        _ => Home::Migrating(Migrating),
+    };
+    let marks = match random.below(4) {
+        0 => 0,
+        1 => random.below(1 << nodes) as u16,
+        _ => u16::MAX,
+    };
+    let mut setup = Setup {
+        protocol,
+        nodes,
+        pages,
+        home,
+        marks,
+        is_ordered: random.once_in(3),
+        is_wide: random.once_in(2),
+        late_faults: random.once_in(3),
+        late_bytes: random.once_in(3),
+        unacknowledged_max: [1, 2, 64][random.below(3) as usize],
+        together_max: [1, 2, 64][random.below(3) as usize],
+        fault,
+        scripts: Vec::new(),
+    };
+    let is_lossy = !setup.is_ordered && random.once_in(3);
+    let has_company = manner == Manner::Locks && random.once_in(2);
+    setup.scripts = programs(&mut random, &setup, manner, has_company);
+    let pace = Pace { threads_of_8: 1 + random.below(7), is_lossy, steps_max: 400_000 };
+    (setup, pace)
+}
+
+/// Writes the programs of all threads.
+struct Writer {
+    words: usize,
+    /// By word, how often it was stored to.
+    stores: Vec<usize>,
+    next_value: Value,
+}
+
+impl Writer {
+    fn store(&mut self, word: usize) -> Option<Operation> {
+        if self.stores[word] >= STORES_MAX {
+            return None;
+        }
+        self.stores[word] += 1;
+        self.next_value += 1;
+        Some(Operation::Store { word: word as u16, source: Source::Constant(self.next_value) })
+    }
+
+    fn access(&mut self, random: &mut Random, word: usize) -> Option<Operation> {
+        let load = Operation::Load { word: word as u16, register: u8::MAX };
+        if random.once_in(2) { self.store(word) } else { Some(load) }
+    }
+}
+
+fn programs(random: &mut Random, setup: &Setup, manner: Manner, has_company: bool) -> Vec<Script> {
+    let threads = if has_company { setup.nodes + 1 + random.below(u32::from(setup.nodes)) as u16 } else { setup.nodes };
+    let words = setup.words();
+    let mut writer = Writer { words, stores: vec![0; words], next_value: 0 };
+    let locks = 1 + random.below(4) as usize;
+    let phases = 1 + random.below(5);
+    // With few accesses in a row intervals are short, and one writer in a row moves homes.
+    let calls = 1 + random.below(6);
+    let mut scripts: Vec<Script> =
+        (0..threads).map(|thread| Script { node: thread % setup.nodes, operations: Vec::new(), registers: Vec::new() }).collect();
+    for _ in 0..phases {
+        for (thread, script) in scripts.iter_mut().enumerate() {
+            for _ in 0..1 + random.below(calls) {
+                writer.stretch(random, manner, thread, usize::from(threads), locks, &mut script.operations);
+            }
+            if random.once_in(6) {
+                let page = random.below(setup.pages.len() as u32) as u8;
+                script.operations.push(Operation::Announce { page, write: random.once_in(2) });
+            }
+        }
+        if !has_company {
+            scripts.iter_mut().for_each(|script| script.operations.push(Operation::Barrier));
+        }
+        if manner == Manner::Phases || manner == Manner::Mixed {
+            // Everybody looks at what the others own, and nobody stores there before all have looked.
+            for script in &mut scripts {
+                let owned = (0..words).filter(|&word| is_owned(manner, word));
+                let load = |word: usize| Operation::Load { word: word as u16, register: u8::MAX };
+                script.operations.extend(owned.filter(|_| !random.once_in(4)).map(load));
+                script.operations.push(Operation::Barrier);
+            }
+        }
+    }
+    scripts
+}
+
+fn is_owned(manner: Manner, word: usize) -> bool {
+    manner == Manner::Phases || manner == Manner::Mixed && word.is_multiple_of(3)
+}
+
+impl Writer {
+    fn stretch(
+        &mut self,
+        random: &mut Random,
+        manner: Manner,
+        thread: usize,
+        threads: usize,
+        locks: usize,
+        operations: &mut Vec<Operation>,
+    ) {
+        let number = random.below(1 << 16) as usize;
+        match manner {
+            Manner::Races => {
+                let word = number % self.words.min(2 * PAGE_WORDS);
+                match random.below(6) {
+                    0 => operations.push(Operation::Set { flag: (number % 3) as u8, source: Source::Constant(1) }),
+                    1 => operations.push(Operation::Get { flag: (number % 3) as u8, register: u8::MAX }),
+                    2 => {
+                        let lock = (number % locks) as u8;
+                        operations.push(Operation::Lock(lock));
+                        operations.extend(self.access(random, word));
+                        operations.push(Operation::Unlock(lock));
+                    }
+                    _ => operations.extend(self.access(random, word)),
+                }
+            }
+            Manner::Mixed | Manner::Phases if manner == Manner::Phases || random.once_in(3) => {
+                let own: Vec<usize> = (0..self.words)
+                    .filter(|&word| is_owned(manner, word) && word / if manner == Manner::Mixed { 3 } else { 1 } % threads == thread)
+                    .collect();
+                if let Some(&word) = own.get(number % own.len().max(1)) {
+                    operations.extend(self.access(random, word));
+                }
+            }
+            _ => {
+                let lock = number % locks;
+                let under = |word: &usize| !is_owned(manner, *word) && word % locks == lock;
+                let words: Vec<usize> = (0..self.words).filter(under).collect();
+                operations.push(Operation::Lock(lock as u8));
+                for _ in 0..1 + random.below(3) {
+                    if let Some(&word) = words.get(random.below(words.len().max(1) as u32) as usize) {
+                        operations.extend(self.access(random, word));
+                    }
+                }
+                operations.push(Operation::Unlock(lock as u8));
+            }
+        }
+    }
+}
