@@ -374,6 +374,12 @@ typedef struct trellis_counters {
     uint64_t redirects;             /* answers that another node may own a page */
     uint64_t packets_in;            /* datagrams received; frames, where the kernel cuts them */
     uint64_t packets_out;           /* datagrams sent, those sent again included; frames, as above */
+    uint64_t overhead_ns;           /* spent on the protocol itself */
+    uint64_t diffs_out;
+    uint64_t diffs_in;
+    uint64_t handler_ns;            /* the service thread ran while the program computed */
+    uint64_t program_ns;            /* since joining */
+    uint64_t program_threads;       /* of the program that synchronised, at least 1 */
 } trellis_counters;
 
 /* Fill `*counters`. `counters_bytes` is sizeof(trellis_counters) as the caller was compiled: an older program gets the

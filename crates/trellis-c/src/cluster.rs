@@ -88,7 +88,10 @@ pub(crate) fn refuse_in_child() -> Result<(), Failure> {
 ///
 /// # Safety
 /// `cluster` is NULL or came from [`trellis_join`] and was not given back.
-pub(crate) pub(crate) unsafe fn on_cluster(cluster: *const ClusterHandle, body: impl FnOnce(&Cluster) -> Result<c_int, Failure>) -> c_int {
+pub(crate) unsafe fn on_cluster(
+    cluster: *const ClusterHandle,
+    body: impl FnOnce(&Cluster) -> Result<c_int, Failure>,
+) -> c_int {
     answer(|| {
         refuse_in_child()?;
         // SAFETY: the caller's promise.

@@ -31,6 +31,12 @@ pub struct Counters {
     pub redirects: u64,
     pub packets_in: u64,
     pub packets_out: u64,
+    pub overhead_ns: u64,
+    pub diffs_out: u64,
+    pub diffs_in: u64,
+    pub handler_ns: u64,
+    pub program_ns: u64,
+    pub program_threads: u64,
 }
 
 impl From<trellis::Counters> for Counters {
@@ -62,6 +68,12 @@ impl From<trellis::Counters> for Counters {
             redirects: from.redirects,
             packets_in: from.packets_in,
             packets_out: from.packets_out,
+            overhead_ns: from.overhead_ns,
+            diffs_out: from.diffs_out,
+            diffs_in: from.diffs_in,
+            handler_ns: from.handler_ns,
+            program_ns: from.program_ns,
+            program_threads: from.program_threads,
         }
     }
 }

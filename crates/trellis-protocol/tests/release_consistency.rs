@@ -200,6 +200,9 @@ impl World {
     }
 
     fn act(&mut self, node: usize) {
+        if self.random.below(8) == 0 {
+            self.prefetch(node);
+        }
         match self.nodes[node].doing {
             Doing::Idle if self.rounds_left == 0 => {}
             Doing::Idle => {
@@ -324,6 +327,15 @@ impl World {
             self.nodes[node].stored[page] = true;
         }
         self.nodes[node].doing = after;
+    }
+
+    /// A guess, or an announcement.
+    fn prefetch(&mut self, node: usize) {
+        let pages = self.nodes[node].memory.len();
+        let page = self.random.below(pages) as u32;
+        let wish = PageRange::around(PageIndex(page), page, pages as u32);
+        let (write, announced) = (self.random.below(2) == 0, self.random.below(2) == 0);
+        self.step(node, Input::Prefetch { wish, write, announced }, &Body::Nothing);
     }
 
     fn fault(&mut self, node: usize, page: usize, write: bool) {

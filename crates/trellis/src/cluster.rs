@@ -76,6 +76,7 @@ impl Cluster {
     }
 
     fn new((node, service): (Arc<Node>, JoinHandle<()>)) -> Cluster {
+        node.breakdown.begin(node.now());
         Cluster { handle: Arc::new(Handle { node, service: Mutex::new(Some(service)) }) }
     }
 
@@ -145,13 +146,13 @@ impl Cluster {
     /// Names the part of the run that begins now, for the record and the report.
     pub fn phase(&self, name: &str) {
         let node = self.inner();
-        node.recorder.phase(name, node.now());
+        node.recorder.phase(name, node.now(), node.count());
     }
 
     /// How often things happened at this node so far.
     pub fn counters(&self) -> Counters {
         self.inner().count_of_link();
-        self.inner().counters().load()
+        self.inner().count()
     }
 
     /// Ends the cluster because this node's program cannot go on: every node's waits fail and name this node, and
@@ -209,6 +210,8 @@ impl Drop for Handle {
 impl Node {
     fn leave(&self, service: JoinHandle<()>) -> Result<(), WaitError> {
         self.doing(Activity::Leaving);
+        self.count();
+        self.breakdown.end();
         self.unlock_all_ranges();
         if self.is_joined_node() {
             self.hand_over_and_go();

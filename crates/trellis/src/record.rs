@@ -3,11 +3,15 @@
 //! Promises: a record is written whole or not at all (a temporary file renamed into place); reading one back gives what
 //! was written; a record that a later version wrote is refused by name, never half understood.
 
+mod breakdown;
+
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
+
+pub use breakdown::Breakdown;
 
 /// The version of the record's form.
 pub const VERSION: u32 = 2;
@@ -91,9 +95,9 @@ counters! {
     barriers,
     /// Atomic operations on words.
     atomics,
-    /// Time threads waited for pages.
+    /// Time threads waited for pages that others have.
     fault_wait_ns,
-    /// Time threads waited for locks.
+    /// Time threads waited for locks, words and the other objects of synchronisation that are no barriers.
     lock_wait_ns,
     /// Time threads waited in barriers.
     barrier_wait_ns,
@@ -111,12 +115,19 @@ counters! {
     packets_in,
     /// Datagrams sent, those that were sent again included; frames, where the kernel cuts them.
     packets_out,
-    /// Time threads spent on publishing what they stored and on dropping what others changed.
+    /// Time threads spent on the protocol itself: on publishing what they stored, on dropping what others changed, on
+    /// faults that no other node was asked about, and in the shared heap.
     overhead_ns,
     /// Diffs sent.
     diffs_out,
     /// Diffs put into pages.
     diffs_in,
+    /// Time the service thread ran while no thread of the program waited for Trellis.
+    handler_ns,
+    /// Time from joining to leaving, or until now.
+    program_ns,
+    /// Threads of the program that synchronised, at least one: each has had that time.
+    program_threads,
 }
 
 impl LiveCounters {
@@ -189,6 +200,9 @@ pub struct Phase {
     pub start_us: u64,
     /// When the next one began, or the node left.
     pub end_us: u64,
+    /// What was counted in it; the threads are those of the whole run.
+    #[serde(default)]
+    pub counters: Counters,
 }
 
 /// What one node did, from start to end.
@@ -359,7 +373,7 @@ mod tests {
             security: "plain".to_owned(),
             seconds: 1.25,
             counters: Counters { read_faults: 3, frames_refused: 1, ..Counters::default() },
-            phases: vec![Phase { name: "sort".to_owned(), start_us: 1, end_us: 9 }],
+            phases: vec![Phase { name: "sort".to_owned(), start_us: 1, end_us: 9, counters: Counters::default() }],
             faults_dropped: 0,
             faults: vec![FaultRecord { time_us: 5, page: 7, kind: FaultKind::Upgrade, wait_us_x10: 123, thread: 1 }],
         }

@@ -239,7 +239,8 @@ fn what_is_done_once_is_done_once_and_seen_by_all() {
         for id in OBJECTS {
             let index = id as usize;
             let here: u64 = std::thread::scope(|scope| {
-                let callers = [0; 3].map(|_| scope.spawn(|| cluster.once(id).call(|| add_one(cluster, index)).unwrap()));
+                let callers =
+                    [0; 3].map(|_| scope.spawn(|| cluster.once(id).call(|| add_one(cluster, index)).unwrap()));
                 callers.into_iter().map(|caller| u64::from(caller.join().unwrap())).sum()
             });
             assert_eq!(word(cluster, index).load(Ordering::Relaxed), 1);
@@ -439,7 +440,10 @@ fn a_stuck_barrier_names_who_is_missing_and_the_next_call_waits_on() {
     });
     assert_eq!(said.len(), 2);
     for sentence in said {
-        assert!(sentence.contains("waiting in barrier 8: waiting for node 1 (localhost:2), which has not come"), "{sentence}");
+        assert!(
+            sentence.contains("waiting in barrier 8: waiting for node 1 (localhost:2), which has not come"),
+            "{sentence}"
+        );
     }
 }
 
@@ -466,7 +470,9 @@ fn other_stuck_waits_say_what_is_missing() {
         }
         meet_patiently(cluster);
         drop(writer);
-        turn.map(|_| cluster.once(5).failed().unwrap());
+        if turn.is_some() {
+            cluster.once(5).failed().unwrap();
+        }
         None
     });
     assert!(said.is_empty());

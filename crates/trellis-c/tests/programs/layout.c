@@ -49,5 +49,11 @@ int main(void) {
     FIELD(redirects);
     FIELD(packets_in);
     FIELD(packets_out);
+    FIELD(overhead_ns);
+    FIELD(diffs_out);
+    FIELD(diffs_in);
+    FIELD(handler_ns);
+    FIELD(program_ns);
+    FIELD(program_threads);
     return 0;
 }

@@ -269,10 +269,8 @@ fn sync_instance(chosen: &Synchronise) -> SyncInstance {
     };
     let is_barrier = matches!(program, Program::Barrier | Program::Reduce);
     // What these remember is about one object.
-    let is_single = matches!(
-        program,
-        Program::Events | Program::Onces | Program::Conditions | Program::CountingBarrier
-    );
+    let is_single =
+        matches!(program, Program::Events | Program::Onces | Program::Conditions | Program::CountingBarrier);
     SyncInstance {
         program,
         nodes: chosen.nodes,

@@ -5,9 +5,12 @@
 use super::explore::protocols;
 use super::{Bound, json_text};
 use crate::explore::Report;
-use crate::mutants::{self, Mutation, TABLE, markdown, mutants_of, noticed, try_pages, try_sync};
+use crate::mutants::{
+    self, Mutation, TABLE, markdown, mutants_of, noticed, release_mutants_of, try_pages, try_release, try_sync,
+};
 use crate::say;
 use clap::Args;
+use trellis_protocol::coherence::Protocol;
 
 /// What `--protocol` calls locks, barriers and words.
 const SYNCHRONISATION: &str = "synchronisation";
@@ -37,10 +40,16 @@ pub(super) fn run(chosen: &Mutants, json: bool) -> Result<bool, String> {
     let (all, with_synchronisation) = match chosen.protocol.as_deref() {
         Some(SYNCHRONISATION) => (Vec::new(), true),
         Some(name) => (protocols(name)?, false),
-        None => (mutants::protocols(), true),
+        None => ([mutants::protocols(), Protocol::all_release_consistent()].concat(), true),
     };
     for protocol in all {
         let of = protocol.to_string();
+        for broken in release_mutants_of(protocol).iter().filter(|broken| broken.name.contains(&chosen.name)) {
+            total.add(&of, broken.name, broken.what, &try_release(protocol, broken.fault, options));
+        }
+        if protocol.is_release_consistent() {
+            continue;
+        }
         for (row, fault) in mutants_of(protocol).into_iter().filter(|(row, _)| row.name.contains(&chosen.name)) {
             total.add(&of, row.name, row.broken, &try_pages(protocol, fault, options));
         }

@@ -7,16 +7,19 @@
 //! canary runs the same instances with [`Fault::None`].
 
 mod pages;
+mod release;
 mod rules;
 mod synchronisation;
 mod table;
 
 pub use pages::{Fault, Mutant};
+pub use release::{SEEDS_MAX, release_mutants_of, try_release};
 pub use synchronisation::{SyncFault, SyncMutant};
 pub use table::TABLE;
 
 use crate::explore::{Options, Report, Verdict, explore};
 use crate::pages::{Instance, Locks, Wishes};
+use crate::release::faults::FAULTS;
 use crate::synchronisation::{Program, SyncInstance};
 use std::fmt::Write;
 use trellis_protocol::coherence::Protocol;
@@ -234,11 +237,17 @@ pub fn markdown() -> String {
         // Writing to a string does not fail.
         let _ = writeln!(text, "| `{protocol}` | {} |", mutants_of(protocol).len());
     }
+    for protocol in Protocol::all_release_consistent() {
+        let _ = writeln!(text, "| `{protocol}` | {} |", release_mutants_of(protocol).len());
+    }
     let synchronisation = TABLE.iter().filter(|row| row.fits == Fits::Synchronisation).count();
     let _ = writeln!(text, "| synchronisation | {synchronisation} |\n");
     text += "| mutant | what is broken | where |\n|---|---|---|\n";
     for row in TABLE {
         let _ = writeln!(text, "| `{}` | {} | {} |", row.name, row.broken, row.fits.words());
+    }
+    for broken in FAULTS {
+        let _ = writeln!(text, "| `{}` | {} | {} |", broken.name, broken.what, release::words(broken.of));
     }
     text
 }

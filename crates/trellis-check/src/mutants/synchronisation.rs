@@ -10,6 +10,10 @@ use trellis_protocol::sync::{
     SemaphoreDemand, Sync, Waiter,
 };
 
+const END_READ: Demand = Demand::ReadWriteLock(ReadWriteDemand::EndRead);
+const END_WRITE: Demand = Demand::ReadWriteLock(ReadWriteDemand::EndWrite);
+const WAIT: Demand = Demand::Condition(ConditionDemand::Wait);
+
 /// What is broken; the table in the module above says it in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
@@ -85,13 +89,14 @@ impl Synchronises for SyncMutant {
         if self.is_anticipated(input) {
             return;
         }
-        if let Some(late) = self.held_back.take() {
-            self.inner.step(late, effects);
-        }
+        let late = self.held_back.take();
         let Some(input) = self.heard(input, effects) else { return };
         let before = self.inner.clone();
         let start = effects.len();
         self.inner.step(input, effects);
+        if let Some(late) = late {
+            self.inner.step(late, effects);
+        }
         let hands_over = effects[start..].iter().any(|effect| matches!(effect, Effect::Send(_, Message::LockToken(_))));
         match self.fault {
             SyncFault::TokenTwice if hands_over && !matches!(input, Input::Release(_)) => {
@@ -147,12 +152,15 @@ impl Synchronises for SyncMutant {
 impl SyncMutant {
     /// What the protocol gets to hear instead; nothing, where it is to hear it later.
     fn heard(&mut self, input: Input, effects: &mut Vec<Effect>) -> Option<Input> {
+        let is_sent = matches!(input, Input::Message(..));
         let replaced = |of: Demand| match (self.fault, of) {
-            (SyncFault::WriterAmongReaders, Demand::ReadWriteLock(demand)) => Demand::ReadWriteLock(match demand {
-                ReadWriteDemand::Write => ReadWriteDemand::Read,
-                ReadWriteDemand::EndWrite => ReadWriteDemand::EndRead,
-                other => other,
-            }),
+            (SyncFault::WriterAmongReaders, Demand::ReadWriteLock(demand)) if is_sent => {
+                Demand::ReadWriteLock(match demand {
+                    ReadWriteDemand::Write => ReadWriteDemand::Read,
+                    ReadWriteDemand::EndWrite => ReadWriteDemand::EndRead,
+                    other => other,
+                })
+            }
             (SyncFault::PostsTwice, Demand::Semaphore(SemaphoreDemand::Post(1))) => {
                 Demand::Semaphore(SemaphoreDemand::Post(2))
             }
@@ -165,14 +173,8 @@ impl SyncMutant {
             (_, same) => same,
         };
         match (self.fault, input) {
-            (SyncFault::WriteNeverEnds, Input::Message(_, Message::ObjectRequest(_, demand, _)))
-                if demand == Demand::ReadWriteLock(ReadWriteDemand::EndWrite) =>
-            {
-                return None;
-            }
-            (SyncFault::ReadEndsTwice, Input::Message(_, Message::ObjectRequest(_, demand, _)))
-                if demand == Demand::ReadWriteLock(ReadWriteDemand::EndRead) =>
-            {
+            (SyncFault::WriteNeverEnds, Input::Message(_, Message::ObjectRequest(_, END_WRITE, _))) => return None,
+            (SyncFault::ReadEndsTwice, Input::Message(_, Message::ObjectRequest(_, END_READ, _))) => {
                 self.inner.step(input, effects);
             }
             (SyncFault::DoesTwice, Input::Message(from, Message::ObjectReply(id, waiter, Outcome::Done(0)))) => {
@@ -192,9 +194,7 @@ impl SyncMutant {
             (SyncFault::SignalForLatecomer, Input::Message(from, Message::ObjectUndo(id, demand, waiter, _))) => {
                 return Some(Input::Message(from, Message::ObjectUndo(id, demand, waiter, u64::MAX)));
             }
-            (SyncFault::EnrolsLate, Input::Message(from, Message::ObjectRequest(id, demand, waiter)))
-                if demand == Demand::Condition(ConditionDemand::Wait) =>
-            {
+            (SyncFault::EnrolsLate, Input::Message(from, Message::ObjectRequest(id, WAIT, waiter))) => {
                 effects.push(Effect::Send(from, Message::ObjectReply(id, waiter, Outcome::Enrolled)));
                 self.held_back = Some(input);
                 return None;

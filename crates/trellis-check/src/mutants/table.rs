@@ -155,7 +155,12 @@ pub const TABLE: &[Row] = &[
     sync("no-reply", "the value of a word is not sent back", SyncFault::NoReply, Program::Words),
     sync("busy-forgets", "who tries a lock loses its place in the queue", SyncFault::BusyForgets, Program::TriedLocks),
     sync("sum-forgets-child", "a child's value is not added", SyncFault::SumForgetsChild, Program::Reduce),
-    sync("opened-is-lost", "a barrier that opened for who gave up is forgotten", SyncFault::OpenedIsLost, Program::Barrier),
+    sync(
+        "opened-is-lost",
+        "a barrier that opened for who gave up is forgotten",
+        SyncFault::OpenedIsLost,
+        Program::Barrier,
+    ),
     // Objects that are kept at their home.
     sync(
         "writer-among-readers",
@@ -165,7 +170,12 @@ pub const TABLE: &[Row] = &[
     ),
     sync("read-ends-twice", "the end of a read counts for two", SyncFault::ReadEndsTwice, Program::ReadWriteLocks),
     sync("write-never-ends", "the end of a write is not heard", SyncFault::WriteNeverEnds, Program::ReadWriteLocks),
-    sync("grant-is-kept", "a lock granted to who gave up does not go back", SyncFault::GrantIsKept, Program::ReadWriteLocks),
+    sync(
+        "grant-is-kept",
+        "a lock granted to who gave up does not go back",
+        SyncFault::GrantIsKept,
+        Program::ReadWriteLocks,
+    ),
     sync(
         "abandoned-in-silence",
         "the home is not told that a call was abandoned",

@@ -40,6 +40,8 @@ pub struct Orders {
     /// By node state, and thread or letter.
     steps: Table<u64, usize>,
     stepped: Vec<Stepped>,
+    /// By ghost and step, where no home need be looked at.
+    judged: Table<u64, u32>,
     start: Vec<u32>,
 }
 
@@ -68,6 +70,7 @@ impl Orders {
             ghosts,
             steps: Table::default(),
             stepped: Vec::new(),
+            judged: Table::default(),
             start,
         }
     }
@@ -192,13 +195,20 @@ impl Orders {
         } else {
             next.letters.sort_unstable();
         }
-        if !events.is_empty() {
-            let mut ghost = self.ghosts.value(state.ghost).clone();
-            let numbers = &next.nodes;
-            let nodes = numbers.iter().map(|&number| self.nodes.value(number));
-            cluster::judge(&self.setup, &mut ghost, events, nodes)?;
-            next.ghost = self.ghosts.number(ghost);
+        if events.is_empty() {
+            return Ok(next);
         }
+        let looks_at_homes = events.iter().any(|event| matches!(event, Event::Published { .. }));
+        let key = u64::from(state.ghost) << 32 | place as u64;
+        if let Some(&ghost) = self.judged.get(&key).filter(|_| !looks_at_homes) {
+            next.ghost = ghost;
+            return Ok(next);
+        }
+        let mut ghost = self.ghosts.value(state.ghost).clone();
+        let nodes = next.nodes.iter().map(|&number| self.nodes.value(number));
+        cluster::judge(&self.setup, &mut ghost, events, nodes)?;
+        next.ghost = self.ghosts.number(ghost);
+        self.judged.insert(key, next.ghost);
         Ok(next)
     }
 

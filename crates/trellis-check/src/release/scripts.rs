@@ -256,7 +256,7 @@ pub fn scripts(program: Program, size: Size) -> Vec<Script> {
 pub fn setup(protocol: Protocol, program: Program, size: Size, home: Home, marks: bool) -> Setup {
     let pages = match home {
         // Chunks, and so homes, of their own.
-        Home::Interleaved(_) | Home::FirstTouch(_) | Home::Migrating(_) if size.pages > 1 => {
+        Home::Interleaved(_) if size.pages > 1 => {
             (0..size.pages).map(|page| u32::from(page) * trellis_protocol::CHUNK_PAGES).collect()
         }
         _ => (0..u32::from(size.pages)).collect(),

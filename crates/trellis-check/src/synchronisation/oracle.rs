@@ -10,8 +10,6 @@ use trellis_protocol::sync::{
     SemaphoreDemand, Waiter,
 };
 
-/// How many the semaphore lets in.
-const PERMITS: u64 = 2;
 /// What the thread that uses the event does, in this order.
 const EVENT_STEPS: [EventDemand; 3] = [EventDemand::Set, EventDemand::Clear, EventDemand::Set];
 /// Places in the ledger. Events: operations of the first thread that have begun, and that have ended.
@@ -26,6 +24,11 @@ const MAYBE: usize = 2;
 /// Values of [`OUTSTANDING`].
 const SIGNAL: u8 = 1;
 const BROADCAST: u8 = 2;
+
+/// How many the semaphore lets in. Where calls are abandoned one, so that whoever waits misses a post that was lost.
+fn permits(instance: &SyncInstance) -> u64 {
+    if instance.impatience == 0 { 2 } else { 1 }
+}
 
 /// How often `thread` does what it does.
 pub(super) fn rounds(instance: &SyncInstance, thread: usize) -> u8 {
@@ -43,7 +46,7 @@ pub(super) fn prelude(instance: &SyncInstance) -> Vec<(NodeId, Input)> {
     }
     let post = |object: u8| {
         let home = NodeId(u16::from(object) % instance.nodes);
-        let demand = Demand::Semaphore(SemaphoreDemand::Post(PERMITS));
+        let demand = Demand::Semaphore(SemaphoreDemand::Post(permits(instance)));
         (home, Input::Demand(u64::from(object), demand, Waiter::MAX))
     };
     (0..instance.objects).map(post).collect()
@@ -113,12 +116,7 @@ fn begin_signal(state: &mut State) {
 }
 
 /// What a thread that began says to its node.
-pub(super) fn call(
-    instance: &SyncInstance,
-    thread: &Thread,
-    index: usize,
-    waiter: impl Fn(Phase) -> Waiter,
-) -> Input {
+pub(super) fn call(instance: &SyncInstance, thread: &Thread, index: usize, waiter: impl Fn(Phase) -> Waiter) -> Input {
     let (id, main) = (u64::from(thread.object), waiter(Phase::Main));
     let demand = |demand| Input::Demand(id, demand, main);
     let participants = u32::from(instance.nodes) * u32::from(instance.threads);
@@ -126,7 +124,9 @@ pub(super) fn call(
         (Program::TriedLocks, 1) => Input::TryAcquire(id, main),
         (Program::Locks | Program::ImpatientLocks | Program::TriedLocks, _) => Input::Acquire(id, main),
         (Program::Barrier, _) => Input::Arrive(id, Contribution::Nothing, main),
-        (Program::Reduce, _) => Input::Arrive(id, Contribution::Value(Reduction::Sum, brought(instance, thread, index)), main),
+        (Program::Reduce, _) => {
+            Input::Arrive(id, Contribution::Value(Reduction::Sum, brought(instance, thread, index)), main)
+        }
         (Program::Words, _) => Input::Operate(id, Operation::FetchAdd(1), main),
         (Program::ReadWriteLocks, mode) => demand(Demand::ReadWriteLock(match mode {
             0 => ReadWriteDemand::Read,
@@ -155,17 +155,11 @@ fn brought(instance: &SyncInstance, thread: &Thread, index: usize) -> u64 {
 }
 
 /// What a thread says that holds something and gives it back; with mode 1, that it could not do it.
-pub(super) fn end(
-    instance: &SyncInstance,
-    state: &mut State,
-    index: usize,
-    mode: u8,
-    waiter: Waiter,
-) -> Input {
+pub(super) fn end(instance: &SyncInstance, state: &mut State, index: usize, mode: u8, waiter: Waiter) -> Input {
     let thread = state.threads[index];
     let id = u64::from(thread.object);
     match instance.program {
-        Program::ReadWriteLocks if thread.mode % 2 == 0 => {
+        Program::ReadWriteLocks if thread.mode.is_multiple_of(2) => {
             Input::Demand(id, Demand::ReadWriteLock(ReadWriteDemand::EndRead), 0)
         }
         Program::ReadWriteLocks => Input::Demand(id, Demand::ReadWriteLock(ReadWriteDemand::EndWrite), 0),
@@ -222,7 +216,7 @@ pub(super) fn woken(
     match instance.program {
         Program::TriedLocks if thread.mode == 1 && value == 0 => state.threads[index].retire(),
         Program::Locks | Program::ImpatientLocks | Program::TriedLocks => {
-            refuse_holder(state, index, |_| true, "gets the lock that", name)?;
+            refuse_holder(state, index, |_| true, "gets the lock although", name)?;
             state.threads[index].activity = Activity::Holding;
         }
         Program::Words => woken_with_value(state, index, value, name)?,
@@ -249,7 +243,7 @@ pub(super) fn woken(
                 return refused(state, index, thread.mode == 1, name);
             }
             let inside = |other: &&Thread| other.activity == Activity::Holding && other.object == thread.object;
-            if state.threads.iter().filter(inside).count() as u64 >= PERMITS {
+            if state.threads.iter().filter(inside).count() as u64 >= permits(instance) {
                 return Err(format!("{} is let in by a semaphore that is used up", name(index)));
             }
             state.threads[index].activity = Activity::Holding;
@@ -285,12 +279,7 @@ fn refuse_holder(
     }
 }
 
-fn woken_with_value(
-    state: &mut State,
-    index: usize,
-    value: u64,
-    name: impl Fn(usize) -> String,
-) -> Result<(), String> {
+fn woken_with_value(state: &mut State, index: usize, value: u64, name: impl Fn(usize) -> String) -> Result<(), String> {
     let (object, floor) = (usize::from(state.threads[index].object), state.threads[index].floor);
     let range = u64::from(floor)..u64::from(state.begun[object]);
     if !range.contains(&value) || state.seen[object] >> value & 1 != 0 {

@@ -6,6 +6,7 @@
 mod choices;
 mod figures;
 mod tables;
+mod vismi;
 
 use std::path::{Path, PathBuf};
 
@@ -25,6 +26,7 @@ use crate::terminal::Progress;
 pub(crate) enum Paper {
     Libivy(LibivyArguments),
     Choices(choices::ChoicesArguments),
+    Vismi(vismi::VismiArguments),
 }
 
 const EXAMPLES: &str = "\
@@ -91,6 +93,7 @@ pub(crate) fn run(paper: &Paper) -> Ending {
     match paper {
         Paper::Libivy(arguments) => libivy(arguments),
         Paper::Choices(arguments) => choices::run(arguments),
+        Paper::Vismi(arguments) => vismi::run(arguments),
     }
 }
 

@@ -179,7 +179,10 @@ impl Locks {
     }
 
     pub(super) fn in_use(&self) -> Option<u64> {
-        self.locks.iter().find(|(_, lock)| lock.held || !lock.waiters.is_empty() || !lock.trying.is_empty()).map(|(&id, _)| id)
+        self.locks
+            .iter()
+            .find(|(_, lock)| lock.held || !lock.waiters.is_empty() || !lock.trying.is_empty())
+            .map(|(&id, _)| id)
     }
 
     pub(super) fn is_clear(&self) -> bool {

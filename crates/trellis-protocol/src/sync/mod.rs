@@ -200,7 +200,9 @@ impl Message {
             Message::ObjectRequest(_, demand, _) => demand.releases(),
             Message::AtomicReply(..) => true,
             Message::ObjectReply(_, _, outcome) => matches!(outcome, Outcome::Done(_)),
-            Message::LockRequest(..) | Message::LockForward(..) | Message::LockBusy(_) | Message::LockReturn(_) => false,
+            Message::LockRequest(..) | Message::LockForward(..) | Message::LockBusy(_) | Message::LockReturn(_) => {
+                false
+            }
             Message::ObjectAbandon(..) | Message::ObjectUndo(..) => false,
             Message::Inquiry(..) | Message::Standing(..) => false,
         }
@@ -332,9 +334,7 @@ impl Sync {
     fn standing(&self, subject: Subject, generation: u32) -> Standing {
         match subject.kind {
             Kind::Lock => self.locks.standing(subject.id),
-            Kind::Barrier => {
-                Standing { holds: 0, waits: u32::from(self.barriers.has_come(subject.id, generation)) }
-            }
+            Kind::Barrier => Standing { holds: 0, waits: u32::from(self.barriers.has_come(subject.id, generation)) },
             _ => self.objects.standing(subject),
         }
     }

@@ -339,7 +339,14 @@ impl Objects {
     }
 
     /// The home says something about a call.
-    pub(super) fn answered(&mut self, from: NodeId, id: u64, name: Waiter, outcome: Outcome, effects: &mut Vec<Effect>) {
+    pub(super) fn answered(
+        &mut self,
+        from: NodeId,
+        id: u64,
+        name: Waiter,
+        outcome: Outcome,
+        effects: &mut Vec<Effect>,
+    ) {
         let call = self.calls.get_mut(&name).filter(|call| call.id == id && self.place.home_of(id) == from);
         if outcome == Outcome::Enrolled {
             // It may come after the call was woken, or forgotten: then it is old.

@@ -216,9 +216,7 @@ fn demand_code(demand: Demand) -> (u32, u64) {
 fn demand(code: u32, operand: u64) -> Result<Demand, Malformed> {
     Ok(match nth(&DEMANDS, code)? {
         Demand::Semaphore(SemaphoreDemand::Post(_)) => Demand::Semaphore(SemaphoreDemand::Post(operand)),
-        Demand::CountingBarrier(_) => {
-            Demand::CountingBarrier(u32::try_from(operand).map_err(|_| Malformed::Field)?)
-        }
+        Demand::CountingBarrier(_) => Demand::CountingBarrier(u32::try_from(operand).map_err(|_| Malformed::Field)?),
         other => other,
     })
 }

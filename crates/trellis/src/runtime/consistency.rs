@@ -123,10 +123,12 @@ impl Node {
     /// To be called before every release: before a lock is given back, a barrier entered, a semaphore raised, a word
     /// stored to. When it returns, every store that this node's program made before is at its home.
     pub(super) fn publish(&self) -> Result<(), WaitError> {
+        self.note_thread();
         if !self.consistency.is_used() {
             return Ok(());
         }
         let started = self.now();
+        let _inside = self.inside();
         let _turn = lock(&self.consistency.turn);
         self.look_for_stores();
         let ticket = self.waiters.take();
@@ -230,9 +232,11 @@ impl Node {
     /// To be called after every acquire: when a lock was got, a barrier left, a semaphore lowered, a word loaded. When it
     /// returns, no page here is older than what was released to this node.
     pub(super) fn refresh(&self) -> Result<(), WaitError> {
+        self.note_thread();
         if !self.consistency.is_used() {
             return Ok(());
         }
+        let _inside = self.inside();
         let _applying = lock(&self.consistency.applying);
         let mut notices = Vec::new();
         let any = {
@@ -355,6 +359,7 @@ impl Node {
         let node = NodeId(node as u16);
         let deadline = self.now().saturating_add(self.config.wait_seconds_max.saturating_mul(1_000_000_000));
         for run in runs(pages) {
+            let started = self.now();
             let ticket = self.waiters.take();
             let mut shard = lock(self.shard_of(run.first()));
             if !shard.protocol.protocol(run.first()).is_release_consistent() {
@@ -363,7 +368,9 @@ impl Node {
             shard.waiting.push(Waiting::Thread { page: run.first(), ticket: ticket.name() });
             self.step(&mut shard, Input::Place { range: run, node });
             drop(shard);
-            match self.wait(&ticket, deadline) {
+            let waited = self.wait(&ticket, deadline);
+            LiveCounters::add(&self.counters().overhead_ns, self.now() - started);
+            match waited {
                 Waited::Done => {}
                 Waited::Failed => return Err(WaitError::Failed(self.failure.sentence())),
                 Waited::TooLong => {

@@ -57,6 +57,7 @@ impl Node {
     fn serve(&self, fault: Fault) {
         self.refuse_after_leaving();
         let started = self.now();
+        let _inside = self.inside();
         let page = PageIndex(fault.page as u32);
         let needed = if fault.write { Access::Write } else { Access::Read };
         let ticket = self.waiters.take();
@@ -149,6 +150,7 @@ impl Node {
         let wish = self.wish(page, fault.write);
         let mut shard = lock(self.shard_of(page));
         let event = Event::of(&shard.protocol, page, fault.write);
+        self.enter();
         shard.waiting.push(Waiting::Kernel { page, since, event, asked: false, is_noted: false });
         self.ask(&mut shard, page, &wish);
         // Who was not woken at once waits for another node.
@@ -186,7 +188,10 @@ impl Node {
 
     /// Asks for pages before they are touched; returns when all have been asked for and most have come.
     pub(crate) fn prefetch(&self, pages: Range<u32>, write: bool) -> Result<(), Waited> {
-        self.fetch(pages, write, Why::Announced)
+        let started = self.now();
+        let fetched = self.fetch(pages, write, Why::Announced);
+        LiveCounters::add(&self.counters().fault_wait_ns, self.now() - started);
+        fetched
     }
 
     pub(super) fn fetch(&self, pages: Range<u32>, write: bool, why: Why) -> Result<(), Waited> {
@@ -236,7 +241,8 @@ impl Node {
         };
         let waited = self.now() - since;
         LiveCounters::add(counter, 1);
-        LiveCounters::add(&counters.fault_wait_ns, waited);
+        let time = if asked { &counters.fault_wait_ns } else { &counters.overhead_ns };
+        LiveCounters::add(time, waited);
         self.recorder.fault(since, page.0, kind, waited);
     }
 }

@@ -20,6 +20,7 @@ use crate::cluster::WaitError;
 use crate::config::Config;
 use crate::heap::{HeapError, Home};
 use crate::launch::Activity;
+use crate::record::LiveCounters;
 
 /// Interleaved pages change their home after so many, unless that would be more often than [`STRIPES_MAX`] times.
 const STRIPE_PAGES_MIN: u32 = 16;
@@ -194,7 +195,9 @@ impl Node {
         if !ticket.is_done() {
             self.doing(Activity::Heap);
             let seconds = self.config.wait_seconds_max;
-            let waited = self.wait(ticket, self.now().saturating_add(seconds.saturating_mul(1_000_000_000)));
+            let started = self.now();
+            let waited = self.wait(ticket, started.saturating_add(seconds.saturating_mul(1_000_000_000)));
+            LiveCounters::add(&self.counters().overhead_ns, self.now() - started);
             self.doing(Activity::Computing);
             match waited {
                 Waited::Done => {}

@@ -8,6 +8,7 @@
 //! Locks are taken in this order: a connection's receive side, a shard (or the synchronisation, or the membership), a
 //! connection's send side. Nothing is ever waited for while one is held.
 
+mod breakdown;
 mod change;
 mod consistency;
 mod diffs;
@@ -41,6 +42,7 @@ use crate::config::{Config, Security, Start, WriteDetection};
 use crate::launch::{Activity, StatusPage, monotonic_ns};
 use crate::record::LiveCounters;
 
+pub(crate) use breakdown::clock_costs_ns;
 pub(crate) use failure::Failure;
 pub(crate) use faults::Server;
 pub(crate) use heap::Wish;
@@ -97,6 +99,7 @@ pub(crate) struct Node {
     window_pages_max: u32,
     synchronisation: Mutex<(sync::Sync, Vec<sync::Effect>)>,
     membership: Mutex<(Membership, Vec<membership::Effect>)>,
+    pub(crate) breakdown: breakdown::Breakdown,
     consistency: consistency::Consistency,
     bodies: sink::Bodies,
     heap: heap::SharedHeap,
@@ -224,6 +227,7 @@ impl Node {
                 link.is_ordered(),
                 protocols(&config).iter().any(|protocol| protocol.is_release_consistent()),
             ),
+            breakdown: breakdown::Breakdown::default(),
             bodies: sink::Bodies::default(),
             heap: heap::SharedHeap::new(&config),
             heard: (0..nodes).map(|_| AtomicBool::new(false)).collect(),

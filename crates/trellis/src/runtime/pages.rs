@@ -356,6 +356,7 @@ impl Node {
                     if !is_noted {
                         self.note_fault(page, event, since, asked);
                     }
+                    self.leave_inside();
                     // The kernel lets the thread look again; it faults again if that was not enough.
                     self.region.wake(page.0 as usize, 1);
                     // Nobody tells when that thread runs on. Usually nobody asks, either, so no timer is set.

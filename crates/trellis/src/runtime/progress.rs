@@ -187,6 +187,7 @@ impl Patience {
 impl Node {
     /// Waits until the ticket is signalled, the cluster failed, or `deadline` passed.
     pub(crate) fn wait(&self, ticket: &Ticket<'_>, deadline: u64) -> Waited {
+        let _inside = self.inside();
         loop {
             if self.poll_until(ticket, deadline) {
                 return Waited::Done;
@@ -238,12 +239,14 @@ impl Node {
 
     fn serve_forever(&self) {
         let mut next_tick = 0;
+        let mut ran_ns = thread_time_ns();
         let mut faults = Vec::with_capacity(trellis_memory::FAULT_BATCH);
         while !self.is_over() {
             let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
             let now = self.now();
             let timeout = Duration::from_nanos(next_tick.max(now) - now);
             let count = self.progress.sleep(timeout, &mut events);
+            let woke = self.now();
             for event in &events[..count] {
                 match event.u64 {
                     LINK => self.serve_link(),
@@ -252,7 +255,9 @@ impl Node {
                     _ => return,
                 }
             }
-            if self.now() >= next_tick {
+            let now = self.now();
+            ran_ns = self.note_handled(woke, now, ran_ns);
+            if now >= next_tick {
                 next_tick = self.now() + self.tick();
             }
         }
@@ -325,6 +330,14 @@ impl Node {
             self.progress.wake_at(self.now(), due);
         }
     }
+}
+
+/// How long this thread has run.
+pub(super) fn thread_time_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one timespec to this stack; the clock is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Starts the thread that serves the link while no thread of the program does.

@@ -9,15 +9,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::Node;
 use super::pages::lock;
 use crate::config::Config;
-use crate::record::{FaultKind, FaultRecord, Phase, Record, VERSION};
+use crate::record::{Counters, FaultKind, FaultRecord, Phase, Record, VERSION};
 
 /// Most threads whose faults are told apart; later ones count as the last.
 const THREADS_MAX: usize = 1024;
 
 pub(crate) struct Recorder {
     faults: Option<Mutex<Faults>>,
+    /// Whether there is room for any: then finding the thread of each would be for nothing.
+    keeps_faults: bool,
     dropped: AtomicU64,
-    phases: Mutex<Vec<(String, u64)>>,
+    /// Name, start, and what was counted until then.
+    phases: Mutex<Vec<(String, u64, Counters)>>,
 }
 
 struct Faults {
@@ -34,11 +37,16 @@ impl Recorder {
                 threads: Vec::with_capacity(THREADS_MAX),
             })
         });
-        Recorder { faults, dropped: AtomicU64::new(0), phases: Mutex::new(Vec::new()) }
+        let keeps_faults = config.record_faults_max > 0;
+        Recorder { faults, keeps_faults, dropped: AtomicU64::new(0), phases: Mutex::new(Vec::new()) }
     }
 
     pub(super) fn fault(&self, since_ns: u64, page: u32, kind: FaultKind, waited_ns: u64) {
         let Some(faults) = &self.faults else { return };
+        if !self.keeps_faults {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
         // SAFETY: gettid(2) has no arguments and cannot fail.
         let this_thread = unsafe { libc::gettid() };
         let mut faults = lock(faults);
@@ -57,8 +65,8 @@ impl Recorder {
     }
 
     /// A part of the run that the program names begins.
-    pub(crate) fn phase(&self, name: &str, now_ns: u64) {
-        lock(&self.phases).push((name.to_owned(), now_ns));
+    pub(crate) fn phase(&self, name: &str, now_ns: u64, until_now: Counters) {
+        lock(&self.phases).push((name.to_owned(), now_ns, until_now));
     }
 
     /// Writes the record if one was asked for.
@@ -72,13 +80,8 @@ impl Recorder {
 
     fn record(&self, node: &Node, faults: &[FaultRecord]) -> Record {
         let now_us = node.now() / 1000;
-        let begun = lock(&self.phases);
-        let ends = begun.iter().skip(1).map(|(_, start)| start / 1000).chain([now_us]);
-        let phases = begun.iter().zip(ends).map(|((name, start), end_us)| Phase {
-            name: name.clone(),
-            start_us: start / 1000,
-            end_us,
-        });
+        let counters = node.counters().load();
+        let phases = phases(&lock(&self.phases), now_us, &counters);
         let program = std::env::current_exe().ok();
         let program = program.as_deref().and_then(|path| path.file_name()).unwrap_or_default();
         Record {
@@ -95,12 +98,22 @@ impl Recorder {
             home: node.config.home.to_string(),
             security: node.config.security_in_use().to_string(),
             seconds: now_us as f64 / 1e6,
-            counters: node.counters().load(),
-            phases: phases.collect(),
+            counters,
+            phases,
             faults_dropped: self.dropped.load(Ordering::Relaxed),
             faults: faults.to_vec(),
         }
     }
+}
+
+/// Each ends where the next begins, the last one now.
+fn phases(begun: &[(String, u64, Counters)], now_us: u64, now: &Counters) -> Vec<Phase> {
+    let ends = begun.iter().skip(1).map(|(_, start, until)| (start / 1000, until)).chain([(now_us, now)]);
+    let phase = |((name, start, before), (end_us, after)): (&(String, u64, Counters), (u64, &Counters))| {
+        let counters = Counters { program_threads: now.program_threads, ..after.since(before) };
+        Phase { name: name.clone(), start_us: start / 1000, end_us, counters }
+    };
+    begun.iter().zip(ends).map(phase).collect()
 }
 
 impl Faults {

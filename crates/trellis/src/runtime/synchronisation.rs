@@ -11,7 +11,9 @@ mod objects;
 use std::sync::MutexGuard;
 use std::time::Duration;
 
-use trellis_protocol::sync::{ABANDONED, Contribution, Effect, Input, Kind, Message, Operation, Reduction, Subject, Sync};
+use trellis_protocol::sync::{
+    ABANDONED, Contribution, Effect, Input, Kind, Message, Operation, Reduction, Subject, Sync,
+};
 use trellis_protocol::{NodeId, wire};
 
 use super::pages::lock;
@@ -194,9 +196,12 @@ impl Node {
     /// Operates on a word, be it the program's or our own.
     pub(super) fn operate_as(&self, id: u64, operation: Operation, activity: Activity) -> Result<u64, WaitError> {
         let ticket = self.waiters.take();
+        let started = self.now();
         self.sync_step(Input::Operate(id, operation, ticket.name()));
         LiveCounters::add(&self.counters().atomics, 1);
-        match self.wait_at(&ticket, activity, Patience::Configured) {
+        let waited = self.wait_at(&ticket, activity, Patience::Configured);
+        LiveCounters::add(&self.counters().lock_wait_ns, self.now() - started);
+        match waited {
             Waited::Done => self.outcome(&ticket),
             Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
             Waited::TooLong => Err(self.too_long(activity, self.whose_home(id))),

@@ -88,7 +88,9 @@ impl Hlrc {
         if is_unclaimed || self.homes[slot] == requester.0 + 1 {
             // The first to touch it. What it did not touch itself may be another's.
             let range = if announced {
-                range.grow(demand, |page| self.is_directory(page) && self.homes[self.geometry.slot(page)] == 0)
+                range.grow(demand, |page| {
+                    self.is_directory(page) && !self.is_home(page) && self.homes[self.geometry.slot(page)] == 0
+                })
             } else {
                 PageRange::one(demand)
             };

@@ -45,12 +45,7 @@ impl Node {
     }
 
     /// The answer, if it came within the caller's own time.
-    pub(crate) fn demand_within(
-        &self,
-        id: u64,
-        demand: Demand,
-        patience: Patience,
-    ) -> Result<Option<u64>, WaitError> {
+    pub(crate) fn demand_within(&self, id: u64, demand: Demand, patience: Patience) -> Result<Option<u64>, WaitError> {
         refuse_reserved(id)?;
         if demand.releases() {
             self.publish()?;
@@ -160,9 +155,12 @@ impl Node {
     /// Returns when no signal is missed any more.
     fn enroll(&self, id: u64, ticket: &Ticket<'_>) -> Result<(), WaitError> {
         let enrolled = self.waiters.take();
+        let started = self.now();
         self.sync_step(Input::Enroll(id, enrolled.name(), ticket.name()));
         let activity = Activity::Condition(id);
-        let failed = match self.wait_at(&enrolled, activity, Patience::Configured) {
+        let waited = self.wait_at(&enrolled, activity, Patience::Configured);
+        LiveCounters::add(&self.counters().lock_wait_ns, self.now() - started);
+        let failed = match waited {
             Waited::Done => return self.outcome(&enrolled).map(drop),
             Waited::Failed => WaitError::Failed(self.failure.sentence()),
             Waited::TooLong => self.too_long(activity, self.whose_home(id)),

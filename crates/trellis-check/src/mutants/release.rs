@@ -1,0 +1,53 @@
+//! Release consistency with one rule broken: the random clusters or the explorer must notice.
+//!
+//! Promises: a mutant is tried on the same clusters as the protocol itself, random ones first because they take less
+//! time. It must never call a mutant noticed that only ran out of states.
+
+use crate::explore::{Options, Report, Verdict, explore};
+use crate::release::explore::Orders;
+use crate::release::faults::{Broken, FAULTS, Fault, Of};
+use crate::release::{Setup, scripts, swarm};
+use std::time::{Duration, Instant};
+use trellis_protocol::coherence::Protocol;
+
+/// Most random clusters that a mutant is tried on before the explorer looks.
+pub const SEEDS_MAX: u64 = 4_000;
+
+/// The mutants of `protocol`.
+pub fn release_mutants_of(protocol: Protocol) -> Vec<Broken> {
+    let name = protocol.to_string();
+    // One that drops every copy sends no updates.
+    let has = |of: Of| of == Of::All || name != "hlrc(invalidate)";
+    FAULTS.iter().copied().filter(|broken| protocol.is_release_consistent() && has(broken.of)).collect()
+}
+
+/// Who has a rule, in words.
+pub(super) fn words(of: Of) -> &'static str {
+    match of {
+        Of::All => "`hlrc`",
+        Of::Updates => "`hlrc(update)`, `hlrc(adaptive)`",
+    }
+}
+
+/// Tries a mutant on random clusters, then in every order on small ones, until one notices it.
+pub fn try_release(protocol: Protocol, fault: Fault, options: Options) -> Report {
+    let began = Instant::now();
+    let mut sum = Report { verdict: Verdict::Passed, states: 0, transitions: 0, depth: 0, elapsed: Duration::ZERO };
+    for seed in 0..SEEDS_MAX {
+        let outcome = swarm::run(protocol, seed, fault, false);
+        sum.states += outcome.steps;
+        if let Some(what) = outcome.problem {
+            let verdict = Verdict::Broken { what, trace: Vec::new() };
+            return Report { verdict, elapsed: began.elapsed(), ..sum };
+        }
+    }
+    for setup in scripts::small(protocol) {
+        let report = explore(&mut Orders::new(Setup { fault, ..setup }), Options { must_end: true, ..options }, &mut |_| {});
+        sum.states += report.states;
+        sum.transitions += report.transitions;
+        if !report.passed() {
+            return Report { verdict: report.verdict, elapsed: began.elapsed(), ..sum };
+        }
+    }
+    Report { elapsed: began.elapsed(), ..sum }
+}

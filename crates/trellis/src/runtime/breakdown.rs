@@ -1,0 +1,172 @@
+//! What the rest of the runtime cannot measure by itself of where the time goes: how long the program ran, how many
+//! threads it has, and what the service thread takes from it.
+//!
+//! Promises: what the service thread does while a thread of the program waits for Trellis is in that wait, and is not
+//! counted again. Costs one reading of a clock and one of the thread's own time for each time the service thread wakes,
+//! and a few atomic operations for each wait. Must never count more than there was: where a thread enters and leaves
+//! several times while the service thread is busy, only the last time is known and less is counted.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Instant;
+
+use super::Node;
+use super::progress::thread_time_ns;
+use crate::record::{Counters, LiveCounters};
+
+/// Numbers of nodes of this process, from 1: a thread knows whether it was counted at the node that it works for.
+static NODES: AtomicU64 = AtomicU64::new(1);
+
+thread_local! {
+    /// The number of the node at which this thread was counted last.
+    static COUNTED_AT: Cell<u64> = const { Cell::new(0) };
+}
+
+pub(crate) struct Breakdown {
+    number: u64,
+    began: AtomicU64,
+    has_ended: AtomicBool,
+    /// Threads of the program that are inside of Trellis.
+    inside: AtomicU32,
+    /// When there was one, and when there was none any more.
+    since: AtomicU64,
+    until: AtomicU64,
+}
+
+impl Default for Breakdown {
+    fn default() -> Breakdown {
+        Breakdown {
+            number: NODES.fetch_add(1, Ordering::Relaxed),
+            began: AtomicU64::new(0),
+            has_ended: AtomicBool::new(false),
+            inside: AtomicU32::new(0),
+            since: AtomicU64::new(0),
+            until: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Breakdown {
+    /// The program begins.
+    pub(crate) fn begin(&self, now: u64) {
+        self.began.store(now, Ordering::Relaxed);
+    }
+
+    /// The program is done: nothing is its time from now on.
+    pub(crate) fn end(&self) {
+        self.has_ended.store(true, Ordering::Relaxed);
+    }
+
+    /// How much of the time from `woke` to `slept` no thread of the program was inside, as far as that is known.
+    fn outside(&self, woke: u64, slept: u64) -> u64 {
+        let (since, until) = (self.since.load(Ordering::Relaxed), self.until.load(Ordering::Relaxed));
+        if self.inside.load(Ordering::Relaxed) > 0 {
+            return since.saturating_sub(woke.max(until));
+        }
+        if until <= woke {
+            return slept.saturating_sub(woke);
+        }
+        slept.saturating_sub(until) + since.saturating_sub(woke)
+    }
+}
+
+/// A thread of the program is inside of Trellis as long as this lives.
+pub(super) struct Inside<'a>(&'a Node);
+
+impl Drop for Inside<'_> {
+    fn drop(&mut self) {
+        self.0.leave_inside();
+    }
+}
+
+impl Node {
+    /// A thread of the program comes in; whoever waits has looked at the clock just before.
+    pub(super) fn inside(&self) -> Inside<'_> {
+        self.enter();
+        Inside(self)
+    }
+
+    pub(super) fn enter(&self) {
+        if self.breakdown.inside.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.breakdown.since.store(self.recent(), Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn leave_inside(&self) {
+        if self.breakdown.inside.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.breakdown.until.store(self.recent(), Ordering::Relaxed);
+        }
+    }
+
+    /// The service thread was awake from `woke` to `slept`; `ran_before` is what this returned the last time.
+    pub(super) fn note_handled(&self, woke: u64, slept: u64, ran_before: u64) -> u64 {
+        let ran = thread_time_ns();
+        // Awake is not running: another thread may have had the core.
+        let handled = (ran - ran_before).min(self.breakdown.outside(woke, slept));
+        if !self.breakdown.has_ended.load(Ordering::Relaxed) {
+            LiveCounters::add(&self.counters().handler_ns, handled);
+        }
+        ran
+    }
+
+    /// Counts the thread that calls, unless it was counted before.
+    pub(super) fn note_thread(&self) {
+        let number = self.breakdown.number;
+        if COUNTED_AT.replace(number) != number {
+            LiveCounters::add(&self.counters().program_threads, 1);
+        }
+    }
+
+    /// The counters at this moment, or at the end of the program.
+    pub(crate) fn count(&self) -> Counters {
+        let counters = self.counters();
+        if !self.breakdown.has_ended.load(Ordering::Relaxed) {
+            let since = self.breakdown.began.load(Ordering::Relaxed);
+            counters.program_ns.store(self.now().saturating_sub(since), Ordering::Relaxed);
+        }
+        counters.load()
+    }
+}
+
+/// What one reading costs here: of the clock, and of the time that a thread has run.
+pub(crate) fn clock_costs_ns() -> (f64, f64) {
+    const READINGS: u32 = 2000;
+    let cost = |read: &dyn Fn() -> u64| {
+        let started = Instant::now();
+        for _ in 0..READINGS {
+            std::hint::black_box(read());
+        }
+        started.elapsed().as_nanos() as f64 / f64::from(READINGS)
+    };
+    let zero = Instant::now();
+    (cost(&|| zero.elapsed().as_nanos() as u64), cost(&thread_time_ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(inside: u32, since: u64, until: u64) -> Breakdown {
+        Breakdown {
+            inside: AtomicU32::new(inside),
+            since: AtomicU64::new(since),
+            until: AtomicU64::new(until),
+            ..Breakdown::default()
+        }
+    }
+
+    #[test]
+    fn only_the_time_without_a_thread_inside_counts() {
+        // Nobody came in, or went before.
+        assert_eq!(after(0, 0, 0).outside(100, 150), 50);
+        assert_eq!(after(0, 20, 90).outside(100, 150), 50);
+        // Somebody was inside all the time.
+        assert_eq!(after(1, 90, 40).outside(100, 150), 0);
+        // Came in meanwhile; went meanwhile; both.
+        assert_eq!(after(1, 130, 40).outside(100, 150), 30);
+        assert_eq!(after(0, 90, 120).outside(100, 150), 30);
+        assert_eq!(after(0, 110, 120).outside(100, 150), 40);
+        // Went, and came again: what was before is not known.
+        assert_eq!(after(1, 140, 120).outside(100, 150), 20);
+    }
+}
