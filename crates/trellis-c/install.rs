@@ -13,7 +13,8 @@
 //! PREFIX/lib/cmake/Trellis/TrellisConfig.cmake, TrellisConfigVersion.cmake
 //! PREFIX/include/{trellis.h,trellis.hpp,ivy.hh,libivy.hh}, PREFIX/include/libivy/*.hh
 //! PREFIX/include/trellis/*.hpp, PREFIX/include/trellis/parmacs.h
-//! PREFIX/share/trellis/c.m4.trellis
+//! PREFIX/share/trellis/c.m4.{trellis,pthreads,null}
+//! PREFIX/share/trellis/parmacs/                 the programs that `trellis reproduce vismi` builds
 //! ```
 
 use std::io;
@@ -34,8 +35,26 @@ const HEADERS: [&str; 11] = [
     "libivy/libivy.hh",
 ];
 
-/// The macros of PARMACS programs, from this crate's folder and below the prefix.
-const MACROS: (&str, &str) = ("../../parmacs/c.m4.trellis", "share/trellis/c.m4.trellis");
+/// The macros of PARMACS programs, in `parmacs/` of the repository and in `share/trellis/` below the prefix.
+const MACROS: [&str; 3] = ["c.m4.trellis", "c.m4.pthreads", "c.m4.null"];
+
+/// The PARMACS programs, in `examples/parmacs/` and in `share/trellis/parmacs/`.
+const PROGRAMS: [&str; 14] = [
+    "program.h",
+    "product.h",
+    "barnes/barnes.c.in",
+    "barnes/barnes_kernel.h",
+    "fft/fft.c.in",
+    "fft/fft_kernel.h",
+    "lu/lu.c.in",
+    "lu/lu_kernel.h",
+    "matmul/matmul.c.in",
+    "matmul/matmul_kernel.h",
+    "ocean/ocean.c.in",
+    "ocean/ocean_kernel.h",
+    "radix/radix.c.in",
+    "radix/radix_kernel.h",
+];
 
 /// Templates in `cmake/` and where they go; `@VERSION@` in them becomes the version.
 const TEMPLATES: [(&str, &str); 4] = [
@@ -59,7 +78,13 @@ pub(crate) fn install(source: &Path, library: &Path, prefix: &Path, version: &st
     for header in HEADERS {
         copy(&source.join("include").join(header), &prefix.join("include").join(header), &mut written)?;
     }
-    copy(&source.join(MACROS.0), &prefix.join(MACROS.1), &mut written)?;
+    for file in MACROS {
+        copy(&source.join("../../parmacs").join(file), &prefix.join("share/trellis").join(file), &mut written)?;
+    }
+    for file in PROGRAMS {
+        let to = prefix.join("share/trellis/parmacs").join(file);
+        copy(&source.join("../../examples/parmacs").join(file), &to, &mut written)?;
+    }
     for (template, target) in TEMPLATES {
         let from = source.join("cmake").join(template);
         let text = std::fs::read_to_string(&from).map_err(|error| named(error, "read", &from))?;

@@ -51,7 +51,8 @@ impl<N: Coherence> Cluster<N> {
         let mut random = Random::new(seed);
         let home = Home::Manager(Manager(NodeId(random.below(NODES as u32) as u16)));
         let (nodes, pages) = (NODES as u16, PAGES as u32);
-        let geometry = |me| Geometry { me: NodeId(me), nodes, founders: nodes, pages, shard: 0, shards: 1, home, marks: false };
+        let geometry =
+            |me| Geometry { me: NodeId(me), nodes, founders: nodes, pages, shard: 0, shards: 1, home, marks: false };
         let mut cluster = Cluster {
             nodes: (0..nodes).map(|me| start(geometry(me))).collect(),
             views: [[Access::None; PAGES]; NODES],
@@ -145,7 +146,7 @@ impl<N: Coherence> Cluster<N> {
             }
             Effect::Hold(page) => self.resumed.push((node, page)),
             Effect::Violation { .. } => {} // The history has to show what comes of it.
-            Effect::Alarm { .. } | Effect::Locked { .. } => panic!("a protocol without layers orders {effect:?}"),
+            other => panic!("a protocol without layers orders {other:?}"),
         }
     }
 }

@@ -2,13 +2,13 @@
 //! the part for real processes, on the memory of one process.
 
 use std::path::{Path, PathBuf};
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Barrier, Condvar, Mutex};
 use trellis_check::litmus::generate::shapes;
 use trellis_check::litmus::oracle::{Memory, allowed};
 use trellis_check::litmus::parse::parse_file;
 use trellis_check::litmus::program::Program;
-use trellis_check::litmus::real::{RealPlan, RealReport, arrangements, run_node};
+use trellis_check::litmus::real::{Calls, RealPlan, RealReport, arrangements, run_calling_node, run_node};
 use trellis_check::litmus::simulate::{BLOCK, Node, simulate, simulate_with, tell, tell_with};
 use trellis_check::litmus::{LitmusOptions, LitmusReport, Progress, verdict};
 use trellis_protocol::Nanoseconds;
@@ -311,4 +311,66 @@ fn plans_that_cannot_be_are_refused_and_a_failed_barrier_ends_the_run() {
     assert!(small.starts_with("MP: the test needs ") && small.ends_with(" shared words and was given 0"), "{small}");
     let outside = RealPlan { nodes: 1, ..plan };
     assert_eq!(outside.check(), Err("MP: a thread is placed on a node past the 1 that there are".to_string()));
+}
+
+/// Locks, flags and a barrier of one process.
+struct Here {
+    locks: Vec<(Mutex<bool>, Condvar)>,
+    flags: Vec<AtomicU64>,
+    together: Barrier,
+}
+
+impl Calls for Here {
+    fn meet(&self) -> Result<(), String> {
+        self.together.wait();
+        Ok(())
+    }
+
+    fn lock(&self, lock: u64) -> Result<(), String> {
+        let (is_held, freed) = &self.locks[lock as usize];
+        *freed.wait_while(is_held.lock().unwrap(), |is_held| *is_held).unwrap() = true;
+        Ok(())
+    }
+
+    fn unlock(&self, lock: u64) -> Result<(), String> {
+        let (is_held, freed) = &self.locks[lock as usize];
+        *is_held.lock().unwrap() = false;
+        freed.notify_one();
+        Ok(())
+    }
+
+    fn set(&self, flag: u64, value: u64) -> Result<(), String> {
+        self.flags[flag as usize].store(value, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn get(&self, flag: u64) -> Result<u64, String> {
+        Ok(self.flags[flag as usize].load(Ordering::SeqCst))
+    }
+}
+
+#[test]
+fn threads_of_a_test_call_locks_barriers_and_flags() {
+    let shapes = trellis_check::release::shapes::released_shapes();
+    for name in ["MP+flags", "SB+barrier", "WRC+locks", "ISA2+flags", "NEIGHBOURS+barrier", "TURNS+lock"] {
+        let program = shapes.iter().find(|program| program.name == name).expect("it is made").clone();
+        let (placement, layout) = arrangements(&program, 4, false).swap_remove(0);
+        let plan = RealPlan { delay_max: 20, is_released: true, ..RealPlan::new(program, placement, layout, 4, 256) };
+        let objects = plan.instances as usize * plan.program.objects();
+        let here = Here {
+            locks: (0..objects).map(|_| (Mutex::new(false), Condvar::new())).collect(),
+            flags: (0..objects).map(|_| AtomicU64::new(0)).collect(),
+            together: Barrier::new(plan.nodes.into()),
+        };
+        let words = words(&plan);
+        let report = std::thread::scope(|scope| {
+            let (plan, words, here) = (&plan, &words, &here);
+            let node = |node| scope.spawn(move || run_calling_node(plan, node, words, here).unwrap());
+            let nodes: Vec<_> = (0..plan.nodes).map(node).collect();
+            nodes.into_iter().map(|node| node.join().unwrap()).collect::<Vec<_>>().swap_remove(0)
+        });
+        let report = report.expect("node 0 tells");
+        assert_eq!(report.forbidden_runs(), 0, "{name}: {:?}", report.outcomes);
+        assert_eq!(report.outcomes.values().sum::<u64>(), 256, "{name}");
+    }
 }

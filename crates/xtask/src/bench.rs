@@ -19,7 +19,7 @@ use crate::workspace::Workspace;
 use crate::{demo, fabric, setup, step};
 
 use machine::Machine;
-use targets::{Benchmark, CHECK, Figure, TARGETS};
+use targets::{Benchmark, CHECK, Figure, REPRODUCE, TARGETS};
 
 /// What one figure came to.
 struct Outcome {
@@ -30,7 +30,7 @@ struct Outcome {
 
 /// Runs the benchmarks.
 pub(crate) fn run(workspace: &Workspace, runs: u32, keep: bool, only: &[String]) -> Result<()> {
-    setup::ensure(&[setup::COMPILER])?;
+    setup::ensure(&[setup::COMPILER, setup::MACRO_PROCESSOR])?;
     let chosen = choose(only)?;
     let psort = programs::build_psort(workspace)?;
     let machine = Machine::look(workspace);
@@ -83,7 +83,7 @@ fn measure(workspace: &Workspace, benchmark: &Benchmark, psort: &std::path::Path
     }
     let program = if benchmark.is_of_fabric() { fabric::program(workspace) } else { workspace.trellis() };
     let mut command = workspace.command(program);
-    if benchmark.name != CHECK {
+    if ![CHECK, REPRODUCE].contains(&benchmark.name) {
         command.arg("bench");
     }
     command.arg(benchmark.name).args(benchmark.arguments).arg("--json");

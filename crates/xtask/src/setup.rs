@@ -38,7 +38,7 @@ pub(crate) const NEEDED: &[Needed] = &[
     Needed { program: "cc", package: "gcc" },
     Needed { program: "cmake", package: "cmake" },
     Needed { program: "make", package: "make" },
-    Needed { program: "m4", package: "m4" },
+    MACRO_PROCESSOR,
     Needed { program: "pkg-config", package: "pkg-config" },
     Needed { program: "nm", package: "binutils" },
     FABRIC,
@@ -49,6 +49,8 @@ pub(crate) const FABRIC: Needed = Needed { program: "pkg-config:libfabric >= 1.1
 
 /// The C++ compiler alone: all that the demonstration needs.
 pub(crate) const COMPILER: Needed = Needed { program: "c++", package: "g++" };
+/// Expands the macros of PARMACS programs.
+pub(crate) const MACRO_PROCESSOR: Needed = Needed { program: "m4", package: "m4" };
 
 /// Makes sure that the programs are there; says so when it had nothing to do.
 pub(crate) fn install(needed: &[Needed]) -> Result<()> {

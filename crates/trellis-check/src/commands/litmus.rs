@@ -128,11 +128,8 @@ fn simulated(chosen: &Litmus, sources: &[Source]) -> Result<LitmusReport, String
             eprint!("\r\x1b[K{} runs, {} failed ", progress.runs, progress.failures);
         }
     };
-    let report = if is_released {
-        released::simulate(&options, &mut progress)
-    } else {
-        simulate(&options, &mut progress)
-    };
+    let report =
+        if is_released { released::simulate(&options, &mut progress) } else { simulate(&options, &mut progress) };
     clear(watched);
     report
 }

@@ -5,10 +5,10 @@
 //! it. It must never hold what only this process knows, such as an open file.
 
 use crate::history::{History, record::RecordPlan};
+use crate::litmus::LitmusReport;
 use crate::litmus::parse;
 use crate::litmus::program::Program;
 use crate::litmus::real::{RealPlan, arrangements};
-use crate::litmus::LitmusReport;
 use crate::release::shapes;
 use crate::scale::ScaleRow;
 use trellis_protocol::coherence::Protocol;
@@ -68,6 +68,7 @@ impl LitmusRequest {
     /// A sentence about a test that cannot be had.
     pub fn plans(&self) -> Result<Vec<RealPlan>, String> {
         let mut plans = Vec::new();
+        let mut batches = 0;
         for source in &self.sources {
             let program = source.program()?;
             let pairs = arrangements(&program, self.nodes, self.everything);
@@ -76,6 +77,8 @@ impl LitmusRequest {
             for (placement, layout) in pairs {
                 let mut plan = RealPlan::new(program.clone(), placement, layout, self.nodes, runs);
                 plan.seed = self.seed;
+                plan.batches_before = batches;
+                batches = batches.saturating_add(plan.batches);
                 plan.is_released = self.protocol.is_release_consistent();
                 plans.push(plan);
             }

@@ -68,7 +68,10 @@ pub(super) fn setups(chosen: &Release, shared: &Shared) -> Vec<(String, Setup)> 
                     late_bytes: chosen.late_bytes,
                     ..setup(shared.protocol, program, size, home, noticing == Noticing::Marks)
                 };
-                all.push((format!("{} program={} intervals={}", setup.describe(), program.name(), size.intervals), setup));
+                all.push((
+                    format!("{} program={} intervals={}", setup.describe(), program.name(), size.intervals),
+                    setup,
+                ));
             }
         }
     }
@@ -83,7 +86,8 @@ pub(super) fn manager(number: u16) -> Home {
 /// Explores all of them; returns whether all passed.
 pub(super) fn explore(chosen: &Release, shared: &Shared, options: Options, json: bool) -> bool {
     let all = setups(chosen, shared).into_iter();
-    all.map(|(name, setup)| super::explore::show(&name, &mut Orders::new(setup), options, json)).fold(true, |all, one| all & one)
+    all.map(|(name, setup)| super::explore::show(&name, &mut Orders::new(setup), options, json))
+        .fold(true, |all, one| all & one)
 }
 
 /// Draws clusters; returns whether all passed.

@@ -40,6 +40,8 @@ pub struct RealPlan {
     pub instances: u32,
     /// How many batches.
     pub batches: u32,
+    /// Batches of plans that ran before in the same cluster: flags still have their values.
+    pub batches_before: u32,
     /// Words of 8 bytes in a page.
     pub page_words: u32,
     /// Longest delay of a thread before it runs its code, in turns of an empty loop.
@@ -89,7 +91,19 @@ impl RealPlan {
     pub fn new(program: Program, placement: Vec<u8>, layout: Vec<u8>, nodes: u8, runs: u64) -> RealPlan {
         let instances = 64;
         let batches = runs.div_ceil(instances.into()).clamp(1, (BATCHES_MAX - 1).into()) as u32;
-        RealPlan { program, placement, layout, nodes, instances, batches, page_words: 512, delay_max: 200, seed: 1, is_released: false }
+        RealPlan {
+            program,
+            placement,
+            layout,
+            nodes,
+            instances,
+            batches,
+            batches_before: 0,
+            page_words: 512,
+            delay_max: 200,
+            seed: 1,
+            is_released: false,
+        }
     }
 
     /// Whether the plan fits together; otherwise a sentence.
@@ -105,7 +119,8 @@ impl RealPlan {
         if usize::from(*self.layout.iter().max().unwrap_or(&0)) >= self.program.locations.len() {
             return Err(format!("{name}: pages are numbered from 0, and there are not more of them than locations"));
         }
-        if self.instances == 0 || self.batches == 0 || self.batches >= BATCHES_MAX {
+        let batches = self.batches.saturating_add(self.batches_before);
+        if self.instances == 0 || self.batches == 0 || batches >= BATCHES_MAX {
             return Err(format!("{name}: a plan has at least one instance and 1 to {} batches", BATCHES_MAX - 1));
         }
         if (self.page_words as usize) < self.program.locations.len() {
@@ -338,7 +353,7 @@ impl<'a> Batch<'a> {
 
     /// The code, the batch, and the complement of both.
     fn encoded(&self, code: Code) -> u64 {
-        let low = (self.number + 1) << 4 | u32::from(code);
+        let low = (self.plan.batches_before + self.number + 1) << 4 | u32::from(code);
         u64::from(low) | u64::from(!low) << 32
     }
 
@@ -398,7 +413,8 @@ impl<'a> Batch<'a> {
                 })
             };
             let threads: Vec<_> = mine.iter().map(|&thread| run(thread)).collect();
-            let ended = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err("a thread stopped".into())));
+            let ended =
+                threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err("a thread stopped".into())));
             ended.collect::<Vec<_>>().into_iter().collect()
         })
     }
@@ -446,8 +462,9 @@ impl<'a> Batch<'a> {
             Call::Get { register, flag } => {
                 let word = calls.get(object(flag))?;
                 // What an earlier batch left there is as good as nothing.
-                let is_old = self.decoded(word) == ALIEN && Batch::batch_of(word).is_some_and(|batch| batch < self.number);
-                registers[usize::from(register)] = if is_old || word == 0 { self.encoded(0) } else { word };
+                let now = self.plan.batches_before + self.number;
+                let is_old = word == 0 || Batch::batch_of(word).is_some_and(|batch| batch < now);
+                registers[usize::from(register)] = if is_old { self.encoded(0) } else { word };
                 Ok(())
             }
         }

@@ -70,7 +70,9 @@ pub(super) fn allowed(program: &Program) -> Result<HashSet<Outcome>, String> {
         }
         if seen.len() > STATES_MAX {
             let name = &program.name;
-            return Err(format!("{name}: the test has more than {STATES_MAX} states; take threads or instructions away"));
+            return Err(format!(
+                "{name}: the test has more than {STATES_MAX} states; take threads or instructions away"
+            ));
         }
     }
     if outcomes.is_empty() {
@@ -244,7 +246,9 @@ mod tests {
     fn what_is_released_is_seen_through_any_number_of_hands() {
         let all = released_shapes();
         let named = |name: &str| all.iter().find(|program| program.name == name).expect("it is made");
-        for name in ["MP+flags", "ISA2+flags", "HANDED-ON+flags", "HANDED-ON+locks", "SB+barrier", "MP+barrier", "IRIW+locks"] {
+        for name in
+            ["MP+flags", "ISA2+flags", "HANDED-ON+flags", "HANDED-ON+locks", "SB+barrier", "MP+barrier", "IRIW+locks"]
+        {
             assert!(!asks_for(named(name)), "{}", named(name));
         }
     }

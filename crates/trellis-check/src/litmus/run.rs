@@ -197,7 +197,9 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
                 pages: pages.into(),
                 shard: 0,
                 shards: 1,
-                home, marks: false };
+                home,
+                marks: false,
+            };
             let start = |me| (self.start)(self.series.protocols[protocol], geometry(me));
             self.fresh[index] = Some((0..nodes).map(start).collect());
         }

@@ -11,13 +11,16 @@ use std::time::{Duration, Instant};
 use trellis_protocol::coherence::Protocol;
 
 /// Most random clusters that a mutant is tried on before the explorer looks.
-pub const SEEDS_MAX: u64 = 4_000;
+pub const SEEDS_MAX: u64 = 20_000;
 
 /// The mutants of `protocol`.
 pub fn release_mutants_of(protocol: Protocol) -> Vec<Broken> {
     let name = protocol.to_string();
-    // One that drops every copy sends no updates.
-    let has = |of: Of| of == Of::All || name != "hlrc(invalidate)";
+    let has = |of: Of| match of {
+        Of::All => true,
+        Of::Updates => name != "hlrc(invalidate)",
+        Of::Drops => name != "hlrc(update)",
+    };
     FAULTS.iter().copied().filter(|broken| protocol.is_release_consistent() && has(broken.of)).collect()
 }
 
@@ -26,6 +29,7 @@ pub(super) fn words(of: Of) -> &'static str {
     match of {
         Of::All => "`hlrc`",
         Of::Updates => "`hlrc(update)`, `hlrc(adaptive)`",
+        Of::Drops => "`hlrc(invalidate)`, `hlrc(adaptive)`",
     }
 }
 
@@ -42,7 +46,8 @@ pub fn try_release(protocol: Protocol, fault: Fault, options: Options) -> Report
         }
     }
     for setup in scripts::small(protocol) {
-        let report = explore(&mut Orders::new(Setup { fault, ..setup }), Options { must_end: true, ..options }, &mut |_| {});
+        let report =
+            explore(&mut Orders::new(Setup { fault, ..setup }), Options { must_end: true, ..options }, &mut |_| {});
         sum.states += report.states;
         sum.transitions += report.transitions;
         if !report.passed() {

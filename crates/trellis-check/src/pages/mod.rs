@@ -173,7 +173,9 @@ impl<N: Node> Pages<N> {
                 pages: model.instance.pages.last().expect("an instance has pages") + 1,
                 shard: 0,
                 shards: 1,
-                home: model.instance.home, marks: false });
+                home: model.instance.home,
+                marks: false,
+            });
             let number = model.node_number(node);
             model.start.push(number);
         }

@@ -4,11 +4,11 @@
 //! others have waited; with loss, messages go as datagrams through the recovery of the `udp` link. A run in which nobody
 //! can go on, or that does not end within its bound, is a failure. It must never deliver what was not sent.
 
+use super::Setup;
 use super::effects::{Body, Envelope, Event, Letter, Out};
 use super::ghost::Ghost;
 use super::node::{Doing, Node};
 use super::recovery::Recovery;
-use super::Setup;
 use crate::litmus::random::Random;
 
 /// Checks what threads did against what they may see.
@@ -58,7 +58,8 @@ pub(super) fn check_rest<'a>(
 
 /// What carries messages.
 enum Network {
-    Bag(Vec<Envelope>),
+    /// Messages in the order in which they were sent, and which of them are slow.
+    Bag(Vec<(Envelope, bool)>),
     Lossy(Box<Recovery>),
 }
 
@@ -66,10 +67,22 @@ enum Network {
 pub struct Pace {
     /// A thread goes on rather than a message arrives, so many times in 8.
     pub threads_of_8: u32,
+    /// One message in so many arrives only when little else can happen; none where zero.
+    pub slow_once_in: u32,
     /// Messages are lost, doubled and reordered below the recovery of the `udp` link.
     pub is_lossy: bool,
     /// More steps are too many.
     pub steps_max: u64,
+}
+
+/// A message that arrives next: rarely a slow one, while there are others.
+fn pick(envelopes: &[(Envelope, bool)], random: &mut Random) -> usize {
+    let any = random.below(envelopes.len() as u32) as usize;
+    if !envelopes[any].1 || random.once_in(32) {
+        return any;
+    }
+    let count = envelopes.len();
+    (0..count).map(|step| (any + step) % count).find(|&index| !envelopes[index].1).unwrap_or(any)
 }
 
 /// See the module's documentation.
@@ -148,7 +161,7 @@ impl Cluster {
             }
             let able = self.able();
             let waiting = self.network_waits();
-            let picks_thread = self.random.below(8) < self.pace.threads_of_8;
+            let picks_thread = self.random.below(8) < self.pace.threads_of_8 || self.has_only_slow();
             let done = match (able, waiting) {
                 (None, false) => return self.end(),
                 (Some((node, thread)), waits) if picks_thread || !waits => self.go(node, thread),
@@ -196,6 +209,14 @@ impl Cluster {
         }
     }
 
+    /// Whether whatever is under way is slow, so that threads go on first; mostly.
+    fn has_only_slow(&mut self) -> bool {
+        match &self.network {
+            Network::Bag(envelopes) => envelopes.iter().all(|(_, is_slow)| *is_slow) && !self.random.once_in(32),
+            Network::Lossy(_) => false,
+        }
+    }
+
     fn go(&mut self, node: usize, thread: usize) -> Result<(), String> {
         let number = self.nodes[node].threads[thread].number;
         self.out.tell(|| format!("thread {number} of node {node} goes on"));
@@ -206,13 +227,14 @@ impl Cluster {
     fn deliver(&mut self) -> Result<(), String> {
         let envelope = match &mut self.network {
             Network::Bag(envelopes) => {
-                let mut index = self.random.below(envelopes.len() as u32) as usize;
+                let mut index = pick(envelopes, &mut self.random);
                 if self.setup.is_ordered {
-                    let ends = (envelopes[index].from, envelopes[index].to);
-                    index = envelopes.iter().position(|other| (other.from, other.to) == ends).expect("it is there");
-                    envelopes.remove(index)
+                    let ends = |(envelope, _): &(Envelope, bool)| (envelope.from, envelope.to);
+                    let mine = ends(&envelopes[index]);
+                    index = envelopes.iter().position(|other| ends(other) == mine).expect("it is there");
+                    envelopes.remove(index).0
                 } else {
-                    envelopes.swap_remove(index)
+                    envelopes.swap_remove(index).0
                 }
             }
             Network::Lossy(recovery) => match recovery.go_on(&mut self.random)? {
@@ -240,7 +262,10 @@ impl Cluster {
         self.out.events.clear();
         for envelope in self.out.letters.drain(..) {
             match &mut self.network {
-                Network::Bag(envelopes) => envelopes.push(envelope),
+                Network::Bag(envelopes) => {
+                    let is_slow = self.pace.slow_once_in > 0 && self.random.once_in(self.pace.slow_once_in);
+                    envelopes.push((envelope, is_slow));
+                }
                 Network::Lossy(recovery) => recovery.submit(envelope),
             }
         }

@@ -5,7 +5,7 @@
 //! differs from the twin now, and the twin follows. It must never decide anything.
 
 use super::node::{Doing, Node};
-use super::{Fault, Page, Setup, Value, PAGE_WORDS, faults};
+use super::{Fault, PAGE_WORDS, Page, Setup, Value, faults};
 use trellis_protocol::coherence::hlrc::intervals::Notice;
 use trellis_protocol::coherence::{Coherence, Effect, Input, Message};
 use trellis_protocol::{Access, PageIndex, PageRange, PageSet, sync};
@@ -60,16 +60,40 @@ pub struct Envelope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum Event {
-    Load { thread: u8, word: u16, value: Value },
-    Store { thread: u8, word: u16, value: Value },
-    Locked { thread: u8, lock: u8 },
-    Unlock { thread: u8, lock: u8 },
-    Arrive { thread: u8 },
-    Left { thread: u8 },
+    Load {
+        thread: u8,
+        word: u16,
+        value: Value,
+    },
+    Store {
+        thread: u8,
+        word: u16,
+        value: Value,
+    },
+    Locked {
+        thread: u8,
+        lock: u8,
+    },
+    Unlock {
+        thread: u8,
+        lock: u8,
+    },
+    Arrive {
+        thread: u8,
+    },
+    Left {
+        thread: u8,
+    },
     /// The home of a flag carries out what a thread asked for.
-    Flag { thread: u8, flag: u8, is_store: bool },
+    Flag {
+        thread: u8,
+        flag: u8,
+        is_store: bool,
+    },
     /// Every store of the thread is at its home.
-    Published { thread: u8 },
+    Published {
+        thread: u8,
+    },
 }
 
 /// What a step of a node leads to outside.
@@ -120,11 +144,11 @@ impl Out {
 impl Node {
     /// One fact for the protocol; its orders are carried out.
     pub(super) fn step(&mut self, setup: &Setup, input: Input, body: &Body, out: &mut Out) {
-        let Some(input) = faults::alter_input(setup.fault, self, setup, input, out) else { return };
+        let Some(input) = faults::alter_input(setup.fault, self, input, out) else { return };
         let mut effects = std::mem::take(&mut out.effects);
         effects.clear();
         self.protocol.step(0, input, &mut effects);
-        faults::alter_effects(setup.fault, self, setup, &input, &mut effects);
+        faults::alter_effects(setup.fault, setup, &input, &mut effects);
         out.tell(|| format!("n{} {}", self.me, text(&input)));
         let came = match input {
             Input::Message { message, .. } => Some(message),
@@ -279,7 +303,8 @@ impl Node {
             let thought = self.protocol.access(setup.page(place));
             // Where stores are marked, a view that allows loads allows stores.
             if thought != is && !(setup.marks(self.me) && (is, thought) == (Access::Read, Access::Write)) {
-                let what = format!("node {} thinks that page {place} allows {thought:?}, and it allows {is:?}", self.me);
+                let what =
+                    format!("node {} thinks that page {place} allows {thought:?}, and it allows {is:?}", self.me);
                 return out.problem(what);
             }
         }

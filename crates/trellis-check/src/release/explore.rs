@@ -7,7 +7,7 @@
 //! It must never leave out an order: any message may be the next, and any thread, unless the setup says that messages keep
 //! their order.
 
-use super::effects::{Envelope, Event, Letter, Body, Out};
+use super::effects::{Body, Envelope, Event, Letter, Out};
 use super::ghost::Ghost;
 use super::node::Node;
 use super::{Setup, cluster};
@@ -18,9 +18,14 @@ use crate::intern::{Numbered, guarded};
 /// One thing that can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
-    Go { node: u16, thread: u8 },
+    Go {
+        node: u16,
+        thread: u8,
+    },
     /// The message at this place of the state.
-    Deliver { place: usize },
+    Deliver {
+        place: usize,
+    },
 }
 
 /// What a step of a node led to.
@@ -249,7 +254,8 @@ impl Model for Orders {
                 let thread_state = &threads[usize::from(thread)];
                 let script = &self.setup.scripts[usize::from(thread_state.number)];
                 let operation = script.operations[usize::from(thread_state.next)];
-                let line = format!("thread {} at node {node}: {operation:?}, {:?}", thread_state.number, thread_state.doing);
+                let line =
+                    format!("thread {} at node {node}: {operation:?}, {:?}", thread_state.number, thread_state.doing);
                 self.work_out(before, THREAD | u32::from(thread), &mut out);
                 line
             }

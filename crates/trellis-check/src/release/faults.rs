@@ -3,9 +3,9 @@
 //! Promises: a fault changes what goes into the protocol, what comes out of it, or what the runtime round it does, always
 //! in the same way; [`Fault::None`] changes nothing. It must never be used but to see whether somebody notices.
 
-use super::effects::{Envelope, Letter, Body, Out};
-use super::node::Node;
 use super::Setup;
+use super::effects::{Body, Envelope, Letter, Out};
+use super::node::Node;
 use trellis_protocol::coherence::hlrc::intervals::{Intervals, Notice};
 use trellis_protocol::coherence::{Coherence, Content, Effect, Input, Message};
 use trellis_protocol::{NodeId, PageIndex, PageRange, PageSet, sync};
@@ -46,6 +46,8 @@ pub enum Of {
     All,
     /// Those that send changes to copies.
     Updates,
+    /// Those that drop copies, and let homes move.
+    Drops,
 }
 
 faults! {
@@ -69,14 +71,14 @@ faults! {
     ForgetsDiff = "forgets-diff", "a home acknowledges a diff and does not put it into the page", All;
     PassesOverTwin = "passes-over-twin", "a diff of another node is not put into the twin", All;
     ToldNobody = "told-nobody", "a home says that nobody else has a copy", All;
-    AlwaysCurrent = "always-current", "a home says that the writer's copy lacks nothing", All;
+    AlwaysCurrent = "always-current", "a home says that the writer's copy lacks nothing", Drops;
     NoScan = "no-scan", "marks are not looked at before a publication", All;
     NoInspection = "no-inspection", "marks are not looked at when a page is dropped", All;
     ChangeForgotten = "forgets-change", "what was found in a dropped page is not sent", All;
     HomeUnnoticed = "home-unnoticed", "a home's own stores stay unnoticed when its page is shared", All;
     ZeroNotBytes = "sends-zero", "a copy of a written page is sent as zero", All;
     MovesTwice = "two-homes", "a home that gives its page away keeps it", All;
-    MoveForgotten = "no-home", "a node is not told that it is the home now", All;
+    MoveForgotten = "no-home", "a node is not told that it is the home now", Drops;
     FirstNotTold = "first-not-told", "the first to touch a page is not told that it is the home", All;
     TokenAlone = "token-alone", "a lock is handed on without knowledge", All;
     ArrivalAlone = "arrival-alone", "an arrival at a barrier carries no knowledge", All;
@@ -85,17 +87,16 @@ faults! {
     AnswerAlone = "answer-alone", "the home of a flag answers without knowledge", All;
     OwnOnly = "own-only", "what was learnt from others is not passed on", All;
     UsesTooEarly = "uses-too-early", "a message is used before what it rests on is known", All;
-    ForgetsTooEarly = "forgets-too-early", "notices are forgotten at a barrier that not all have left", All;
+    ForgetsTooEarly = "forgets-too-early", "at a barrier a node takes all that it knows now for known to all", All;
     UpdateLost = "update-lost", "an update is not sent, and waited for", Updates;
     UpdateNotApplied = "update-not-applied", "an update is acknowledged and not put into the copy", Updates;
     KeptAlways = "kept-always", "an update is acknowledged as taken by who has no copy", Updates;
     HearsWhilePending = "not-deaf", "an update counts as taken while the copy is still under way", Updates;
     AnswersEarly = "answers-early", "a writer is answered before the copies have its update", Updates;
-    UpdateTooNew = "update-too-new", "an update makes a copy newer than it is", Updates;
 }
 
 /// Before the protocol hears of it; `None` where it never does.
-pub(super) fn alter_input(fault: Fault, node: &mut Node, setup: &Setup, input: Input, out: &mut Out) -> Option<Input> {
+pub(super) fn alter_input(fault: Fault, node: &Node, input: Input, out: &mut Out) -> Option<Input> {
     match (fault, input) {
         (Fault::None, _) => Some(input),
         (Fault::PendingNotApplied, Input::Notice { range, .. }) => {
@@ -110,21 +111,16 @@ pub(super) fn alter_input(fault: Fault, node: &mut Node, setup: &Setup, input: I
             out.send(Envelope { from: node.me, to: from.0, letter });
             None
         }
-        (Fault::MoveForgotten, Input::Message { from, message: Message::Diffed { pages, number, stamp, told, current, .. } }) => {
-            Some(Input::Message { from, message: Message::Diffed { pages, number, stamp, told, current, moved: 0 } })
-        }
-        (Fault::UpdateTooNew, Input::Message { from, message: Message::Update { pages, origin, number, stamp } }) => {
-            Some(Input::Message { from, message: Message::Update { pages, origin, number, stamp: stamp + 1 } })
-        }
-        _ => {
-            let _ = setup;
-            Some(input)
-        }
+        (
+            Fault::MoveForgotten,
+            Input::Message { from, message: Message::Diffed { pages, number, stamp, told, current, .. } },
+        ) => Some(Input::Message { from, message: Message::Diffed { pages, number, stamp, told, current, moved: 0 } }),
+        _ => Some(input),
     }
 }
 
 /// Before its orders are carried out.
-pub(super) fn alter_effects(fault: Fault, node: &Node, setup: &Setup, input: &Input, effects: &mut Vec<Effect>) {
+pub(super) fn alter_effects(fault: Fault, setup: &Setup, input: &Input, effects: &mut Vec<Effect>) {
     let heard = match input {
         Input::Message { message, .. } => Some(*message),
         _ => None,
@@ -155,7 +151,7 @@ pub(super) fn alter_effects(fault: Fault, node: &Node, setup: &Setup, input: &In
         }
         Fault::AnswersEarly => answer_early(heard, effects),
         Fault::MovesTwice => keep_moved(heard, effects),
-        _ => effects.iter_mut().for_each(|effect| alter_effect(fault, node, setup, effect)),
+        _ => effects.iter_mut().for_each(|effect| alter_effect(fault, setup, effect)),
     }
 }
 
@@ -167,7 +163,7 @@ fn drop_applies(effects: &mut Vec<Effect>) {
     effects.retain(|effect| !matches!(effect, Effect::Apply { .. }));
 }
 
-fn alter_effect(fault: Fault, node: &Node, setup: &Setup, effect: &mut Effect) {
+fn alter_effect(fault: Fault, setup: &Setup, effect: &mut Effect) {
     match (fault, effect) {
         (Fault::NeighbourNoted, Effect::Notice { range, .. }) => {
             let next = range.first().0 + 1;
@@ -177,13 +173,12 @@ fn alter_effect(fault: Fault, node: &Node, setup: &Setup, effect: &mut Effect) {
         }
         (Fault::NoticeTooOld, Effect::Notice { stamp, .. }) => *stamp = stamp.saturating_sub(1),
         (Fault::PassesOverTwin, Effect::Apply { twins, .. }) => *twins = None,
-        (_, Effect::Send { message, .. }) => alter_message(fault, node, message),
+        (_, Effect::Send { message, .. }) => alter_message(fault, message),
         _ => {}
     }
 }
 
-fn alter_message(fault: Fault, node: &Node, message: &mut Message) {
-    let _ = node;
+fn alter_message(fault: Fault, message: &mut Message) {
     match (fault, message) {
         (Fault::CopyTooNew, Message::Copy { stamp, .. }) => *stamp += 1,
         (Fault::ZeroNotBytes, Message::Copy { content, .. }) => *content = Content::Zero,

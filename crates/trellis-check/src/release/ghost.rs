@@ -9,7 +9,7 @@
 
 use super::effects::Event;
 use super::node::Node;
-use super::{Setup, Value, PAGE_WORDS};
+use super::{PAGE_WORDS, Setup, Value};
 
 /// Most stores to one word in a run: one bit each, and one for the zero at the start.
 pub const STORES_MAX: usize = 63;
@@ -119,7 +119,8 @@ impl Ghost {
         let stores = &self.stores[usize::from(word)];
         let overwritten = self.threads[thread].overwritten[usize::from(word)];
         let mut those = stores.iter().enumerate().filter(|(_, stored)| **stored == value).peekable();
-        let place = format!("{value} from word {} of page {}", usize::from(word) % PAGE_WORDS, usize::from(word) / PAGE_WORDS);
+        let place =
+            format!("{value} from word {} of page {}", usize::from(word) % PAGE_WORDS, usize::from(word) / PAGE_WORDS);
         if those.peek().is_none() {
             return Err(format!("{place}, which nobody stored there"));
         }
@@ -153,7 +154,12 @@ impl Ghost {
     /// # Errors
     ///
     /// One has.
-    pub fn check_homes<'a>(&self, setup: &Setup, thread: u8, nodes: impl Iterator<Item = &'a Node> + Clone) -> Result<(), String> {
+    pub fn check_homes<'a>(
+        &self,
+        setup: &Setup,
+        thread: u8,
+        nodes: impl Iterator<Item = &'a Node> + Clone,
+    ) -> Result<(), String> {
         for place in 0..setup.pages.len() {
             for node in nodes.clone() {
                 let Some(master) = node.master(setup, place) else { continue };
@@ -206,7 +212,8 @@ mod tests {
         Ghost::new(&scripts::setups()[0])
     }
 
-    const STORE: [Event; 2] = [Event::Store { thread: 0, word: 0, value: 7 }, Event::Store { thread: 0, word: 0, value: 8 }];
+    const STORE: [Event; 2] =
+        [Event::Store { thread: 0, word: 0, value: 7 }, Event::Store { thread: 0, word: 0, value: 8 }];
 
     fn sees(ghost: &mut Ghost, thread: u8, value: Value) -> bool {
         ghost.note(Event::Load { thread, word: 0, value }).is_ok()

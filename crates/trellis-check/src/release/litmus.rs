@@ -98,7 +98,10 @@ pub fn tell(options: &LitmusOptions) -> Result<Vec<String>, String> {
     let program = &block.prepared.program;
     let mut lines: Vec<String> = program.to_string().lines().map(str::to_string).collect();
     let seed = block.seed;
-    lines.push(format!("{}, threads on nodes {:?}, seed {seed:#x}, run {runs} of its block", block.describe, block.placement));
+    lines.push(format!(
+        "{}, threads on nodes {:?}, seed {seed:#x}, run {runs} of its block",
+        block.describe, block.placement
+    ));
     lines.append(&mut block.cluster.take_story());
     lines.push(match end {
         Err((kind, what)) => format!("=> {}: {what}", kind.name()),
@@ -147,13 +150,7 @@ impl<'a> Series<'a> {
         }
     }
 
-    fn run_share(
-        &self,
-        job: u64,
-        jobs: u64,
-        done: &AtomicU64,
-        progress: &mut dyn FnMut(Progress),
-    ) -> LitmusReport {
+    fn run_share(&self, job: u64, jobs: u64, done: &AtomicU64, progress: &mut dyn FnMut(Progress)) -> LitmusReport {
         let mut report = self.empty_report();
         let blocks = self.options.runs.div_ceil(BLOCK);
         let mut told = 0;
@@ -229,6 +226,7 @@ impl<'a> Series<'a> {
         let setup = setup_of(&mut random, protocol, self.fault, nodes, &placement, &layout);
         let pace = Pace {
             threads_of_8: 1 + random.below(6),
+            slow_once_in: [0, 3, 8][random.below(3) as usize],
             is_lossy: false,
             steps_max: u64::from(self.options.steps_max) * 10,
         };
@@ -362,9 +360,7 @@ impl Block<'_> {
     fn register_code(&self, register: u8, value: Value) -> Code {
         let code = self.decoded(value);
         let mut all = self.prepared.program.threads.iter().flatten();
-        let is_flag = |instruction: &Instruction| {
-            matches!(instruction, Instruction::Call(Call::Get { register: target, .. }) if *target == register)
-        };
+        let is_flag = |instruction: &Instruction| matches!(instruction, Instruction::Call(Call::Get { register: target, .. }) if *target == register);
         // A flag that nobody set in this run is as at the start.
         if code == ALIEN && value >> 4 < self.number as Value && all.any(is_flag) { 0 } else { code }
     }
@@ -381,7 +377,8 @@ impl Block<'_> {
                 script.operations.clear();
                 let Some(node) = number.checked_sub(threads) else { continue };
                 if node == writer {
-                    let store = |(&word, &value): (&u16, &Value)| Operation::Store { word, source: Source::Constant(value) };
+                    let store =
+                        |(&word, &value): (&u16, &Value)| Operation::Store { word, source: Source::Constant(value) };
                     script.operations.extend(words.iter().zip(&initial).map(store));
                 }
                 script.operations.push(Operation::Barrier);

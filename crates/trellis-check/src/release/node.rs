@@ -7,11 +7,11 @@
 //! It must never see another node.
 
 use super::effects::{Body, Envelope, Event, Letter, Out};
-use super::{Fault, Operation, Page, Setup, Source, Value, PAGE_WORDS, faults};
+use super::{Fault, Operation, PAGE_WORDS, Page, Setup, Source, Value, faults};
 use trellis_protocol::coherence::hlrc::intervals::{Intervals, Learnt, Notice};
 use trellis_protocol::coherence::{Coherence, Input, Running};
 use trellis_protocol::sync::{self, Contribution, Sync};
-use trellis_protocol::{Access, NodeId, PageRange, CHUNK_PAGES};
+use trellis_protocol::{Access, CHUNK_PAGES, NodeId, PageRange};
 
 /// What a thread is about to do, or waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -303,9 +303,6 @@ impl Node {
                 let time = self.intervals.time().to_vec();
                 let before = std::mem::replace(&mut self.at_barrier.last, time);
                 self.at_barrier.before = (!before.is_empty()).then_some(before);
-                if setup.fault == Fault::ForgetsTooEarly {
-                    self.at_barrier.before = Some(self.at_barrier.last.clone());
-                }
                 self.call(setup, thread, sync::Input::Arrive(0, Contribution::Nothing, number.into()), out);
             }
             Operation::Set { flag, source } => {
@@ -323,6 +320,9 @@ impl Node {
         match operation {
             Operation::Lock(lock) => out.event(Event::Locked { thread: number, lock }),
             Operation::Barrier => {
+                if setup.fault == Fault::ForgetsTooEarly {
+                    self.at_barrier.before = Some(self.intervals.time().to_vec());
+                }
                 if let Some(before) = self.at_barrier.before.take() {
                     self.intervals.everybody_knows(&before);
                 }
@@ -396,14 +396,12 @@ impl Node {
         loop {
             let mut refused = None;
             let Node { intervals, early, .. } = self;
-            let known = early.iter().position(|(from, _, knowledge)| {
-                match intervals.learn(NodeId(*from), knowledge) {
-                    Ok(Learnt::Known) => true,
-                    Ok(Learnt::TooEarly) => false,
-                    Err(_) => {
-                        refused = Some(*from);
-                        true
-                    }
+            let known = early.iter().position(|(from, _, knowledge)| match intervals.learn(NodeId(*from), knowledge) {
+                Ok(Learnt::Known) => true,
+                Ok(Learnt::TooEarly) => false,
+                Err(_) => {
+                    refused = Some(*from);
+                    true
                 }
             });
             if let Some(from) = refused {

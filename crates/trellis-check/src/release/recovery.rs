@@ -97,11 +97,8 @@ impl Recovery {
             return Ok(None);
         }
         let index = random.below(self.under_way.len() as u32) as usize;
-        let datagram = if random.once_in(DOUBLED_ONCE_IN) {
-            self.under_way[index]
-        } else {
-            self.under_way.swap_remove(index)
-        };
+        let datagram =
+            if random.once_in(DOUBLED_ONCE_IN) { self.under_way[index] } else { self.under_way.swap_remove(index) };
         if random.once_in(LOST_ONCE_IN) {
             return Ok(None);
         }

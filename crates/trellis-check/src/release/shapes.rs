@@ -19,7 +19,8 @@ pub fn released_shapes() -> Vec<Program> {
     for plain in generate::cycles(3) {
         all.extend([with_locks(&plain), with_flags(&plain), with_barrier(&plain), with_one_lock(&plain)]);
     }
-    let named = |name: &str| generate::shapes().into_iter().find(|program| program.name == name).expect("it is generated");
+    let named =
+        |name: &str| generate::shapes().into_iter().find(|program| program.name == name).expect("it is generated");
     for plain in [named("IRIW"), named("4.SB"), named("4.LB"), named("4.2W")] {
         all.extend([with_one_lock(&plain), with_flags(&plain), with_barrier(&plain)]);
     }

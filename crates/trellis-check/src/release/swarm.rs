@@ -48,7 +48,8 @@ pub fn run(protocol: Protocol, number: u64, fault: Fault, with_story: bool) -> O
     if with_story {
         cluster.keep_story();
     }
-    let ended = guarded(|| cluster.run(true)).unwrap_or_else(|what| Err((false, format!("a protocol stopped: {what}"))));
+    let ended =
+        guarded(|| cluster.run(true)).unwrap_or_else(|what| Err((false, format!("a protocol stopped: {what}"))));
     Outcome {
         seed: (protocol, number),
         cluster: cluster_text,
@@ -108,7 +109,12 @@ fn draw(protocol: Protocol, number: u64, fault: Fault) -> (Setup, Pace) {
     let is_lossy = !setup.is_ordered && random.once_in(3);
     let has_company = manner == Manner::Locks && random.once_in(2);
     setup.scripts = programs(&mut random, &setup, manner, has_company);
-    let pace = Pace { threads_of_8: 1 + random.below(7), is_lossy, steps_max: 400_000 };
+    let pace = Pace {
+        threads_of_8: 1 + random.below(7),
+        slow_once_in: [0, 2, 5, 12][random.below(4) as usize],
+        is_lossy,
+        steps_max: 400_000,
+    };
     (setup, pace)
 }
 
@@ -144,8 +150,9 @@ fn programs(random: &mut Random, setup: &Setup, manner: Manner, has_company: boo
     let phases = 1 + random.below(5);
     // With few accesses in a row intervals are short, and one writer in a row moves homes.
     let calls = 1 + random.below(6);
-    let mut scripts: Vec<Script> =
-        (0..threads).map(|thread| Script { node: thread % setup.nodes, operations: Vec::new(), registers: Vec::new() }).collect();
+    let mut scripts: Vec<Script> = (0..threads)
+        .map(|thread| Script { node: thread % setup.nodes, operations: Vec::new(), registers: Vec::new() })
+        .collect();
     for _ in 0..phases {
         for (thread, script) in scripts.iter_mut().enumerate() {
             for _ in 0..1 + random.below(calls) {
@@ -204,7 +211,9 @@ impl Writer {
             }
             Manner::Mixed | Manner::Phases if manner == Manner::Phases || random.once_in(3) => {
                 let own: Vec<usize> = (0..self.words)
-                    .filter(|&word| is_owned(manner, word) && word / if manner == Manner::Mixed { 3 } else { 1 } % threads == thread)
+                    .filter(|&word| {
+                        is_owned(manner, word) && word / if manner == Manner::Mixed { 3 } else { 1 } % threads == thread
+                    })
                     .collect();
                 if let Some(&word) = own.get(number % own.len().max(1)) {
                     operations.extend(self.access(random, word));

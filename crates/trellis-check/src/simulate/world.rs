@@ -396,7 +396,9 @@ impl<'a, S: Start> World<'a, S> {
             pages: self.scenario.layout.pages(),
             shard: 0,
             shards: 1,
-            home: self.scenario.home, marks: false }
+            home: self.scenario.home,
+            marks: false,
+        }
     }
 
     /// Nothing will happen by itself any more: is that the end?

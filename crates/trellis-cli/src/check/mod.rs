@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use serde::{Deserialize, Serialize};
 use trellis_check::commands::real::{HistoryRequest, Host, LitmusRequest};
 use trellis_check::history::{History, log};
-use trellis_check::litmus::oracle::{Memory, allowed};
+use trellis_check::litmus::oracle::allowed;
 use trellis_check::litmus::program::Outcome;
 use trellis_check::litmus::real::{RealPlan, RealReport};
 use trellis_check::litmus::{Failure as LitmusFailure, Kind, LitmusReport};
@@ -124,8 +124,7 @@ fn add(seen: &Seen, plans: &[RealPlan], report: &mut LitmusReport) -> Result<(),
     for (batch, instance, text) in &seen.forbidden {
         forbidden.push((*batch, *instance, outcome(text)?));
     }
-    let memory = Memory::Processes { placement: &plan.placement, layout: &plan.layout };
-    let allowed = allowed(&plan.program, memory)?;
+    let allowed = allowed(&plan.program, plan.memory())?;
     RealReport { outcomes, allowed, forbidden }.add_to(plan, report);
     Ok(())
 }

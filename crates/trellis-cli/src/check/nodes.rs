@@ -10,8 +10,8 @@ use trellis::Cluster;
 use trellis_check::commands::real::{HistoryRequest, LitmusRequest, Source};
 use trellis_check::history::log;
 use trellis_check::history::record::{RecordPlan, record_node};
-use trellis_check::litmus::real::run_node;
-use trellis_protocol::coherence::Protocol;
+use trellis_check::litmus::real::{Calls, run_calling_node};
+use trellis_protocol::coherence::choices::NoProtocol;
 
 use super::SourceTask;
 use crate::bench::node::{Found, Member, WorkError};
@@ -22,6 +22,7 @@ const BARRIER: u64 = 0x6368_6563_6b00;
 /// [`LitmusRequest`], on its way to a node.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct LitmusTask {
+    protocol: String,
     sources: Vec<SourceTask>,
     nodes: u8,
     runs: u64,
@@ -59,6 +60,7 @@ impl LitmusTask {
             Source::File(name, text) => SourceTask::File(name.clone(), text.clone()),
         };
         LitmusTask {
+            protocol: request.protocol.to_string(),
             sources: request.sources.iter().map(source).collect(),
             nodes: request.nodes,
             runs: request.runs,
@@ -67,21 +69,21 @@ impl LitmusTask {
         }
     }
 
-    fn request(&self) -> LitmusRequest {
+    fn request(&self) -> Result<LitmusRequest, NoProtocol> {
         let source = |source: &SourceTask| match source.clone() {
             SourceTask::Shape(name) => Source::Shape(name),
             SourceTask::File(name, text) => Source::File(name, text),
         };
-        LitmusRequest {
-            // The plans are the same whatever the protocol; the configuration has it.
-            protocol: Protocol::IVY,
+        Ok(LitmusRequest {
+            // It says by which model outcomes are judged; the cluster's own is in its configuration.
+            protocol: self.protocol.parse()?,
             sources: self.sources.iter().map(source).collect(),
             nodes: self.nodes,
             runs: self.runs,
             everything: self.everything,
             seed: self.seed,
             settings: Vec::new(),
-        }
+        })
     }
 }
 
@@ -100,9 +102,9 @@ impl HistoryTask {
 pub(crate) fn litmus_node(task: &LitmusTask, member: &Member) -> Found {
     let cluster = &member.cluster;
     let mut all = Vec::new();
-    for (number, mut plan) in task.request().plans()?.into_iter().enumerate() {
+    for (number, mut plan) in task.request()?.plans()?.into_iter().enumerate() {
         plan.page_words = page_words(cluster);
-        let seen = run_node(&plan, cluster.node() as u8, words(cluster), &mut || barrier(cluster))?;
+        let seen = run_calling_node(&plan, cluster.node() as u8, words(cluster), &Library(cluster))?;
         let hexadecimal = |outcome: trellis_check::litmus::program::Outcome| format!("{:x}", outcome.0);
         if let Some(seen) = seen {
             all.push(Seen {
@@ -126,6 +128,38 @@ pub(crate) fn history_node(task: &HistoryTask, member: &Member) -> Found {
     let mut text = Vec::new();
     log::write(&mut text, &threads)?;
     Ok(String::from_utf8(text)?.into())
+}
+
+/// What threads of litmus tests call.
+struct Library<'a>(&'a Cluster);
+
+/// Locks and flags of the tests have numbers that no other part of this command uses.
+const OBJECTS: u64 = 0x6c69_746d_7573_0000;
+
+fn sentence(error: trellis::WaitError) -> String {
+    WorkError::from(error).to_string()
+}
+
+impl Calls for Library<'_> {
+    fn meet(&self) -> Result<(), String> {
+        barrier(self.0)
+    }
+
+    fn lock(&self, lock: u64) -> Result<(), String> {
+        self.0.lock_acquire(OBJECTS + lock).map_err(sentence)
+    }
+
+    fn unlock(&self, lock: u64) -> Result<(), String> {
+        self.0.lock_release(OBJECTS + lock).map_err(sentence)
+    }
+
+    fn set(&self, flag: u64, value: u64) -> Result<(), String> {
+        self.0.atomic(OBJECTS + flag).store(value).map_err(sentence)
+    }
+
+    fn get(&self, flag: u64) -> Result<u64, String> {
+        self.0.atomic(OBJECTS + flag).load().map_err(sentence)
+    }
 }
 
 fn page_words(cluster: &Cluster) -> u32 {

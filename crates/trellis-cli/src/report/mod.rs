@@ -76,6 +76,7 @@ fn figures(records: &[Record]) -> serde_json::Value {
                 "ways": record.ways,
                 "seconds": record.seconds,
                 "counters": record.counters,
+                "breakdown_seconds": trellis::record::Breakdown::of(&record.counters),
                 "fault_wait_us_p50": pictures::quantile(&waits, 0.5),
                 "fault_wait_us_p99": pictures::quantile(&waits, 0.99),
                 "faults_recorded": record.faults.len(),

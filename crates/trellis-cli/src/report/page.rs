@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use trellis::record::{Counters, Record};
+use trellis::record::{Breakdown, Counters, Record};
 
 use crate::chart;
 use crate::report::pictures::{self, Part};
-use crate::svg::{self, escape};
+use crate::svg::{self, Picture, escape};
 
 const STYLE: &str = "\
 :root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1f2328;background:#fff}\
@@ -134,12 +134,8 @@ fn section_of_pictures(page: &mut String, records: &[Record]) {
     if let Some(picture) = pictures::phases(records) {
         page.push_str(&picture.into_inline());
     }
-    let waiting: [Part; 3] = [
-        ("faults", &|record| record.counters.fault_wait_ns as f64 / 1e6),
-        ("locks", &|record| record.counters.lock_wait_ns as f64 / 1e6),
-        ("barriers", &|record| record.counters.barrier_wait_ns as f64 / 1e6),
-    ];
-    page.push_str(&pictures::bars(records, "Time spent waiting, all threads", "ms", &waiting).into_inline());
+    page.push_str("<h2>What for</h2>\n");
+    breakdowns(page, records);
     page.push_str("<h2>How much</h2>\n");
     let faults: [Part; 4] = [
         ("read", &|record| record.counters.read_faults as f64),
@@ -156,6 +152,23 @@ fn section_of_pictures(page: &mut String, records: &[Record]) {
         ("sent", &|record| record.counters.messages_out as f64),
     ];
     page.push_str(&pictures::bars(records, "Messages", "messages", &messages).into_inline());
+}
+
+/// Where the time of the nodes went: in the whole run, and in each phase.
+fn breakdowns(page: &mut String, records: &[Record]) {
+    let whole = |record: &Record| record.counters;
+    page.push_str(&breakdown(records, "Where the time went, all threads", &whole).into_inline());
+    for name in pictures::phase_names(records) {
+        let inside = |record: &Record| pictures::counters_of_phase(record, name);
+        page.push_str(&breakdown(records, &format!("The same in {name}"), &inside).into_inline());
+    }
+}
+
+fn breakdown(records: &[Record], title: &str, counters: &dyn Fn(&Record) -> Counters) -> Picture {
+    let part = |index: usize| move |record: &Record| Breakdown::of(&counters(record)).parts()[index] * 1e3;
+    let lengths: [_; 6] = std::array::from_fn(part);
+    let parts: [Part; 6] = std::array::from_fn(|index| (Breakdown::WORDS[index], &lengths[index] as _));
+    pictures::bars(records, title, "ms", &parts)
 }
 
 fn phase_table(page: &mut String, records: &[Record]) {
@@ -217,6 +230,19 @@ mod tests {
         }
         assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
         assert_eq!(page.matches("<tr>").count(), page.matches("</tr>").count());
+    }
+
+    #[test]
+    fn the_time_of_each_node_is_broken_down() {
+        let mut records = [example(0), example(1)];
+        let counters = Counters { program_ns: 500_000_000, barrier_wait_ns: 300_000_000, ..Counters::default() };
+        records[1].counters = counters;
+        records[0].phases[0].counters = Counters { program_ns: 2_000_000, overhead_ns: 1_000_000, ..counters };
+        records[0].phases[0].counters.barrier_wait_ns = 0;
+        let page = html(&records);
+        for part in ["node 1, Computation: 200 ms", "node 1, Barrier: 300 ms", "The same in sort", "node 0, Overhead: 1 ms"] {
+            assert!(page.contains(part), "{part} is missing");
+        }
     }
 
     #[test]

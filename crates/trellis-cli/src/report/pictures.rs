@@ -1,6 +1,6 @@
 //! The pictures of a run: which node touched what and when, how long faults waited, what each phase took.
 
-use trellis::record::{FaultKind, Record};
+use trellis::record::{Counters, FaultKind, Record};
 
 use crate::chart::{self, Axis, Plot, Series, Style};
 use crate::svg::{self, Anchor, Picture};
@@ -144,10 +144,21 @@ pub(crate) fn wait_histogram(records: &[Record]) -> Picture {
     picture
 }
 
+/// Each name of a phase once.
+pub(super) fn phase_names(records: &[Record]) -> Vec<&str> {
+    distinct(records.iter().flat_map(|record| record.phases.iter().map(|phase| phase.name.as_str())))
+}
+
+/// What a node counted in all phases of a name.
+pub(super) fn counters_of_phase(record: &Record, name: &str) -> Counters {
+    let phases = record.phases.iter().filter(|phase| phase.name == name);
+    let sum = phases.fold(Counters::default(), |sum, phase| sum.plus(&phase.counters));
+    Counters { program_threads: record.counters.program_threads, ..sum }
+}
+
 /// What each node did when, phase by phase.
 pub(crate) fn phases(records: &[Record]) -> Option<Picture> {
-    let names: Vec<&str> =
-        distinct(records.iter().flat_map(|record| record.phases.iter().map(|phase| phase.name.as_str())));
+    let names = phase_names(records);
     if names.is_empty() {
         return None;
     }
@@ -292,7 +303,7 @@ fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use trellis::record::{Counters, FaultRecord, Phase, VERSION};
+    use trellis::record::{FaultRecord, Phase, VERSION};
 
     pub(crate) fn example(node: usize) -> Record {
         let fault = |time_us, page, kind| FaultRecord { time_us, page, kind, wait_us_x10: 125, thread: 0 };

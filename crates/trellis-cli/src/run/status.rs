@@ -5,7 +5,7 @@
 use std::os::fd::RawFd;
 
 use trellis::launch::{Activity, StatusPage};
-use trellis::record::Counters;
+use trellis::record::{Breakdown, Counters};
 
 use crate::exit::Failure;
 use crate::run::cause::Seen;
@@ -47,7 +47,7 @@ impl NodeStatus {
     }
 }
 
-/// The counters of all nodes side by side; rows of zeros are left out.
+/// The counters of all nodes side by side, and below them the shares of their time; rows of zeros are left out.
 pub(super) fn counter_table(nodes: &[Option<Counters>]) -> String {
     let columns: Vec<(usize, &Counters)> =
         nodes.iter().enumerate().filter_map(|(node, counters)| Some((node, counters.as_ref()?))).collect();
@@ -68,6 +68,12 @@ pub(super) fn counter_table(nodes: &[Option<Counters>]) -> String {
             table.push('\n');
         }
     }
+    let shares: Vec<[f64; 6]> = columns.iter().map(|(_, counters)| Breakdown::of(counters).shares()).collect();
+    for (part, word) in Breakdown::WORDS.iter().enumerate() {
+        table.push_str(&format!("{word:<22}"));
+        table.extend(shares.iter().map(|shares| format!("{:>14.1} %", shares[part] * 100.0)));
+        table.push('\n');
+    }
     table
 }
 
@@ -77,10 +83,13 @@ mod tests {
 
     #[test]
     fn the_table_has_a_column_per_member_and_no_row_of_zeros() {
-        let one = Counters { read_faults: 7, ..Counters::default() };
+        let one = Counters { read_faults: 7, program_ns: 400, fault_wait_ns: 100, ..Counters::default() };
         let table = counter_table(&[Some(one), None, Some(Counters::default())]);
         assert!(table.contains("node 0") && table.contains("node 2") && !table.contains("node 1"), "{table}");
         assert!(table.contains("read_faults") && !table.contains("write_faults"), "{table}");
+        let shares = |word: &str| table.lines().find(|line| line.starts_with(word)).unwrap_or_default().to_owned();
+        assert!(shares("Computation").contains("75.0 %"), "{table}");
+        assert!(shares("Page Fetch").contains("25.0 %"), "{table}");
         assert!(counter_table(&[None]).contains("no node joined"));
     }
 

@@ -11,6 +11,8 @@ pub(crate) fn act(role: &str) {
     match role {
         "sum" => sum(&cluster),
         "count" => count_until_stopped(&cluster),
+        "late" => come_late(&cluster),
+        "hold" => hold_a_lock(&cluster),
         "visit" => (0..25).for_each(|round| count(&cluster, round)),
         "stop" => cluster.atomic(STOP).store(1).unwrap_or_else(|error| refuse(&error)),
         "wait" => wait_until_asked(&cluster),
@@ -37,6 +39,35 @@ fn sum(cluster: &Cluster) {
     numbers[cluster.node()] = cluster.node() as u64;
     cluster.barrier(1).unwrap_or_else(|error| refuse(&error));
     println!("sum {}", numbers.iter().sum::<u64>());
+    cluster.barrier(2).unwrap_or_else(|error| refuse(&error));
+}
+
+/// Long enough that it is most of the phase, whatever else happens in it.
+const AWAY: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// Node 0 does something else for a while; the others wait for it in a barrier.
+fn come_late(cluster: &Cluster) {
+    cluster.barrier(1).unwrap_or_else(|error| refuse(&error));
+    cluster.phase("waiting");
+    if cluster.node() == 0 {
+        std::thread::sleep(AWAY);
+    }
+    cluster.barrier(2).unwrap_or_else(|error| refuse(&error));
+    cluster.phase("after it");
+}
+
+/// Node 0 holds a lock for a while; the others wait for it.
+fn hold_a_lock(cluster: &Cluster) {
+    let held = (cluster.node() == 0).then(|| cluster.lock(7).unwrap_or_else(|error| refuse(&error)));
+    cluster.barrier(1).unwrap_or_else(|error| refuse(&error));
+    cluster.phase("waiting");
+    if held.is_some() {
+        std::thread::sleep(AWAY);
+    } else {
+        drop(cluster.lock(7).unwrap_or_else(|error| refuse(&error)));
+    }
+    cluster.phase("after it");
+    drop(held);
     cluster.barrier(2).unwrap_or_else(|error| refuse(&error));
 }
 

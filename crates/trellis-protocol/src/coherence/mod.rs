@@ -261,6 +261,13 @@ pub enum Effect {
         /// What to say.
         message: Message,
     },
+    /// Send `message`, whose bytes are those of the twins of its pages ([`hlrc`]).
+    SendTwins {
+        /// The receiver; never this node.
+        to: NodeId,
+        /// What to say.
+        message: Message,
+    },
     /// Threads that wait for one of these pages look again.
     Wake(PageRange),
     /// Somebody else waits for `page`, which was just granted here: say [`Input::Resumed`] as

@@ -9,7 +9,7 @@ use trellis_protocol::coherence::{Effect, Message};
 use trellis_protocol::{NodeId, PageIndex, PageRange, PageSet, wire};
 use trellis_transport::SendError;
 
-use super::{Node, with_attached};
+use super::{EPOCH, Node, with_attached};
 use crate::record::LiveCounters;
 
 const _: () = assert!(diff::bytes_max(1 << 12) + 4 <= wire::diff_bytes_max(1 << 12));
@@ -119,6 +119,22 @@ impl Node {
             Ok(()) => {}
             Err((peer, error)) => self.unless_sent(NodeId(peer as u16), Err::<(), SendError>(error)),
         }
+    }
+
+    /// Sends pages as they were published last.
+    pub(super) fn send_twins(&self, to: NodeId, message: Message) {
+        let range = message.bytes().expect("only a message with pages is sent so");
+        let bytes = self.bytes_of(range);
+        let encoded = wire::encode(&wire::Message::Coherence(message), EPOCH);
+        LiveCounters::add(&self.counters().pages_out, u64::from(range.count()));
+        self.count_out(1, bytes);
+        // SAFETY: the twins are whole pages that live as long as the region and are used under this shard's lock only,
+        // which is held; the link copies what it cannot send at once.
+        let twins = unsafe {
+            std::slice::from_raw_parts(self.region.twin(range.first().0 as usize, range.count() as usize), bytes)
+        };
+        let sent = self.link.send(usize::from(to.0), &encoded.header, trellis_transport::Payload::Copy(twins));
+        self.unless_sent(to, sent);
     }
 
     /// What this node stored to pages since their twins were kept; the twins follow.

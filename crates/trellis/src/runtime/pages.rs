@@ -301,6 +301,11 @@ impl Node {
                 }
                 Ok(())
             }
+            Effect::SendTwins { to, message } => {
+                shard.sent += 1;
+                self.send_twins(to, message);
+                Ok(())
+            }
             Effect::Wake(range) => {
                 self.wake(shard, range);
                 Ok(())

@@ -49,10 +49,10 @@ pub(crate) struct Figure {
     pub(crate) target: Target,
 }
 
-/// One call of `trellis bench`, of `trellis check`, or of psort.
+/// One call of `trellis bench`, of `trellis check`, of `trellis reproduce`, or of psort.
 #[derive(Debug)]
 pub(crate) struct Benchmark {
-    /// The subcommand of `trellis bench`, or [`CHECK`], or `psort`.
+    /// The subcommand of `trellis bench`, or [`CHECK`], or [`REPRODUCE`], or `psort`.
     pub(crate) name: &'static str,
     /// What follows it.
     pub(crate) arguments: &'static [&'static str],
@@ -77,6 +77,9 @@ const FABRIC: &str = "--fabric";
 
 /// The name of a benchmark that is a call of `trellis check`; its arguments say which.
 pub(crate) const CHECK: &str = "check";
+
+/// The name of a benchmark that is a call of `trellis reproduce`.
+pub(crate) const REPRODUCE: &str = "reproduce";
 
 const fn figure(field: &'static str, words: &'static str, target: Target) -> Figure {
     Figure { field, words, target }
@@ -242,6 +245,22 @@ pub(crate) const TARGETS: &[Benchmark] = &[
             // The barriers round a series send a few messages that are counted with it or not, by chance.
             figure("one_hop_messages_more", "owner one hop away: messages more than the least", Target::AtMost(1.05)),
             figure("after_messages_more", "the same at the next read", Target::AtMost(0.05)),
+        ],
+    },
+    Benchmark {
+        name: REPRODUCE,
+        arguments: &["vismi", "table3", "--nodes", "2", "--runs", "5"],
+        figures: &[
+            figure("lu_ratio", "LU 2048x2048: speed-up of 2 nodes / of 2 threads", Target::AtLeast(0.95)),
+            figure("barnes_ratio", "Barnes 32768 bodies: the same", Target::AtLeast(0.90)),
+            figure("fft_ratio", "FFT 2^20 points: the same", Target::AtLeast(0.75)),
+            figure("radix_ratio", "Radix 8M keys: the same", Target::AtLeast(0.60)),
+            figure("ocean_ratio", "SOR 2048x2048: the same", Target::AtLeast(0.93)),
+            figure("lu_efficiency", "LU: efficiency of 2 nodes (ViSMI, 4 nodes: 0.975)", Target::AtLeast(0.975)),
+            figure("barnes_efficiency", "Barnes: efficiency of 2 nodes (ViSMI, 4 nodes: 0.82)", Target::AtLeast(0.82)),
+            figure("fft_efficiency", "FFT: efficiency of 2 nodes (ViSMI, 4 nodes: 0.65)", Target::AtLeast(0.65)),
+            figure("radix_efficiency", "Radix: efficiency of 2 nodes (ViSMI, 4 nodes: 0.55)", Target::AtLeast(0.55)),
+            figure("measuring_share_max", "measuring where the time goes, at most (share)", Target::Below(0.01)),
         ],
     },
     Benchmark {

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 
-use super::{Reproduced, Settings, chosen, make, name_of, print_json};
+use super::{Reproduced, Settings, chosen, make, print_json};
 use crate::bench::cluster::Common;
 use crate::exit::{self, Ending, Failure};
 use crate::report;
@@ -152,6 +152,7 @@ fn with_rows(rows: &[Row], all: Map<String, Value>) -> Map<String, Value> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::name_of;
     use super::*;
 
     #[test]

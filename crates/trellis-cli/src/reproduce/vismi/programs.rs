@@ -198,23 +198,25 @@ fn tool(command: &mut Command, missing: &str) -> Result<Output, Failure> {
 }
 
 impl Sources {
-    /// Beside the installed command, or in the repository that it was built in.
+    /// Beside the installed command, or in a repository round it or round the working directory.
     fn find() -> Result<Sources, Failure> {
         let command = std::env::current_exe().and_then(|path| path.canonicalize()).map_err(|error| {
             Failure::new(exit::SYSTEM, format!("cannot find this executable and so not what lies beside it: {error}"))
         })?;
-        Sources::beside(&command)
+        let here = std::env::current_dir().unwrap_or_default();
+        Sources::beside(&command, &here)
     }
 
-    fn beside(command: &Path) -> Result<Sources, Failure> {
-        let places = command.ancestors().skip(1).flat_map(|above| Sources::candidates(command, above));
-        let sources = places.into_iter().find(|sources| sources.programs.join(SIGN).is_file()).ok_or_else(|| {
+    fn beside(command: &Path, here: &Path) -> Result<Sources, Failure> {
+        let above = command.ancestors().skip(1).chain(here.ancestors());
+        let mut places = above.flat_map(|above| Sources::candidates(command, above));
+        let sources = places.find(|sources| sources.programs.join(SIGN).is_file()).ok_or_else(|| {
             Failure::new(
                 exit::FILE,
                 format!(
                     "the sources of the programs are neither in share/trellis/parmacs beside {} nor in a repository \
-                     above it; install Trellis with `cargo xtask install --prefix DIRECTORY`, or run the command from \
-                     the repository's target folder",
+                     round it or here; install Trellis with `cargo xtask install --prefix DIRECTORY`, or run this in \
+                     the repository",
                     command.display()
                 ),
             )
@@ -288,7 +290,7 @@ mod tests {
     #[test]
     fn sources_are_found_beside_an_installed_command() {
         let root = tree("installed", &["bin/trellis", "lib/libtrellis.so", "share/trellis/parmacs/program.h"]);
-        let sources = Sources::beside(&root.join("bin/trellis")).expect("they are there");
+        let sources = Sources::beside(&root.join("bin/trellis"), Path::new("/")).expect("they are there");
         assert_eq!((sources.macros, sources.headers), (root.join("share/trellis"), root.join("include")));
         std::fs::remove_dir_all(root).expect("it can be removed");
     }
@@ -297,16 +299,21 @@ mod tests {
     fn sources_are_found_in_the_repository_and_a_missing_library_is_named() {
         let root = tree("repository", &["target/release/trellis", "examples/parmacs/program.h"]);
         let command = root.join("target/release/trellis");
-        let refused = Sources::beside(&command).expect_err("there is no library");
+        let refused = Sources::beside(&command, Path::new("/")).expect_err("there is no library");
         assert!(refused.sentence.contains("libtrellis_c.so; build it with"), "{refused}");
         std::fs::write(root.join("target/release/libtrellis_c.so"), "").expect("a file");
-        assert_eq!(Sources::beside(&command).expect("they are there").macros, root.join("parmacs"));
+        assert_eq!(Sources::beside(&command, Path::new("/")).expect("they are there").macros, root.join("parmacs"));
+        // A command built elsewhere finds them from inside of the repository.
+        let elsewhere = tree("elsewhere", &["release/trellis", "release/libtrellis_c.so"]);
+        let found = Sources::beside(&elsewhere.join("release/trellis"), &root.join("target")).expect("they are there");
+        assert_eq!(found.library, elsewhere.join("release/libtrellis_c.so"));
+        std::fs::remove_dir_all(elsewhere).expect("it can be removed");
         std::fs::remove_dir_all(root).expect("it can be removed");
     }
 
     #[test]
     fn what_is_nowhere_is_said() {
-        let refused = Sources::beside(Path::new("/nowhere/bin/trellis")).expect_err("it is nowhere");
+        let refused = Sources::beside(Path::new("/nowhere/bin/trellis"), Path::new("/nowhere")).expect_err("it is nowhere");
         assert!(refused.sentence.contains("cargo xtask install"), "{refused}");
     }
 

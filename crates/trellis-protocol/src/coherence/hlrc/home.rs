@@ -127,11 +127,23 @@ impl Hlrc {
                 self.set(page, TWIN);
                 effects.push(Effect::KeepTwin(PageRange::one(page)));
             }
-            self.fresh.insert(slot, requester);
         }
         let content = if is_written { Content::Bytes } else { Content::Zero };
+        // What this node has stored and not published may still change back: then no update would say so. So where a twin
+        // is kept, it is what is sent: the bytes on which the next update rests.
+        let has_twin = self.has(demand, TWIN);
+        let range = range.grow(demand, |page| self.has(page, TWIN) == has_twin);
+        for page in range.pages() {
+            let is_open = self.has(page, READABLE | WRITABLE) && self.is_updated(page);
+            if has_twin || !is_open {
+                self.fresh.insert(self.geometry.slot(page), requester);
+            }
+        }
         let message = Message::Copy { demand, range, content, stamp: self.clock, home: false };
-        effects.push(Effect::Send { to: requester, message });
+        effects.push(match has_twin {
+            true => Effect::SendTwins { to: requester, message },
+            false => Effect::Send { to: requester, message },
+        });
     }
 
     /// Whether this node, as the home of `page`, keeps a twin so that it can send what it stored itself.
