@@ -133,7 +133,10 @@ fn one_program_and_one_table_can_be_asked_for() {
     let run = start_command(&options).finish();
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(run.stdout.contains("NEWGENDSM") && run.stdout.contains("0.725"), "{run:?}");
-    assert!(!run.stdout.contains("\n  lu ") && run.stdout.contains("\n  fft ") && !run.stdout.contains("Figure 3"), "{run:?}");
+    assert!(
+        !run.stdout.contains("\n  lu ") && run.stdout.contains("\n  fft ") && !run.stdout.contains("Figure 3"),
+        "{run:?}"
+    );
 }
 
 #[test]

@@ -45,9 +45,19 @@ enum Doing {
     Acquiring(usize),
     /// Holds the lock; accesses left.
     Inside(usize, usize),
-    Touching { lock: Option<usize>, left: usize, word: usize, write: bool, asked: bool },
+    Touching {
+        lock: Option<usize>,
+        left: usize,
+        word: usize,
+        write: bool,
+        asked: bool,
+    },
     /// Has stored what will change back, or on.
-    Scribbling { lock: Option<usize>, left: usize, word: usize },
+    Scribbling {
+        lock: Option<usize>,
+        left: usize,
+        word: usize,
+    },
     /// Publishes before giving the lock back, or before the barrier.
     Publishing(Option<usize>),
     AtBarrier,
@@ -110,8 +120,16 @@ impl World {
         let (marks, is_ordered) = (random.below(2) == 0, random.below(3) == 0);
         let node = |me: usize| {
             let me = NodeId(me as u16);
-            let geometry =
-                Geometry { me, nodes: nodes as u16, founders: nodes as u16, pages: pages as u32, shard: 0, shards: 1, home, marks };
+            let geometry = Geometry {
+                me,
+                nodes: nodes as u16,
+                founders: nodes as u16,
+                pages: pages as u32,
+                shard: 0,
+                shards: 1,
+                home,
+                marks,
+            };
             Node {
                 protocol: Hlrc::new(geometry, propagation),
                 intervals: Intervals::new(me, nodes as u16, pages as u32, is_ordered),

@@ -187,7 +187,8 @@ fn two_ranges_have_two_consistencies() {
         let change = |config: &mut trellis::Config| {
             config.coherence = "hlrc(update)".parse().unwrap();
             config.write_detection = detection;
-            config.coherence_ranges = vec![trellis::config::CoherenceRange { first: 0, end: 4096, protocol: Protocol::DYNAMIC }];
+            config.coherence_ranges =
+                vec![trellis::config::CoherenceRange { first: 0, end: 4096, protocol: Protocol::DYNAMIC }];
         };
         run(3, change, |cluster| {
             // A flag that is spun upon is under sequential consistency, and so is what is counted with atomics.

@@ -3,7 +3,7 @@
 //!
 //! Promises: everything is built in a folder of its own, so that the default build never holds libfabric.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
@@ -59,6 +59,17 @@ pub(crate) fn build(workspace: &Workspace) -> Result<PathBuf> {
     let mut build = cargo(workspace, &["build", "--release", "--quiet"]);
     step::command("build trellis with the feature fabric", build.args(["-p", "trellis-cli"]))?;
     Ok(program(workspace))
+}
+
+/// Installs a library with the feature; returns the command with it, and the folder of the library.
+pub(crate) fn install(workspace: &Workspace, prefix: &Path) -> Result<(PathBuf, PathBuf)> {
+    let mut library = cargo(workspace, &["build", "--release", "--quiet"]);
+    step::command("build the library with the feature fabric", library.args(["-p", "trellis-c"]))?;
+    let source = workspace.root.join("crates/trellis-c");
+    let library = folder(workspace).join("release/libtrellis_c.so");
+    crate::install::install(&source, &library, prefix, env!("CARGO_PKG_VERSION"))
+        .with_context(|| format!("cannot install under {}", prefix.display()))?;
+    Ok((build(workspace)?, prefix.join("lib")))
 }
 
 /// What [`build`] built.

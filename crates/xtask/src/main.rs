@@ -1,4 +1,4 @@
-//! The tasks of the project, typed: `cargo xtask setup | demo | test | ci | soak | tidy | pages | bench | install`.
+//! The tasks of the project, typed: `cargo xtask setup | demo | test | ci | matrix | soak | tidy | pages | bench | install`.
 //!
 //! Every long step says on standard error what it does and how long it took; results go to standard output. A task
 //! never changes anything outside of the target folder, except `setup` (system packages), `install` (the prefix it was
@@ -12,6 +12,7 @@ mod dependencies;
 mod fabric;
 #[path = "../../trellis-c/install.rs"]
 mod install;
+mod matrix;
 mod pages;
 mod programs;
 mod pure;
@@ -51,6 +52,15 @@ enum Task {
     Test,
     /// Run every check: format, lints, documentation, tests, purity, licences, layers.
     Ci,
+    /// Run the PARMACS programs, which verify themselves, in every way a cluster can be set up; takes hours.
+    Matrix {
+        /// About two hundred runs, in which every three values of different settings meet.
+        #[arg(long)]
+        quick: bool,
+        /// Stop after so long; without, everything is run.
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        minutes: Option<u32>,
+    },
     /// Explore more, try new seeds, and repeat the tests that have threads and processes, for as long as you like.
     Soak {
         /// How long; building comes on top.
@@ -99,6 +109,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Demo { elements } => demo::run(&workspace, elements),
         Task::Test => test::run(&workspace),
         Task::Ci => ci::run(&workspace),
+        Task::Matrix { quick, minutes } => matrix::run(&workspace, quick, minutes),
         Task::Soak { minutes } => soak::run(&workspace, minutes),
         Task::Tidy => tidy::check(&workspace.root),
         Task::Pages => pages::write(&workspace.root),

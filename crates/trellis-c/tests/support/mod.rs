@@ -194,10 +194,49 @@ impl Node {
 
     /// Waits until the process has printed `line`; for programs that never end.
     pub(crate) fn until_printed(&mut self, line: &str) -> String {
+        self.until_line(line, |other| other == line)
+    }
+
+    /// Waits until the process has printed a line that begins so.
+    pub(crate) fn until_begun(&mut self, begin: &str) -> String {
+        self.until_line(begin, |line| line.starts_with(begin))
+    }
+
+    /// Stops the process, so that it answers nobody, and returns when it has stopped.
+    pub(crate) fn stop(&mut self) {
+        succeed(Command::new("kill").args(["-STOP", &self.child.id().to_string()]));
+        self.until_state("to stop", |state| state == 'T');
+    }
+
+    /// Ends the process as a broken machine does.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits until the first thread of the process sleeps, or is over.
+    pub(crate) fn until_asleep(&self) {
+        self.until_state("to sleep", |state| state != 'R');
+    }
+
+    fn until_state(&self, name: &str, is_it: impl Fn(char) -> bool) {
+        let start = Instant::now();
+        let state = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+            stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next()).unwrap()
+        };
+        while !is_it(state()) {
+            self.panic_if_stuck(start, name);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn until_line(&mut self, line: &str, is_it: impl Fn(&str) -> bool) -> String {
         let start = Instant::now();
         loop {
             let printed = self.printed();
-            if printed.lines().any(|other| other == line) {
+            // A line whose end is still to come is none yet.
+            if printed.split_inclusive('\n').any(|other| other.strip_suffix('\n').is_some_and(&is_it)) {
                 return printed;
             }
             if let Some(status) = self.child.try_wait().unwrap() {

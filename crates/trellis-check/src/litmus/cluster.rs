@@ -317,6 +317,7 @@ impl<N: Node> Cluster<N> {
                 self.note(|| format!("node {node} says that call {call} locked {range}, and nobody called"));
             }
             Effect::KeepTwin(_)
+            | Effect::SendTwins { .. }
             | Effect::Apply { .. }
             | Effect::Inspect(_)
             | Effect::Notice { .. }

@@ -263,6 +263,7 @@ impl<N: Node> Pages<N> {
             Effect::Send { to, message } => Ok(Order::Send(self.envelopes.number(Envelope { from: me, to, message }))),
             Effect::Violation { what, .. } => Err(what),
             Effect::KeepTwin(_)
+            | Effect::SendTwins { .. }
             | Effect::Apply { .. }
             | Effect::Inspect(_)
             | Effect::Notice { .. }

@@ -167,6 +167,12 @@ impl Node {
                         letter: Letter::Page { message, body },
                     });
                 }
+                Effect::SendTwins { to, message } => {
+                    let range = message.bytes().unwrap_or(PageRange::one(message.page()));
+                    let twin = |page| setup.place(page).map_or([0; PAGE_WORDS], |place| self.twins[place]);
+                    let body = Body::Pages(range.pages().map(twin).collect());
+                    out.send(Envelope { from: self.me, to: to.0, letter: Letter::Page { message, body } });
+                }
                 Effect::Inspect(page) => {
                     let Some(place) = setup.place(page) else { continue };
                     if self.memory[place] != self.twins[place] {

@@ -69,6 +69,7 @@ faults! {
     NoTwin = "no-twin", "no twin is kept before the first store", All;
     StaleTwin = "stale-twin", "a copy that comes gets no new twin, where stores are marked", All;
     ForgetsDiff = "forgets-diff", "a home acknowledges a diff and does not put it into the page", All;
+    UnsettledSent = "sends-unsettled", "a home that keeps a twin sends what may still change back", Updates;
     PassesOverTwin = "passes-over-twin", "a diff of another node is not put into the twin", All;
     ToldNobody = "told-nobody", "a home says that nobody else has a copy", All;
     AlwaysCurrent = "always-current", "a home says that the writer's copy lacks nothing", Drops;
@@ -165,6 +166,11 @@ fn drop_applies(effects: &mut Vec<Effect>) {
 
 fn alter_effect(fault: Fault, setup: &Setup, effect: &mut Effect) {
     match (fault, effect) {
+        (Fault::UnsettledSent, effect @ Effect::SendTwins { .. }) => {
+            if let Effect::SendTwins { to, message } = *effect {
+                *effect = Effect::Send { to, message };
+            }
+        }
         (Fault::NeighbourNoted, Effect::Notice { range, .. }) => {
             let next = range.first().0 + 1;
             if next < setup.region_pages() {
@@ -173,7 +179,7 @@ fn alter_effect(fault: Fault, setup: &Setup, effect: &mut Effect) {
         }
         (Fault::NoticeTooOld, Effect::Notice { stamp, .. }) => *stamp = stamp.saturating_sub(1),
         (Fault::PassesOverTwin, Effect::Apply { twins, .. }) => *twins = None,
-        (_, Effect::Send { message, .. }) => alter_message(fault, message),
+        (_, Effect::Send { message, .. } | Effect::SendTwins { message, .. }) => alter_message(fault, message),
         _ => {}
     }
 }

@@ -23,7 +23,7 @@ pub enum Program {
     Races,
     /// One node publishes a page again and again, another reads it: its home may move.
     Wanders,
-    /// The home stores, too, and shares what it stored.
+    /// The home stores, too, also what changes back, and shares what it stored.
     AtHome,
     /// Two threads of one node, and one of another.
     Company,
@@ -94,6 +94,14 @@ impl Writer {
         self.operations.push(Operation::Store { word, source: Source::Constant(value) });
     }
 
+    /// Stores to a word, and then again what was there.
+    fn change_back(&mut self, page: u8, place: u8) {
+        let word = u16::from(page) * PAGE_WORDS as u16 + u16::from(place);
+        self.operations.push(Operation::Load { word, register: 0 });
+        self.store(page, place);
+        self.operations.push(Operation::Store { word, source: Source::Register(0) });
+    }
+
     fn locked(&mut self, lock: u8, inside: impl FnOnce(&mut Writer)) {
         self.operations.push(Operation::Lock(lock));
         inside(self);
@@ -113,7 +121,7 @@ impl Writer {
     }
 
     fn at(self, node: u16) -> Script {
-        Script { node, operations: self.operations, registers: Vec::new() }
+        Script { node, operations: self.operations, registers: vec![0] }
     }
 }
 
@@ -221,7 +229,7 @@ pub fn scripts(program: Program, size: Size) -> Vec<Script> {
                 w.locked(0, |w| w.store(0, 1));
                 w.store(0, 2);
                 w.locked(0, |w| {
-                    w.store(0, 1);
+                    w.change_back(0, 1);
                     w.load(last, 3);
                 });
             } else {

@@ -136,9 +136,19 @@ impl Writer {
         Some(Operation::Store { word: word as u16, source: Source::Constant(self.next_value) })
     }
 
-    fn access(&mut self, random: &mut Random, word: usize) -> Option<Operation> {
-        let load = Operation::Load { word: word as u16, register: u8::MAX };
-        if random.once_in(2) { self.store(word) } else { Some(load) }
+    /// A load, a store, or, where nobody else may store there, a store that is taken back before anybody may see it.
+    fn access(&mut self, random: &mut Random, word: usize, races: bool) -> Vec<Operation> {
+        let load = |register| Operation::Load { word: word as u16, register };
+        match random.below(if races { 2 } else { 5 }) * if races { 3 } else { 1 } {
+            0 | 1 => self.store(word).into_iter().collect(),
+            2 if self.stores[word] + 1 < STORES_MAX => {
+                let back = Operation::Store { word: word as u16, source: Source::Register(0) };
+                let stored = self.store(word);
+                self.stores[word] += 1;
+                [load(0)].into_iter().chain(stored).chain([back]).collect()
+            }
+            _ => vec![load(u8::MAX)],
+        }
     }
 }
 
@@ -151,7 +161,7 @@ fn programs(random: &mut Random, setup: &Setup, manner: Manner, has_company: boo
     // With few accesses in a row intervals are short, and one writer in a row moves homes.
     let calls = 1 + random.below(6);
     let mut scripts: Vec<Script> = (0..threads)
-        .map(|thread| Script { node: thread % setup.nodes, operations: Vec::new(), registers: Vec::new() })
+        .map(|thread| Script { node: thread % setup.nodes, operations: Vec::new(), registers: vec![0] })
         .collect();
     for _ in 0..phases {
         for (thread, script) in scripts.iter_mut().enumerate() {
@@ -203,10 +213,10 @@ impl Writer {
                     2 => {
                         let lock = (number % locks) as u8;
                         operations.push(Operation::Lock(lock));
-                        operations.extend(self.access(random, word));
+                        operations.extend(self.access(random, word, true));
                         operations.push(Operation::Unlock(lock));
                     }
-                    _ => operations.extend(self.access(random, word)),
+                    _ => operations.extend(self.access(random, word, true)),
                 }
             }
             Manner::Mixed | Manner::Phases if manner == Manner::Phases || random.once_in(3) => {
@@ -216,7 +226,7 @@ impl Writer {
                     })
                     .collect();
                 if let Some(&word) = own.get(number % own.len().max(1)) {
-                    operations.extend(self.access(random, word));
+                    operations.extend(self.access(random, word, false));
                 }
             }
             _ => {
@@ -226,7 +236,7 @@ impl Writer {
                 operations.push(Operation::Lock(lock as u8));
                 for _ in 0..1 + random.below(3) {
                     if let Some(&word) = words.get(random.below(words.len().max(1) as u32) as usize) {
-                        operations.extend(self.access(random, word));
+                        operations.extend(self.access(random, word, false));
                     }
                 }
                 operations.push(Operation::Unlock(lock as u8));

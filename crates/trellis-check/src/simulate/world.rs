@@ -238,6 +238,7 @@ impl<'a, S: Start> World<'a, S> {
             Effect::Locked { range, call } => self.locked(node, range, call),
             Effect::Violation { from, what } => Err(format!("node {node} reports of {from}: {what}")),
             Effect::KeepTwin(_)
+            | Effect::SendTwins { .. }
             | Effect::Apply { .. }
             | Effect::Inspect(_)
             | Effect::Notice { .. }

@@ -89,7 +89,11 @@ pub(crate) fn run(arguments: &ConsistencyArguments) -> Ending {
     );
 
     let handed = part(Part::HandOver, "hlrc(invalidate)")?;
-    figures.add("handoff_us_p50", handed("handoff_us"), "from a release to the other node's waiting thread (µs, median)");
+    figures.add(
+        "handoff_us_p50",
+        handed("handoff_us"),
+        "from a release to the other node's waiting thread (µs, median)",
+    );
     figures.add("handoff_over_link_rtt", handed("handoff_us") / handed("link_rtt_us"), "hand-over / link round trip");
 
     let busy = part(Part::BusyHome, "hlrc(invalidate)")?;
@@ -127,8 +131,7 @@ fn measure(
         ("home", home.to_owned()),
         ("pin", "core".to_owned()),
     ];
-    let plan =
-        ClusterPlan { nodes: 2, common: &arguments.common, settings, task: &task, with_connection: true };
+    let plan = ClusterPlan { nodes: 2, common: &arguments.common, settings, task: &task, with_connection: true };
     let found = plan.run::<Value>()?;
     Ok(move |name: &str| found.iter().rev().find_map(|node| node[name].as_f64()).unwrap_or(f64::NAN))
 }
@@ -204,7 +207,7 @@ fn sparse(rounds: usize, member: &Member) -> Found {
     for round in 0..rounds.min(20) {
         if member.cluster.node() == 1 {
             // The pages are here: what is measured is what the stores cost.
-            (0..SPARSE_PAGES).for_each(|page| drop(load(member, page * PAGE_WORDS)));
+            (0..SPARSE_PAGES).for_each(|page| _ = load(member, page * PAGE_WORDS));
         }
         member.cluster.barrier(1)?;
         let start = Instant::now();
@@ -241,7 +244,7 @@ fn empty_barriers(rounds: usize, member: &Member) -> Found {
     let empty = measure()?;
     if member.cluster.node() == 1 {
         member.cluster.prefetch(0, CACHED_PAGES * PAGE_BYTES, false)?;
-        (0..CACHED_PAGES).for_each(|page| drop(load(member, page * PAGE_WORDS)));
+        (0..CACHED_PAGES).for_each(|page| _ = load(member, page * PAGE_WORDS));
     }
     member.cluster.barrier(2)?;
     let cached = measure()?;
@@ -297,7 +300,7 @@ fn busy_home(rounds: usize, member: &Member) -> Found {
         let first = order.into_iter().take(rounds * 40);
         for page in first {
             let start = Instant::now();
-            drop(load(member, page * PAGE_WORDS));
+            _ = load(member, page * PAGE_WORDS);
             samples.push(us(start));
         }
         median_of(samples)
@@ -354,7 +357,7 @@ fn first_stores(rounds: usize, member: &Member) -> Found {
     let mut faults = 0;
     for round in 0..rounds as u64 {
         if member.cluster.node() == 1 {
-            (0..FALSELY_SHARED_PAGES).for_each(|page| drop(load(member, page * PAGE_WORDS)));
+            (0..FALSELY_SHARED_PAGES).for_each(|page| _ = load(member, page * PAGE_WORDS));
             let before = member.cluster.counters();
             let start = Instant::now();
             (0..FALSELY_SHARED_PAGES).for_each(|page| store(member, page * PAGE_WORDS, round));

@@ -14,8 +14,8 @@ use trellis::{Cluster, JoinError};
 
 use crate::bench::cluster::Assignment;
 use crate::bench::{
-    consistency, delay, events, fault, forward, idle, local_fault, matmul, producer_consumer, raw_link, stream, synchronisation,
-    thrash, workloads,
+    consistency, delay, events, fault, forward, idle, local_fault, matmul, producer_consumer, raw_link, stream,
+    synchronisation, thrash, workloads,
 };
 use crate::check::nodes::{HistoryTask, LitmusTask, history_node, litmus_node};
 use crate::exit::{self, Ending, Failure};

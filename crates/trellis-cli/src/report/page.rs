@@ -240,7 +240,9 @@ mod tests {
         records[0].phases[0].counters = Counters { program_ns: 2_000_000, overhead_ns: 1_000_000, ..counters };
         records[0].phases[0].counters.barrier_wait_ns = 0;
         let page = html(&records);
-        for part in ["node 1, Computation: 200 ms", "node 1, Barrier: 300 ms", "The same in sort", "node 0, Overhead: 1 ms"] {
+        for part in
+            ["node 1, Computation: 200 ms", "node 1, Barrier: 300 ms", "The same in sort", "node 0, Overhead: 1 ms"]
+        {
             assert!(page.contains(part), "{part} is missing");
         }
     }

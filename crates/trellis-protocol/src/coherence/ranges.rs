@@ -122,7 +122,11 @@ impl Ranges {
 
     /// The nodes whose acknowledgements a publication waits for.
     pub fn awaited_from(&self) -> Vec<NodeId> {
-        self.protocols.iter().filter_map(|(_, running)| running.as_hlrc()).flat_map(|hlrc| hlrc.awaited_from()).collect()
+        self.protocols
+            .iter()
+            .filter_map(|(_, running)| running.as_hlrc())
+            .flat_map(|hlrc| hlrc.awaited_from())
+            .collect()
     }
 
     /// Whether stores to `page` are noticed by marks now ([`super::hlrc`]).
@@ -217,7 +221,8 @@ mod tests {
 
     fn ranges(me: u16) -> Ranges {
         let home = Home::Manager(Manager(NodeId(0)));
-        let geometry = Geometry { me: NodeId(me), nodes: 2, founders: 2, pages: 16, shard: 0, shards: 1, home, marks: false };
+        let geometry =
+            Geometry { me: NodeId(me), nodes: 2, founders: 2, pages: 16, shard: 0, shards: 1, home, marks: false };
         Ranges::new(Protocol::IVY, geometry)
     }
 

@@ -31,8 +31,7 @@ impl Fields {
             Grant { demand, range, write, content, sequence } => {
                 self.kind = kind::GRANT;
                 self.put_run(demand, range);
-                self.flags = u8::from(write)
-                    | content_bits(content);
+                self.flags = u8::from(write) | content_bits(content);
                 self.sequence = sequence;
             }
             Confirm { demand, range } => {

@@ -80,8 +80,18 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn new(protocol: Protocol, home: Home, nodes: u16, pages: u32, shards: u32) -> Cluster {
-        let start =
-            |me, shard| protocol.start(Geometry { me: NodeId(me), nodes, founders: nodes, pages, shard, shards, home, marks: false });
+        let start = |me, shard| {
+            protocol.start(Geometry {
+                me: NodeId(me),
+                nodes,
+                founders: nodes,
+                pages,
+                shard,
+                shards,
+                home,
+                marks: false,
+            })
+        };
         let count = usize::from(nodes);
         Cluster {
             shards,

@@ -88,7 +88,7 @@ pub(crate) const TAG_BYTES: usize = 16;
 pub(crate) const WIRE_HEADER_BYTES_MAX: usize = HEADER_BYTES + TAG_BYTES;
 /// The version of everything after the handshake. The handshake itself is fixed by its magic, so
 /// that two versions can still tell each other why they will not talk.
-pub(crate) const LINK_VERSION: u16 = 1;
+pub(crate) const LINK_VERSION: u16 = 2;
 
 const MAGIC_BYTES: usize = 8;
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";

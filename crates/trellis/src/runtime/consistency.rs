@@ -300,9 +300,9 @@ impl Node {
         loop {
             let mut knowledge = lock(&self.consistency.knowledge);
             let Knowledge { intervals, early, .. } = &mut *knowledge;
-            let learnt = early.iter().position(|(from, _, attached)| {
-                !matches!(intervals.learn(*from, attached), Ok(Learnt::TooEarly))
-            });
+            let learnt = early
+                .iter()
+                .position(|(from, _, attached)| !matches!(intervals.learn(*from, attached), Ok(Learnt::TooEarly)));
             let Some(index) = learnt else { return };
             let (from, message, _) = knowledge.early.remove(index);
             drop(knowledge);

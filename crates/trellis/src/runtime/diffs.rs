@@ -33,7 +33,11 @@ pub(super) enum BadPieces {
 
 impl<'a> Pieces<'a> {
     /// Those of `message`, where it has any.
-    pub(super) fn of(message: &Message, attached: &'a [u8], page_bytes: usize) -> Result<Option<Pieces<'a>>, BadPieces> {
+    pub(super) fn of(
+        message: &Message,
+        attached: &'a [u8],
+        page_bytes: usize,
+    ) -> Result<Option<Pieces<'a>>, BadPieces> {
         let Some(pages) = message.diffs() else { return Ok(None) };
         let mut rest = attached;
         for _ in 0..pages.count() {

@@ -44,8 +44,10 @@ pub(super) fn figure3(request: &Request, rows: &[Row]) -> Reproduced {
 
 fn bars(rows: &[Row]) -> Vec<Value> {
     let of_row = |row: &Row| {
+        let (program, nodes) = (row.program.name(), row.nodes);
         let bar = |(node, breakdown): (usize, &Breakdown)| {
-            json!({ "program": row.program.name(), "nodes": row.nodes, "node": node, "shares": breakdown.shares() })
+            let shares = breakdown.shares();
+            json!({ "program": program, "nodes": nodes, "node": node, "shares": shares })
         };
         row.breakdowns().iter().enumerate().map(bar).collect::<Vec<_>>()
     };
@@ -123,7 +125,9 @@ mod tests {
     fn every_node_has_a_bar_and_every_part_a_word() {
         let rows = [example(Program::Lu, 1), example(Program::Lu, 2), example(Program::Radix, 2)];
         let text = draw(&rows).into_file();
-        for part in ["lu, node 1 of 2, Barrier: 10.0 %", "radix, node 0 of 2, Page Fetch: 10.0 %", "Handler", "Overhead"] {
+        for part in
+            ["lu, node 1 of 2, Barrier: 10.0 %", "radix, node 0 of 2, Page Fetch: 10.0 %", "Handler", "Overhead"]
+        {
             assert!(text.contains(part), "{part} is missing");
         }
         assert_eq!(bars(&rows).len(), 5);

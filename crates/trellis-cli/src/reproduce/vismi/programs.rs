@@ -313,13 +313,15 @@ mod tests {
 
     #[test]
     fn what_is_nowhere_is_said() {
-        let refused = Sources::beside(Path::new("/nowhere/bin/trellis"), Path::new("/nowhere")).expect_err("it is nowhere");
+        let refused =
+            Sources::beside(Path::new("/nowhere/bin/trellis"), Path::new("/nowhere")).expect_err("it is nowhere");
         assert!(refused.sentence.contains("cargo xtask install"), "{refused}");
     }
 
     #[test]
     fn a_result_is_found_among_other_lines() {
-        let line = b"hello\ntrellis-result program=fft interface=parmacs processors=2 size=16 seconds=0.25 verified=yes\n";
+        let line =
+            b"hello\ntrellis-result program=fft interface=parmacs processors=2 size=16 seconds=0.25 verified=yes\n";
         assert_eq!(Said::find(Program::Fft, line), Ok(Said { seconds: 0.25, verified: true }));
         let wrong = b"trellis-result program=fft seconds=0.25 verified=no\n";
         assert_eq!(Said::find(Program::Fft, wrong), Ok(Said { seconds: 0.25, verified: false }));

@@ -53,7 +53,8 @@ fn texts<const N: usize>(words: [&str; N]) -> Vec<String> {
 
 /// Table 2: description of the programs.
 pub(super) fn table2(rows: &[Row]) -> Reproduced {
-    let mut table = vec![texts(["program", "description", "size", "shared memory, paper", "fetched on most nodes, here"])];
+    let mut table =
+        vec![texts(["program", "description", "size", "shared memory, paper", "fetched on most nodes, here"])];
     let mut json = Vec::new();
     for row in rows.iter().filter(|row| is_largest(rows, row)) {
         let [what, size] = row.program.description();
@@ -66,9 +67,10 @@ pub(super) fn table2(rows: &[Row]) -> Reproduced {
     Reproduced {
         title: "Table 2: description of the programs",
         table,
-        remark: "The programs are our own, after the same algorithms. The last column is what all nodes received in the \
+        remark:
+            "The programs are our own, after the same algorithms. The last column is what all nodes received in the \
                  part that is timed, with the most nodes."
-            .to_owned(),
+                .to_owned(),
         json: json!({ "rows": json }),
         pictures: Vec::new(),
     }
@@ -81,8 +83,17 @@ fn is_largest(rows: &[Row], row: &Row) -> bool {
 /// Table 3: execution time, speed-up and efficiency.
 pub(super) fn table3(request: &Request, rows: &[Row]) -> Reproduced {
     let heads = [
-        "program", "nodes", "serial, s", "here, s", "speed-up", "of threads", "nodes / threads", "efficiency", "ViSMI",
-        "HLRC-VIA", "NEWGENDSM",
+        "program",
+        "nodes",
+        "serial, s",
+        "here, s",
+        "speed-up",
+        "of threads",
+        "nodes / threads",
+        "efficiency",
+        "ViSMI",
+        "HLRC-VIA",
+        "NEWGENDSM",
     ];
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let size = if request.quick { "Small sizes, not the paper's. " } else { "" };

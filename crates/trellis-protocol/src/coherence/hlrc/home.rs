@@ -183,17 +183,19 @@ impl Hlrc {
         if pages.pages().any(|page| self.has_copies(page)) {
             self.clock += 1;
         }
+        // Closed together: one call of the kernel for each run.
+        let open = self.among(pages, |this, page| this.has(page, WRITABLE));
+        for run in open.into_iter().flat_map(PageSet::runs) {
+            effects.push(Effect::Downgrade(run));
+        }
         for page in pages.pages() {
             let slot = self.geometry.slot(page);
             self.past[slot] &= 0x7f;
-            let was_open = self.has(page, WRITABLE);
             self.clear(page, DIRTY | WRITABLE);
-            if was_open {
-                effects.push(Effect::Downgrade(PageRange::one(page)));
-            }
-            if self.has_copies(page) {
-                effects.push(Effect::Notice { range: PageRange::one(page), stamp: self.clock });
-            }
+        }
+        let told = self.among(pages, Hlrc::has_copies);
+        for range in told.into_iter().flat_map(PageSet::runs) {
+            effects.push(Effect::Notice { range, stamp: self.clock });
         }
         // What changed is known only where there was a twin.
         let mut updated: Option<PageSet> = None;
@@ -273,6 +275,12 @@ impl Hlrc {
             if !self.copies.is_empty_but(slot, &[self.geometry.me, writer]) {
                 told |= bit;
             }
+            if self.is_updating(writer, page) {
+                // It is not known in which order the update and the diff found the writer's copy: that one will be
+                // dropped when the writer hears of this change from here.
+                self.fresh.remove(slot, writer);
+                effects.push(Effect::Notice { range: PageRange::one(page), stamp: self.clock });
+            }
             let was_current = self.fresh.contains(slot, writer);
             if was_current {
                 current |= bit;
@@ -311,6 +319,14 @@ impl Hlrc {
         self.diffed(self.geometry.me, answer, effects);
     }
 
+    /// Whether an update of `page` is on its way to `node`.
+    fn is_updating(&self, node: NodeId, page: PageIndex) -> bool {
+        let mut own = self.awaited.iter();
+        let mut relayed = self.relays.iter().flat_map(|relay| &relay.updates);
+        own.any(|awaited| awaited.receiver == Some(node) && awaited.pages.contains(page))
+            || relayed.any(|sent| sent.pages.contains(page) && sent.waiting.contains(&node))
+    }
+
     /// Whether any other node may have a copy of `page`.
     pub(super) fn has_copies(&self, page: PageIndex) -> bool {
         !self.copies.is_empty_but(self.geometry.slot(page), &[self.geometry.me])
@@ -319,9 +335,10 @@ impl Hlrc {
     /// Whether the page, which one node publishes time and again, goes to that node now. Before that it is closed here,
     /// to see whether this node uses it.
     fn may_move(&mut self, page: PageIndex, times: u32, effects: &mut Vec<Effect>) -> bool {
-        let mut relayed = self.relays.iter().flat_map(|relay| &relay.updates);
-        let is_relayed = relayed.any(|sent| sent.pages.contains(page));
-        if self.has(page, DIRTY) || times + 1 < PUBLICATIONS_TO_MOVE || self.is_updated(page) || is_relayed {
+        let mut updates = self.relays.iter().flat_map(|relay| &relay.updates).map(|sent| sent.pages);
+        let mut own = self.awaited.iter().filter(|awaited| awaited.receiver.is_some()).map(|awaited| awaited.pages);
+        let is_under_way = updates.any(|pages| pages.contains(page)) || own.any(|pages| pages.contains(page));
+        if self.has(page, DIRTY) || times + 1 < PUBLICATIONS_TO_MOVE || self.is_updated(page) || is_under_way {
             return false;
         }
         if self.has(page, READABLE | WRITABLE) {
@@ -337,20 +354,15 @@ impl Hlrc {
     }
 
     /// A holder of copies has an update, or some of it.
-    pub(super) fn updated(
-        &mut self,
-        from: NodeId,
-        pages: PageSet,
-        number: u32,
-        kept: u64,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn updated(&mut self, from: NodeId, pages: PageSet, number: u32, kept: u64, effects: &mut Vec<Effect>) {
         let own = |awaited: &super::writer::Awaited| awaited.number == number && awaited.receiver == Some(from);
         let own = self.awaited.iter().position(own);
         let is_it = |sent: &Sent| sent.number == number && sent.waiting.contains(&from);
-        let relay = self.relays.iter().enumerate().find_map(|(relay, known)| {
-            known.updates.iter().position(is_it).map(|update| (relay, update))
-        });
+        let relay = self
+            .relays
+            .iter()
+            .enumerate()
+            .find_map(|(relay, known)| known.updates.iter().position(is_it).map(|update| (relay, update)));
         let of_relay = relay.map(|(relay, update)| self.relays[relay].updates[update].pages);
         if own.map(|index| self.awaited[index].pages).or(of_relay) != Some(pages) {
             return violation(from, "an acknowledgement of what was not sent", effects);

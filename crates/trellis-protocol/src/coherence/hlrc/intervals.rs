@@ -251,9 +251,8 @@ impl Intervals {
         self.kept += segment.notices.len() + 1;
         self.log[node].push_back(segment);
         while self.kept > NOTICES_MAX {
-            let longest = (0..self.log.len()).max_by_key(|&node| {
-                self.log[node].iter().map(|segment| segment.notices.len() + 1).sum::<usize>()
-            });
+            let longest = (0..self.log.len())
+                .max_by_key(|&node| self.log[node].iter().map(|segment| segment.notices.len() + 1).sum::<usize>());
             let longest = longest.expect("a cluster has nodes");
             let Some(oldest) = self.log[longest].pop_front() else { return };
             self.kept -= oldest.notices.len() + 1;

@@ -229,7 +229,9 @@ impl Hlrc {
                 let answer = writer::Answer { pages, number, stamp, told, current, moved };
                 self.diffed(from, answer, effects);
             }
-            Message::Update { pages, origin: _, number, stamp } => self.update_arrived(from, pages, number, stamp, effects),
+            Message::Update { pages, origin: _, number, stamp } => {
+                self.update_arrived(from, pages, number, stamp, effects)
+            }
             Message::Updated { pages, number, kept } => self.updated(from, pages, number, kept, effects),
             Message::Place { range, home } => self.placed_by(from, range, home, effects),
             Message::Placed { range } => effects.push(Effect::Wake(range)),
@@ -268,11 +270,7 @@ impl Hlrc {
         while next < wish.end() {
             let page = PageIndex(next);
             let rest = PageRange::around(page, next, wish.end());
-            next = if self.is_askable(page) {
-                self.ask(page, rest, write, announced, effects).end()
-            } else {
-                next + 1
-            };
+            next = if self.is_askable(page) { self.ask(page, rest, write, announced, effects).end() } else { next + 1 };
         }
     }
 

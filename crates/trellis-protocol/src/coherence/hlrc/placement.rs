@@ -22,9 +22,7 @@ impl Hlrc {
     /// Whether this node is the home of `page` now.
     pub(super) fn is_home(&self, page: PageIndex) -> bool {
         self.has(page, HOME)
-            || self.geometry.home.placement() == Placement::Fixed
-                && self.is_directory(page)
-                && !self.has(page, AWAY)
+            || self.geometry.home.placement() == Placement::Fixed && self.is_directory(page) && !self.has(page, AWAY)
     }
 
     pub(super) fn homes_move(&self) -> bool {
@@ -95,8 +93,7 @@ impl Hlrc {
                 PageRange::one(demand)
             };
             range.pages().for_each(|page| self.note_home(page, requester));
-            let message =
-                Message::Copy { demand, range, content: Content::Zero, stamp: self.clock, home: true };
+            let message = Message::Copy { demand, range, content: Content::Zero, stamp: self.clock, home: true };
             return effects.push(Effect::Send { to: requester, message });
         }
         if self.homes[slot] == 0 && from == self.geometry.home_of(demand) {
@@ -107,10 +104,8 @@ impl Hlrc {
         let to = self.believed_home(demand);
         let hops = hops.saturating_add(1).min(HOPS_MAX);
         let range = PageRange::one(demand);
-        effects.push(Effect::Send {
-            to,
-            message: Message::Request { demand, range, write, announced, requester, hops },
-        });
+        effects
+            .push(Effect::Send { to, message: Message::Request { demand, range, write, announced, requester, hops } });
     }
 
     /// Sends on the diffs of pages that have moved.

@@ -124,9 +124,8 @@ impl Hlrc {
     /// The home has put a diff of this node into some of its pages.
     pub(super) fn diffed(&mut self, from: NodeId, answer: Answer, effects: &mut Vec<Effect>) {
         let Answer { pages, number, stamp, told, current, moved } = answer;
-        let awaited = |awaited: &Awaited| {
-            awaited.number == number && awaited.receiver.is_none() && awaited.pages.covers(pages)
-        };
+        let awaited =
+            |awaited: &Awaited| awaited.number == number && awaited.receiver.is_none() && awaited.pages.covers(pages);
         let Some(index) = self.awaited.iter().position(awaited) else {
             return violation(from, "an acknowledgement of what was not sent", effects);
         };

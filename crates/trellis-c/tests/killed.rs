@@ -1,0 +1,184 @@
+//! A peer that never lets a wait be over: it is killed, and every call and every page fault that waits for it fails at
+//! once and names it; or it is only late, and the call says after its deadline who holds or who is missing.
+//!
+//! Promises: real processes, each a child of the test, over every link that needs no hardware; a peer is stopped before
+//! the others call and killed when they sleep, so that they do wait for it; silence is allowed for an hour, so that
+//! nothing but the death itself is noticed.
+
+mod support;
+
+use std::path::Path;
+
+use support::{C, Node};
+
+/// The waits of `programs/killed.c`, and whether the call is one that returns an error: a page fault has nobody to return
+/// it to, and ends the process.
+const WAITS: &[(&str, bool)] = &[
+    ("barrier", true),
+    ("reduce", true),
+    ("broadcast", true),
+    ("count", true),
+    ("count-at-victim", true),
+    ("lock", true),
+    ("lock-at-victim", true),
+    ("try-lock-for", true),
+    ("try-lock-for-at-victim", true),
+    ("rwlock-read", true),
+    ("rwlock-write", true),
+    ("rwlock-try-read-for", true),
+    ("rwlock-try-write-for", true),
+    ("rwlock-at-victim", true),
+    ("condition", true),
+    ("condition-at-other", true),
+    ("condition-for", true),
+    ("signal-at-victim", true),
+    ("semaphore", true),
+    ("semaphore-at-victim", true),
+    ("semaphore-for", true),
+    ("post-at-victim", true),
+    ("event", true),
+    ("event-at-victim", true),
+    ("event-for", true),
+    ("set-at-victim", true),
+    ("once", true),
+    ("once-at-victim", true),
+    ("word-at-victim", true),
+    ("allocate", true),
+    ("free-at-victim", true),
+    ("measure-at-victim", true),
+    ("read-fault", false),
+    ("write-fault", false),
+    ("publish", true),
+    ("update", true),
+    ("change-protocol", true),
+    ("leave", true),
+];
+
+/// What a call says that gave up because node 1 only is late.
+const LATE: &[(&str, &str)] = &[
+    ("barrier", "waiting in barrier 2: waiting for node 1 ("),
+    ("reduce", "waiting in barrier 2: waiting for node 1 ("),
+    ("count", "of 3 participants have come (1 of node "),
+    ("lock", "waiting for lock 302: node 1 ("),
+    ("rwlock-read", "waiting for read-write lock 302: node 1 ("),
+    ("rwlock-write", "waiting for read-write lock 302: "),
+    ("once", "waiting for once 302: node 1 ("),
+    ("semaphore", "waiting for semaphore 302: nobody has posted it"),
+    ("event", "waiting for event 302: nobody has set it"),
+    ("condition", "waiting for condition 301: nobody has signalled it"),
+];
+
+const NODES: usize = 3;
+const LINKS: [&str; 3] = ["tcp", "shm", "udp"];
+const COHERENCE: [&str; 3] = ["hlrc(invalidate)", "hlrc(update)", "hlrc(adaptive)"];
+
+/// A cluster of `killed.c`, in which everybody has prepared the wait.
+struct Cluster {
+    folder: std::path::PathBuf,
+    nodes: Vec<Node>,
+}
+
+impl Cluster {
+    fn start(
+        program: &Path,
+        wait: &str,
+        victim: usize,
+        link: &str,
+        coherence: &str,
+        wait_seconds_max: &str,
+    ) -> Cluster {
+        let folder = support::fresh_folder(&format!("killed-{wait}-{victim}-{link}"));
+        let variables = [
+            ("TRELLIS_LINK", link),
+            ("TRELLIS_COHERENCE", coherence),
+            ("TRELLIS_HOME", "interleaved"),
+            ("TRELLIS_REGION_BYTES", "8MiB"),
+            ("TRELLIS_SILENCE_SECONDS_MAX", "3600"),
+            ("TRELLIS_WAIT_SECONDS_MAX", wait_seconds_max),
+        ];
+        let nodes = support::start_cluster(&folder, program, NODES, &[wait, &victim.to_string()], &variables);
+        let mut cluster = Cluster { folder, nodes };
+        cluster.nodes.iter_mut().for_each(|node| drop(node.until_printed("ready")));
+        cluster
+    }
+
+    fn write(&self, file: &str) {
+        std::fs::write(self.folder.join(file), "").unwrap();
+    }
+}
+
+#[test]
+fn a_killed_peer_is_named_by_every_wait_for_it() {
+    let Some(program) = support::compile("killed", &C, &support::program("killed.c"), &[]) else { return };
+    for (row, &(wait, returns)) in WAITS.iter().enumerate() {
+        for victim in [0, 1] {
+            // Node 0 keeps the heap's pages: others get theirs whoever else is gone.
+            if wait == "allocate" && victim != 0 {
+                continue;
+            }
+            // Every wait meets every link in a few rows, and `update` is about copies that are kept.
+            let link = LINKS[(row + victim) % LINKS.len()];
+            let coherence =
+                if wait == "update" { COHERENCE[1] } else { COHERENCE[(row / 3 + victim) % COHERENCE.len()] };
+            kill(&program, wait, returns, victim, link, coherence);
+        }
+    }
+}
+
+fn kill(program: &Path, wait: &str, returns: bool, victim: usize, link: &str, coherence: &str) {
+    let mut cluster = Cluster::start(program, wait, victim, link, coherence, "3600");
+    let case = format!("{wait}, node {victim} killed, {link}, {coherence}");
+    cluster.nodes[victim].stop();
+    cluster.write("over");
+    cluster.write("go");
+    let survivors: Vec<usize> = (0..NODES).filter(|&node| node != victim).collect();
+    for &node in &survivors {
+        cluster.nodes[node].until_begun("waits");
+        // The one that writes on and on sleeps only now and then.
+        if wait != "update" {
+            cluster.nodes[node].until_asleep();
+        }
+    }
+    cluster.nodes[victim].kill();
+    for &node in &survivors {
+        let status = cluster.nodes[node].end();
+        let (printed, complained) = (cluster.nodes[node].printed(), cluster.nodes[node].complained());
+        assert_eq!(status.code(), Some(70), "{case}: node {node} printed {printed} and complained {complained}");
+        let told = if returns { printed.split_once("told: ").map_or("", |(_, told)| told) } else { &complained };
+        assert!(told.contains(&format!("node {victim} (127.0.0.1:")), "{case}: node {node} says {told:?}");
+        for other in survivors.iter().filter(|&&other| other != node) {
+            assert!(!told.contains(&format!("node {other} (")), "{case}: node {node} blames a survivor: {told}");
+        }
+    }
+    assert_nothing_is_left(&cluster.folder, &case);
+}
+
+/// No file of a node but what the test made it write, and nothing in the memory that is shared by name.
+fn assert_nothing_is_left(folder: &Path, case: &str) {
+    let names = |folder: &Path| -> Vec<String> {
+        let entries =
+            std::fs::read_dir(folder).map(|entries| entries.flatten().collect::<Vec<_>>()).unwrap_or_default();
+        entries.iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    };
+    for node in 0..NODES {
+        let mut left = names(&folder.join(node.to_string()));
+        left.sort_unstable();
+        assert_eq!(left, ["stderr", "stdout"], "{case}");
+    }
+    let left: Vec<String> = names(Path::new("/dev/shm")).into_iter().filter(|name| name.contains("trellis")).collect();
+    assert!(left.is_empty(), "{case}: {left:?} in /dev/shm");
+}
+
+#[test]
+fn a_late_peer_is_named_when_the_deadline_passes() {
+    let Some(program) = support::compile("late", &C, &support::program("killed.c"), &[]) else { return };
+    for (row, (wait, expected)) in LATE.iter().enumerate() {
+        let coherence = COHERENCE[row % COHERENCE.len()];
+        let mut cluster = Cluster::start(&program, wait, 1, LINKS[row % LINKS.len()], coherence, "2");
+        cluster.write("go");
+        for node in [0, 2] {
+            let printed = cluster.nodes[node].until_begun("told: ");
+            assert!(printed.contains("told: gave up after 2 s ") && printed.contains(expected), "{wait}: {printed}");
+        }
+    }
+}
