@@ -279,6 +279,7 @@ impl Cluster {
             }
             Effect::Locked { range, call } => self.locked(node, range, call),
             Effect::Violation { from, what } => panic!("node {node} reports of {from}: {what}"),
+            other => panic!("only release consistency has {other:?}"),
         }
         match effect {
             Effect::Revoke(range) | Effect::Downgrade(range) | Effect::Upgrade(range) => all(range),

@@ -26,6 +26,8 @@ pub(crate) fn input(node: u16, input: &Input) -> String {
         }
         Input::Unlock { range, call } => format!("n{node} unlocks {} (call {call})", run(range)),
         Input::Gone { node: gone, successor } => format!("n{node}: n{} is gone, ask n{}", gone.0, successor.0),
+        // What only release consistency has is not in these scripts.
+        other => format!("{other:?}"),
     }
 }
 
@@ -46,6 +48,8 @@ pub(crate) fn effect(effect: &Effect) -> String {
         }
         Effect::Locked { range, call } => format!("locked {} (call {call})", run(range)),
         Effect::Violation { from, what } => format!("violation by n{}: {what}", from.0),
+        // What only release consistency has is not in these scripts.
+        other => format!("{other:?}"),
     }
 }
 
@@ -81,6 +85,8 @@ pub(crate) fn message(message: &Message) -> String {
         Message::Invalidated { page } => format!("invalidated {}", one(page)),
         Message::Retry { page } => format!("retry {}", one(page)),
         Message::Again { page } => format!("again {}", one(page)),
+        // What only release consistency has is not in these scripts.
+        other => format!("{other:?}"),
     }
 }
 
@@ -96,6 +102,7 @@ pub(crate) fn name(message: &Message) -> &'static str {
         Message::Redirect { .. } => "redirect",
         Message::Retry { .. } => "retry",
         Message::Again { .. } => "again",
+        _ => "release consistency",
     }
 }
 
