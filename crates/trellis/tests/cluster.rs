@@ -235,7 +235,7 @@ fn a_frame_past_the_region_is_dropped_and_counted_and_the_cluster_goes_on() {
     // A header as docs/reference/wire-format.md draws it: kind, page, count, flags.
     let header = |kind: u8, page: u32, count: u32, flags: u8| {
         let mut header = [0u8; 32];
-        header[..8].copy_from_slice(&[b'T', b'R', 2, kind, 1, 0, 0, 0]);
+        header[..8].copy_from_slice(&[b'T', b'R', trellis_protocol::wire::VERSION, kind, 1, 0, 0, 0]);
         header[8..12].copy_from_slice(&page.to_le_bytes());
         header[16..20].copy_from_slice(&count.to_le_bytes());
         header[30] = flags;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use trellis_protocol::coherence::Protocol;
 
 /// Most random clusters that a mutant is tried on before the explorer looks.
-pub const SEEDS_MAX: u64 = 100_000;
+pub const SEEDS_MAX: u64 = 30_000;
 
 /// The mutants of `protocol`.
 pub fn release_mutants_of(protocol: Protocol) -> Vec<Broken> {

@@ -70,7 +70,7 @@ faults! {
     StaleTwin = "stale-twin", "a copy that comes gets no new twin, where stores are marked", All;
     ForgetsDiff = "forgets-diff", "a home acknowledges a diff and does not put it into the page", All;
     UnsettledSent = "sends-unsettled", "a home that keeps a twin sends what may still change back", Updates;
-    PassesOverTwin = "passes-over-twin", "a diff of another node is not put into the twin", All;
+    PassesOverTwin = "passes-over-twin", "a diff of another node is not put into the twin", Updates;
     ToldNobody = "told-nobody", "a home says that nobody else has a copy", All;
     AlwaysCurrent = "always-current", "a home says that the writer's copy lacks nothing", Drops;
     NoScan = "no-scan", "marks are not looked at before a publication", All;
@@ -91,7 +91,6 @@ faults! {
     ForgetsTooEarly = "forgets-too-early", "at a barrier a node takes all that it knows now for known to all", All;
     UpdateLost = "update-lost", "an update is not sent, and waited for", Updates;
     UpdateNotApplied = "update-not-applied", "an update is acknowledged and not put into the copy", Updates;
-    KeptAlways = "kept-always", "an update is acknowledged as taken by who has no copy", Updates;
     HearsWhilePending = "not-deaf", "an update counts as taken while the copy is still under way", Updates;
     AnswersEarly = "answers-early", "a writer is answered before the copies have its update", Updates;
 }
@@ -191,7 +190,6 @@ fn alter_message(fault: Fault, message: &mut Message) {
         (Fault::FirstNotTold, Message::Copy { home, .. }) => *home = false,
         (Fault::ToldNobody, Message::Diffed { told, .. }) => *told = 0,
         (Fault::AlwaysCurrent, Message::Diffed { pages, current, .. }) => *current = pages.mask(),
-        (Fault::KeptAlways, Message::Updated { pages, kept, .. }) => *kept = pages.mask(),
         _ => {}
     }
 }
