@@ -43,7 +43,7 @@ pub const STATES_MAX: usize = 1_000_000;
 pub enum Memory<'a> {
     /// One memory, one step at a time.
     Sequential,
-    /// Nodes with release consistency ([`released`](super::released)): it is the model of calls, too.
+    /// Nodes with release consistency ([`released`]): it is the model of calls, too.
     Released,
     /// Processes on x86 with a protocol between them.
     Processes {
