@@ -1,7 +1,7 @@
 //! A small cluster whose threads wait for each other in every way there is: what the explorer walks through for
 //! synchronisation.
 //!
-//! The network is a bag: any message may arrive next. What is checked, for each program by [`oracle`]:
+//! The network is a bag: any message may arrive next. What is checked, for each program by the oracle:
 //!
 //! 1. *Mutual exclusion*: a lock is given to a thread only while nobody holds it; a read-write lock only to one writer or
 //!    to readers; a semaphore lets in as many as were posted.

@@ -18,7 +18,7 @@ const COMMANDS: &[&str] = &[
     "litmus --simulated --runs 1000000",
     "explore --protocol release --home all --nodes 3 --pages 1 --intervals 1 --program barriers --program locks --program chain --program flags --program at-home",
     "explore --protocol release --nodes 3 --pages 2 --intervals 2 --noticing marks --program chain --program at-home",
-    "explore --protocol release --home migrating --nodes 2 --pages 1 --intervals 1 --program wanders --program company",
+    "explore --protocol release --home migrating --nodes 2 --pages 1 --intervals 1 --program wanders --program company --must-end",
     "swarm --protocol release --seeds 20000",
     "litmus --simulated --protocol release --runs 1000000",
     "litmus --protocol release --runs 64 --nodes 3 --shape MP --shape SB --shape CoRR --shape MP+flags --shape ISA2+flags --shape SB+barrier --shape WRC+locks --shape HANDED-ON+locks --shape TURNS+lock --shape NEIGHBOURS+barrier",

@@ -6,7 +6,7 @@ use crate::page::{Access, NodeId, PageIndex, PageRange, PageSet};
 use alloc::vec::Vec;
 
 /// A request, as it travels.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Wanted {
     pub(super) demand: PageIndex,
     pub(super) range: PageRange,

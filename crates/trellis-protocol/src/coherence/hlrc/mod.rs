@@ -91,6 +91,8 @@ pub struct Hlrc {
     awaited: Vec<writer::Awaited>,
     /// Dropped pages that were stored to after a diff that is awaited: the next one must not overtake it.
     late: Vec<PageIndex>,
+    /// Requests for pages of which a diff of this node is awaited, with who sent them here.
+    parked: Vec<(NodeId, home::Wanted)>,
     /// At the home: diffs of others that were sent on to copies, and not yet acknowledged to their writer.
     relays: Vec<home::Relay>,
     /// The number of the next diff or update.
@@ -204,6 +206,7 @@ impl Hlrc {
             is_publishing: false,
             awaited: Vec::with_capacity(64),
             late: Vec::new(),
+            parked: Vec::new(),
             relays: Vec::with_capacity(16),
             next_number: 0,
         }

@@ -2,7 +2,9 @@
 //!
 //! The *directory* of a page is the node that the configured home names. Where homes are fixed it is the home, unless
 //! the program placed the page elsewhere before anybody touched it. Otherwise it knows the first home, and each home
-//! that handed a page over knows the next one, so a request finds its way by being sent on.
+//! that handed a page over knows the next one, so a request finds its way by being sent on. It never comes back to a
+//! node where it was: whoever was the home believes in a later one, and who does not know yet that it is the home waits
+//! for the acknowledgement of a diff, which says so, and keeps requests until then.
 
 use super::home::Wanted;
 use super::{AWAY, HOME, Hlrc, READABLE, SHARED, TWIN, WRITABLE, WRITTEN};
@@ -81,9 +83,13 @@ impl Hlrc {
     /// A request for pages that are not at home here.
     pub(super) fn send_on(&mut self, from: NodeId, wanted: Wanted, effects: &mut Vec<Effect>) {
         let Wanted { demand, range, write, announced, requester, hops } = wanted;
+        if self.is_awaited(demand) {
+            // The answer to this node's diff may make it the home, and who asks may know that already. What it believes
+            // now may be older than what brought the request here, and would send it round in a circle.
+            return self.parked.push((from, wanted));
+        }
         let slot = self.geometry.slot(demand);
-        let is_unclaimed = self.is_directory(demand) && self.homes[slot] == 0;
-        if is_unclaimed || self.homes[slot] == requester.0 + 1 {
+        if self.is_directory(demand) && [0, requester.0 + 1].contains(&self.homes[slot]) {
             // The first to touch it. What it did not touch itself may be another's.
             let range = if announced {
                 range.grow(demand, |page| {
@@ -106,6 +112,14 @@ impl Hlrc {
         let range = PageRange::one(demand);
         effects
             .push(Effect::Send { to, message: Message::Request { demand, range, write, announced, requester, hops } });
+    }
+
+    /// Nothing that this node stored to `page` is on its way any more: answers who asked meanwhile.
+    pub(super) fn answer_parked(&mut self, page: PageIndex, effects: &mut Vec<Effect>) {
+        while let Some(index) = self.parked.iter().position(|(_, wanted)| wanted.demand == page) {
+            let (from, wanted) = self.parked.remove(index);
+            self.requested(from, wanted, effects);
+        }
     }
 
     /// Sends on the diffs of pages that have moved.

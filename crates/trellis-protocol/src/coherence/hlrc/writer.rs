@@ -150,9 +150,12 @@ impl Hlrc {
                 self.late.swap_remove(index);
                 self.changed(page, effects);
             }
-            if self.has(page, WANTED) && !self.is_awaited(page) {
-                self.clear(page, WANTED);
-                effects.push(Effect::Wake(PageRange::one(page)));
+            if !self.is_awaited(page) {
+                if self.has(page, WANTED) {
+                    self.clear(page, WANTED);
+                    effects.push(Effect::Wake(PageRange::one(page)));
+                }
+                self.answer_parked(page, effects);
             }
         }
         self.go_on_publishing(effects);
