@@ -105,9 +105,10 @@ pub(super) fn ask(launcher: i32, request: &Request) -> Option<String> {
 
 /// The launchers of this user that listen, by their process numbers.
 pub(super) fn launchers() -> Result<Vec<i32>, Failure> {
-    let table = fs::read_to_string("/proc/net/unix")
+    // Names of others' abstract sockets are any bytes.
+    let table = fs::read("/proc/net/unix")
         .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot read /proc/net/unix: {error}")))?;
-    Ok(launchers_in(&table, own_user()))
+    Ok(launchers_in(&String::from_utf8_lossy(&table), own_user()))
 }
 
 fn launchers_in(table: &str, user: u32) -> Vec<i32> {

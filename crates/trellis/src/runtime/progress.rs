@@ -47,6 +47,8 @@ pub(crate) enum Waited {
 /// The receiving role and the service thread's descriptors.
 pub(crate) struct Progress {
     role: AtomicBool,
+    /// The service thread was called and found the role taken: it watches the link again when the role is free.
+    was_called: AtomicBool,
     epoll: OwnedFd,
     link: RawFd,
     timer: OwnedFd,
@@ -62,6 +64,7 @@ impl Progress {
     pub(super) fn new(config: &Config, link: RawFd, faults: Option<RawFd>) -> io::Result<Progress> {
         let progress = Progress {
             role: AtomicBool::new(false),
+            was_called: AtomicBool::new(false),
             // SAFETY: creates a descriptor; takes no pointer.
             epoll: owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?,
             link,
@@ -126,11 +129,33 @@ impl Progress {
     }
 
     fn take_role(&self) -> bool {
-        self.role.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        self.role.compare_exchange(false, true, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
     fn drop_role(&self) {
-        self.role.store(false, Ordering::Release);
+        self.role.store(false, Ordering::SeqCst);
+        self.watch_link_again();
+    }
+
+    /// The service thread was called although another thread polls: a link that was told to keep silent may have called
+    /// just before. It must not be called again and again meanwhile, on the core where that thread runs.
+    fn leave_link_to_another(&self) {
+        self.watch_link(false);
+        self.was_called.store(true, Ordering::SeqCst);
+        if !self.role.load(Ordering::SeqCst) {
+            // Who had the role may not have seen this.
+            self.watch_link_again();
+        }
+    }
+
+    fn was_called(&self) -> bool {
+        self.was_called.load(Ordering::SeqCst)
+    }
+
+    fn watch_link_again(&self) {
+        if self.was_called() && self.was_called.swap(false, Ordering::SeqCst) {
+            self.watch_link(true);
+        }
     }
 
     /// Switches the service thread's interest in the link.
@@ -227,6 +252,9 @@ impl Node {
             self.link.attend(false);
             if !is_silent {
                 self.progress.watch_link(true);
+            } else if self.progress.was_called() {
+                // What called just before this thread came is looked at here, so that it does not call once more.
+                self.receive();
             }
             self.progress.drop_role();
         }
@@ -267,8 +295,10 @@ impl Node {
     /// stays awake for what comes next as that thread would have done.
     fn serve_link(&self) {
         if !self.progress.take_role() {
-            return;
+            return self.progress.leave_link_to_another();
         }
+        // Before anybody attends: then what called is looked at, and calls no more.
+        self.receive();
         self.link.attend(true);
         let mut patience = Patience::new(self);
         loop {
