@@ -131,7 +131,8 @@ private:
     // The pages of rows [from, to) of the product, locked until the value is gone; or nothing.
     std::optional<trellis::range_lock> held(std::size_t from, std::size_t to, bool lock) {
         if (!lock || from == to) return std::nullopt;
-        return std::make_optional<trellis::range_lock>(cluster, c.subspan(from * shape.pitch, (to - from) * shape.pitch));
+        const auto rows = c.subspan(from * shape.pitch, (to - from) * shape.pitch);
+        return std::make_optional<trellis::range_lock>(cluster, rows);
     }
 };
 
@@ -152,9 +153,9 @@ int run(const options& chosen) {
     if (cluster.node() == 0) {
         const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
         right = all.is_right(chosen.verify);
-        std::cout << "product of " << chosen.size << " x " << chosen.size << " matrices, " << (chosen.kij ? "kij" : "ijk")
-                  << (chosen.lock ? ", locked" : "") << ", on " << cluster.nodes() << " nodes in " << taken.count() << " s"
-                  << (right ? " (verified)" : " (WRONG)") << '\n';
+        std::cout << "product of " << chosen.size << " x " << chosen.size << " matrices, "
+                  << (chosen.kij ? "kij" : "ijk") << (chosen.lock ? ", locked" : "") << ", on " << cluster.nodes()
+                  << " nodes in " << taken.count() << " s" << (right ? " (verified)" : " (WRONG)") << '\n';
     }
     cluster.leave();
     return right ? 0 : 1;

@@ -1,5 +1,5 @@
-// cluster_program.hpp - what the C++ versions of the programs have in common: a place in the region for what they share,
-// and the result.
+// cluster_program.hpp - what the C++ versions of the programs have in common: a place in the region for what they
+// share, and the result.
 //
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //

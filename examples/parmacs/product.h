@@ -7,7 +7,8 @@
 #include <stddef.h>
 
 /* c += sign * a * b, where a has `rows` rows and `depth` columns, b `columns` columns, and a row of each begins `pitch`
- * elements after the one before. Two rows by four terms at a time, so that each loaded element is used several times. */
+ * elements after the one before. Two rows by four terms at a time, so that each loaded element is used several
+ * times. */
 static inline void product_add(double *__restrict__ c, const double *__restrict__ a, const double *__restrict__ b,
                                double sign, size_t rows, size_t depth, size_t columns, size_t pitch) {
     for (size_t i = 0; i < rows; i += 2) {
@@ -18,7 +19,8 @@ static inline void product_add(double *__restrict__ c, const double *__restrict_
         for (; two && k + 4 <= depth; k += 4) {
             const double a00 = sign * a0[k], a01 = sign * a0[k + 1], a02 = sign * a0[k + 2], a03 = sign * a0[k + 3];
             const double a10 = sign * a1[k], a11 = sign * a1[k + 1], a12 = sign * a1[k + 2], a13 = sign * a1[k + 3];
-            const double *const b0 = b + k * pitch, *const b1 = b0 + pitch, *const b2 = b1 + pitch, *const b3 = b2 + pitch;
+            const double *const b0 = b + k * pitch, *const b1 = b0 + pitch;
+            const double *const b2 = b1 + pitch, *const b3 = b2 + pitch;
             for (size_t j = 0; j < columns; ++j) {
                 c0[j] += a00 * b0[j] + a01 * b1[j] + (a02 * b2[j] + a03 * b3[j]);
                 c1[j] += a10 * b0[j] + a11 * b1[j] + (a12 * b2[j] + a13 * b3[j]);

@@ -32,7 +32,8 @@ struct option_number {
 static inline void options_explain(FILE *to, const char *program, const struct option_number *options, size_t count) {
     fprintf(to, "usage: %s [options]\n", program);
     for (size_t i = 0; i < count; ++i) {
-        if (options[i].least == options[i].most) fprintf(to, "  -%c           %s\n", options[i].letter, options[i].meaning);
+        if (options[i].least == options[i].most)
+            fprintf(to, "  -%c           %s\n", options[i].letter, options[i].meaning);
         else fprintf(to, "  -%c number    %s (%ld)\n", options[i].letter, options[i].meaning, *options[i].value);
     }
 }
@@ -149,8 +150,8 @@ static inline double fraction_of(uint64_t number) {
 /* The only line that a machine has to read. Returns the exit status: 0 for a verified result. */
 static inline int result_print(const char *program, const char *interface, long processors, long size, double seconds,
                                int verified) {
-    printf("trellis-result program=%s interface=%s processors=%ld size=%ld seconds=%.6f verified=%s\n", program, interface,
-           processors, size, seconds, verified ? "yes" : "no");
+    printf("trellis-result program=%s interface=%s processors=%ld size=%ld seconds=%.6f verified=%s\n", program,
+           interface, processors, size, seconds, verified ? "yes" : "no");
     fflush(stdout);
     return verified ? 0 : 1;
 }

@@ -61,8 +61,8 @@ int run(std::size_t elements) {
         const std::chrono::duration<double, std::milli> taken = std::chrono::steady_clock::now() - start;
         const std::uint64_t product = sum.load();
         right = product == expected_product(elements);
-        std::cout << "dot product of " << elements << " elements on " << nodes << " nodes in " << taken.count() << " ms: "
-                  << product << (right ? " (verified)" : " (WRONG)") << '\n';
+        std::cout << "dot product of " << elements << " elements on " << nodes << " nodes in " << taken.count()
+                  << " ms: " << product << (right ? " (verified)" : " (WRONG)") << '\n';
     }
     cluster.leave();
     return right ? 0 : 1;

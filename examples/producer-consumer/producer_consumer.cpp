@@ -159,8 +159,8 @@ int run(const options& chosen) {
             sum.pages += items.traffic_of(other).pages;
         }
         const double count = static_cast<double>(chosen.items);
-        std::cout << chosen.items << " items of " << chosen.pages << (chosen.pages == 1 ? " page" : " pages") << " with "
-                  << (chosen.lock ? "lock" : "test-and-set") << ": " << taken.count() / count << " us, "
+        std::cout << chosen.items << " items of " << chosen.pages << (chosen.pages == 1 ? " page" : " pages")
+                  << " with " << (chosen.lock ? "lock" : "test-and-set") << ": " << taken.count() / count << " us, "
                   << sum.messages / count << " messages, " << sum.pages / count << " pages, "
                   << (sum.messages + 2 * sum.pages) / count << " packets per item (verified)\n";
     }

@@ -48,7 +48,8 @@ struct options {
 std::uint64_t number_from(const std::string& text) {
     std::uint64_t number = 0;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-    if (error != std::errc{} || end != text.data() + text.size()) throw std::invalid_argument(text + " is not a number");
+    if (error != std::errc{} || end != text.data() + text.size())
+        throw std::invalid_argument(text + " is not a number");
     return number;
 }
 
@@ -119,7 +120,8 @@ std::vector<integer> parse(const std::string& text, const std::string& path) {
         integer number = 0;
         const auto [next, error] = std::from_chars(at, end, number);
         if (error != std::errc{})
-            throw std::runtime_error(path + ": integer " + std::to_string(numbers.size() + 1) + " is not a 64-bit integer");
+            throw std::runtime_error(path + ": integer " + std::to_string(numbers.size() + 1) +
+                                     " is not a 64-bit integer");
         numbers.push_back(number);
         at = next;
     }
@@ -177,7 +179,8 @@ void load(const options& chosen, shared_numbers& shared) {
         std::ranges::copy(numbers, shared.make_room(numbers.size()).begin());
     } else {
         if (bytes % sizeof(integer) != 0)
-            throw std::runtime_error(chosen.input + ": is not a whole number of 64-bit integers (with --text it is read as text)");
+            throw std::runtime_error(chosen.input +
+                                     ": is not a whole number of 64-bit integers (with --text it is read as text)");
         input.read_all(shared.make_room(bytes / sizeof(integer)).data(), bytes);  // straight into shared memory
     }
 }
@@ -261,8 +264,8 @@ int run(const options& chosen) {
     if (cluster.node() == 0) {
         cluster.phase("check");
         right = std::ranges::is_sorted(sorted.numbers) && fingerprint(sorted.numbers) == before;
-        std::cout << "sorted " << sorted.numbers.size() << " integers on " << cluster.nodes() << " nodes in " << taken.count()
-                  << " ms" << std::endl;
+        std::cout << "sorted " << sorted.numbers.size() << " integers on " << cluster.nodes() << " nodes in "
+                  << taken.count() << " ms" << std::endl;
         if (!right) std::cerr << "psort: the result is WRONG: not sorted, or not the integers that were loaded\n";
         if (right && !chosen.output.empty()) {
             cluster.phase("write");

@@ -168,7 +168,8 @@ public:
     /// wrong, when `id` is not one of its nodes, and when the process has an Ivy already.
     Ivy(std::string cfg_f, idx_t id) {
         if (exists().exchange(true)) {
-            throw std::runtime_error("an Ivy object already exists in this process: a process is one node, use that one");
+            throw std::runtime_error(
+                "an Ivy object already exists in this process: a process is one node, use that one");
         }
         if (trellis_config_load(cfg_f.c_str(), &config_) != TRELLIS_OK ||
             trellis_config_set(config_, "node", std::to_string(id).c_str()) != TRELLIS_OK) {
@@ -234,7 +235,8 @@ public:
         const char* page = static_cast<const char*>(trellis_base(cluster_)) + page_num * PAGE_SZ;
         std::ostringstream text;
         for (std::size_t offset = 0; offset < PAGE_SZ; offset += 32) {
-            text << std::hex << std::setw(4) << std::setfill('0') << offset << "  " << to_hex(page + offset, 32) << '\n';
+            text << std::hex << std::setw(4) << std::setfill('0') << offset << "  " << to_hex(page + offset, 32)
+                 << '\n';
         }
         std::cerr << text.str();
     }

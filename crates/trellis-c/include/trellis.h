@@ -3,7 +3,9 @@
  * SPDX-License-Identifier: MIT OR Apache-2.0
  *
  * Every process ("node") that joins a cluster finds the same region of memory at the same virtual address. A load or
- * a store finds the newest bytes wherever they are; hardware atomics work across nodes. A whole program:
+ * a store finds the newest bytes wherever they are; hardware atomics work across nodes. Except in pages under `hlrc`:
+ * there a load finds what was released to its node, by a lock, a barrier and the like, and hardware atomics are for the
+ * threads of one node; docs/concepts/release-consistency.md explains. A whole program:
  *
  *     #include <stdio.h>
  *     #include <trellis.h>
@@ -113,8 +115,8 @@ int trellis_join(const trellis_config *config, trellis_cluster **cluster);
 
 /* Leave together: returns when every node has called it, so no node takes away bytes another still needs. A node that
  * joined later hands on what it has and goes at once. The region is unmapped and the handle is gone whatever is
- * returned, except STATE: a node that joined later still holds a lock; nothing has changed, and it may try again once it
- * gave the lock back. No other thread may be using either.
+ * returned, except STATE: a node that joined later still holds a lock or waits for something; nothing has changed, and
+ * it may try again once it gave the lock back. No other thread may be using either.
  * Errors: ARGUMENT, DEADLINE, NODE_LOST, STATE. */
 int trellis_leave(trellis_cluster *cluster);
 
@@ -152,11 +154,12 @@ size_t trellis_page_bytes(const trellis_cluster *cluster);
  * DEADLINE, NODE_LOST. */
 int trellis_prefetch(trellis_cluster *cluster, const void *address, size_t bytes, int access);
 
-/* Lock the pages that hold [address, address + bytes): they come here, for stores, and stay until trellis_unlock_range()
- * is called with the same range. No other node sees them meanwhile, and no other call for them succeeds, on this node
- * neither; plain loads and stores of this node's own threads go on. What is stored while the range is locked appears to
- * other nodes at once. Not recursive. The pages must be under a protocol with a lock layer, such as "lock(dynamic)".
- * Errors: ARGUMENT (a range that is empty or outside the region), STATE (no lock layer), DEADLINE, NODE_LOST. */
+/* Lock the pages that hold [address, address + bytes): they come here, for stores, and stay until
+ * trellis_unlock_range() is called with the same range. No other node sees them meanwhile, and no other call for them
+ * succeeds, on this node neither; plain loads and stores of this node's own threads go on. What is stored while the
+ * range is locked appears to other nodes at once. Not recursive. The pages must be under a protocol with a lock layer,
+ * such as "lock(dynamic)". Errors: ARGUMENT (a range that is empty or outside the region), STATE (no lock layer),
+ * DEADLINE, NODE_LOST. */
 int trellis_lock_range(trellis_cluster *cluster, const void *address, size_t bytes);
 
 /* The same, but the lock ends by itself so many microseconds after it was got. */
@@ -180,29 +183,30 @@ int trellis_protocol_at(const trellis_cluster *cluster, const void *address, cha
 /* ---------------------------------------------------------------------------------------------- the shared heap -- */
 
 /* Memory of the region for objects of any size, from its end downwards, allocated and freed at any node. What a node
- * allocates never shares a page with what another node allocates. A function that returns a pointer returns NULL when it
- * failed, and trellis_last_error() says why. Blocks are aligned to 16 bytes at least; a block of 0 bytes is a block. A
- * node that joined later may free blocks and not allocate any. */
+ * allocates never shares a page with what another node allocates. A function that returns a pointer returns NULL when
+ * it failed, and trellis_last_error() says why. Blocks are aligned to 16 bytes at least; a block of 0 bytes is a block.
+ * A node that joined later may free blocks and not allocate any. */
 
-/* Values for `home`, besides a node's index: which node shall keep the pages, where their protocol lets that be chosen. A
- * hint. UNSPECIFIED: large blocks as the protocol does, small ones here. INTERLEAVED: the nodes in turn, for blocks with
- * pages of their own. */
+/* Values for `home`, besides a node's index: which node shall keep the pages, where their protocol lets that be chosen.
+ * A hint. UNSPECIFIED: large blocks as the protocol does, small ones here. INTERLEAVED: the nodes in turn, for blocks
+ * with pages of their own. */
 #define TRELLIS_HOME_UNSPECIFIED SIZE_MAX
 #define TRELLIS_HOME_HERE (SIZE_MAX - 1)
 #define TRELLIS_HOME_INTERLEAVED (SIZE_MAX - 2)
 
-/* Values for `padding`: how far a block stays from others. PER_CACHE_LINE is for what threads of one node use at the same
- * time, PER_PAGE for what different nodes write. */
+/* Values for `padding`: how far a block stays from others. PER_CACHE_LINE is for what threads of one node use at the
+ * same time, PER_PAGE for what different nodes write. */
 #define TRELLIS_PACKED 0
 #define TRELLIS_PER_CACHE_LINE 1
 #define TRELLIS_PER_PAGE 2
 
-/* A block, with everything that can be said about it. `alignment` is a power of two. The bytes may be anything, or zero. */
+/* A block, with everything that can be said about it. `alignment` is a power of two. The bytes may be anything, or
+ * zero. */
 void *trellis_allocate(trellis_cluster *cluster, size_t bytes, size_t alignment, size_t home, int padding);
 void *trellis_allocate_zeroed(trellis_cluster *cluster, size_t bytes, size_t alignment, size_t home, int padding);
 
-/* As C has them; `count` times `bytes` zeros. A block that is reallocated has its contents as far as they fit, is aligned
- * to 16, and stays what it was when NULL is returned; NULL is reallocated as it is in C. */
+/* As C has them; `count` times `bytes` zeros. A block that is reallocated has its contents as far as they fit, is
+ * aligned to 16, and stays what it was when NULL is returned; NULL is reallocated as it is in C. */
 void *trellis_malloc(trellis_cluster *cluster, size_t bytes);
 void *trellis_calloc(trellis_cluster *cluster, size_t count, size_t bytes);
 void *trellis_realloc(trellis_cluster *cluster, void *block, size_t bytes);
@@ -212,8 +216,8 @@ void *trellis_aligned_alloc(trellis_cluster *cluster, size_t alignment, size_t b
 void *trellis_malloc_at(trellis_cluster *cluster, size_t bytes, size_t node);
 void *trellis_malloc_padded(trellis_cluster *cluster, size_t bytes, int padding);
 
-/* Give a block back, at whichever node. When this returns, any node can have the memory. No thread of any node may use it
- * any more, and whoever used it last is ordered before this call, as by a lock or a barrier. NULL is allowed.
+/* Give a block back, at whichever node. When this returns, any node can have the memory. No thread of any node may use
+ * it any more, and whoever used it last is ordered before this call, as by a lock or a barrier. NULL is allowed.
  * Errors: ARGUMENT (it was freed before, or no allocation returned it: nothing has changed), DEADLINE, NODE_LOST. */
 int trellis_free(trellis_cluster *cluster, void *block);
 
@@ -240,18 +244,20 @@ int trellis_heap_statistics(const trellis_cluster *cluster, trellis_heap_counts 
 /* ---------------------------------------------------------------------------------------------- waiting together -- */
 
 /* Any 64-bit number names an object, objects of different kinds may have the same, and none has to be made. The last
- * 65,536 numbers (from 0xffffffffffff0000 on) are kept for Trellis itself. What a thread wrote before it released (gave a
- * lock back, came to a barrier, posted, set, signalled, changed a word) a thread reads that acquired after it (took the
- * lock, left the barrier, waited, was woken, read the word). No wait is longer than `wait_seconds_max`: DEADLINE, and the
- * message says who holds or who is missing. A wait that was given up leaves nothing locked. */
+ * 65,536 numbers (from 0xffffffffffff0000 on) are kept for Trellis itself. What a thread wrote before it released (gave
+ * a lock back, came to a barrier, posted, set, signalled, changed a word) a thread reads that acquired after it (took
+ * the lock, left the barrier, waited, was woken, read the word). A wait ends after `wait_seconds_max` with DEADLINE,
+ * and the message says who holds or who is missing. The functions here whose names end in `_for` have their own time
+ * instead, longer or shorter: when it is over they answer 0, which is no error. (A condition's then takes the lock
+ * again, as trellis_lock() does.) A wait that was given up leaves nothing locked. */
 
 /* Wait until every node has come to barrier `id`. One thread per node may wait at one id. What a node wrote before it
  * came, every node sees after. Errors: ARGUMENT, DEADLINE, NODE_LOST. */
 int trellis_barrier(trellis_cluster *cluster, uint64_t id);
 
-/* The same, and `*value` of every node becomes what `how` makes of all of them, in the same messages. A sum of doubles has
- * the same bits at every node; AND, OR and XOR are not for doubles. Errors: ARGUMENT, STATE (nodes asked for different
- * things), DEADLINE, NODE_LOST. */
+/* The same, and `*value` of every node becomes what `how` makes of all of them, in the same messages. A sum of doubles
+ * has the same bits at every node; AND, OR and XOR are not for doubles. Errors: ARGUMENT, STATE (nodes asked for
+ * different things), DEADLINE, NODE_LOST. */
 #define TRELLIS_SUM 0
 #define TRELLIS_LEAST 1
 #define TRELLIS_GREATEST 2
@@ -265,8 +271,8 @@ int trellis_barrier_reduce_double(trellis_cluster *cluster, uint64_t id, int how
 /* The same, and `*value` of every node becomes that of node `from`. Errors as above. */
 int trellis_broadcast(trellis_cluster *cluster, uint64_t id, size_t from, uint64_t *value);
 
-/* Wait until `participants` threads, of whichever nodes, have come to counting barrier `id`: several of a node may, nodes
- * that joined later too, and all give the same number. Answers 1 to the last of them and 0 to the others. Errors:
+/* Wait until `participants` threads, of whichever nodes, have come to counting barrier `id`: several of a node may,
+ * nodes that joined later too, and all give the same number. Answers 1 to the last of them and 0 to the others. Errors:
  * ARGUMENT, STATE (another number), DEADLINE, NODE_LOST. */
 int trellis_barrier_of(trellis_cluster *cluster, uint64_t id, uint32_t participants);
 
@@ -280,8 +286,9 @@ int trellis_unlock(trellis_cluster *cluster, uint64_t id);
 int trellis_try_lock(trellis_cluster *cluster, uint64_t id);
 int trellis_try_lock_for(trellis_cluster *cluster, uint64_t id, uint64_t microseconds);
 
-/* Read-write lock `id`: one writer, or any number of readers, in the order in which they asked. The `try` functions answer
- * 1 when it was taken, 0 when not. Not recursive. Errors: ARGUMENT, STATE (ended but not held), DEADLINE, NODE_LOST. */
+/* Read-write lock `id`: one writer, or any number of readers, in the order in which they asked. The `try` functions
+ * answer 1 when it was taken, 0 when not. Not recursive. Errors: ARGUMENT, STATE (ended but not held), DEADLINE,
+ * NODE_LOST. */
 int trellis_rwlock_read(trellis_cluster *cluster, uint64_t id);
 int trellis_rwlock_try_read(trellis_cluster *cluster, uint64_t id);
 int trellis_rwlock_try_read_for(trellis_cluster *cluster, uint64_t id, uint64_t microseconds);
@@ -291,47 +298,50 @@ int trellis_rwlock_try_write(trellis_cluster *cluster, uint64_t id);
 int trellis_rwlock_try_write_for(trellis_cluster *cluster, uint64_t id, uint64_t microseconds);
 int trellis_rwlock_end_write(trellis_cluster *cluster, uint64_t id);
 
-/* Wait for condition `id` to be signalled, under lock `lock`, which this thread holds: it is given back meanwhile and held
- * again afterwards. Woken by a signal that was given while it waited, and by nothing else. wait_for() waits for so many
- * microseconds at most and answers 1 when it was signalled, 0 when not. Errors: ARGUMENT, STATE (the lock was not held, or
- * could not be taken again), DEADLINE (nobody signalled; the lock is held), NODE_LOST (the lock is not held). */
+/* Wait for condition `id` to be signalled, under lock `lock`, which this thread holds: it is given back meanwhile and
+ * held again afterwards. Woken by a signal that was given while it waited, and by nothing else. wait_for() waits for so
+ * many microseconds at most and answers 1 when it was signalled, 0 when not. Errors: ARGUMENT, STATE (the lock was not
+ * held, or could not be taken again), DEADLINE (nobody signalled; the lock is held), NODE_LOST (the lock is not
+ * held). */
 int trellis_condition_wait(trellis_cluster *cluster, uint64_t id, uint64_t lock);
 int trellis_condition_wait_for(trellis_cluster *cluster, uint64_t id, uint64_t lock, uint64_t microseconds);
 
-/* Wake the thread that has waited longest, and answer 1, or 0 when nobody waits; wake everybody. Usually called under the
- * lock. Errors: ARGUMENT, DEADLINE, NODE_LOST. */
+/* Wake the thread that has waited longest, and answer 1, or 0 when nobody waits; wake everybody. Usually called under
+ * the lock. Errors: ARGUMENT, DEADLINE, NODE_LOST. */
 int trellis_condition_signal(trellis_cluster *cluster, uint64_t id);
 int trellis_condition_broadcast(trellis_cluster *cluster, uint64_t id);
 
-/* Semaphore `id`: a number, 0 at first, that post raises and wait lowers as soon as it is above 0. try_wait and wait_for
- * answer 1 when it was lowered, 0 when not. Errors: ARGUMENT, STATE (raised past 2^64 - 1), DEADLINE, NODE_LOST. */
+/* Semaphore `id`: a number, 0 at first, that post raises and wait lowers as soon as it is above 0. try_wait and
+ * wait_for answer 1 when it was lowered, 0 when not. Errors: ARGUMENT, STATE (raised past 2^64 - 1), DEADLINE,
+ * NODE_LOST. */
 int trellis_semaphore_post(trellis_cluster *cluster, uint64_t id, uint64_t count);
 int trellis_semaphore_wait(trellis_cluster *cluster, uint64_t id);
 int trellis_semaphore_try_wait(trellis_cluster *cluster, uint64_t id);
 int trellis_semaphore_wait_for(trellis_cluster *cluster, uint64_t id, uint64_t microseconds);
 int trellis_semaphore_value(trellis_cluster *cluster, uint64_t id, uint64_t *value);
 
-/* Event flag `id`, not set at first: who waits goes on when it is set, and nobody waits while it is. wait_for and is_set
- * answer 1 when it was set, 0 when not. Errors: ARGUMENT, DEADLINE, NODE_LOST. */
+/* Event flag `id`, not set at first: who waits goes on when it is set, and nobody waits while it is. wait_for and
+ * is_set answer 1 when it was set, 0 when not. Errors: ARGUMENT, DEADLINE, NODE_LOST. */
 int trellis_event_set(trellis_cluster *cluster, uint64_t id);
 int trellis_event_clear(trellis_cluster *cluster, uint64_t id);
 int trellis_event_wait(trellis_cluster *cluster, uint64_t id);
 int trellis_event_wait_for(trellis_cluster *cluster, uint64_t id, uint64_t microseconds);
 int trellis_event_is_set(trellis_cluster *cluster, uint64_t id);
 
-/* Have `work(argument)` done once in the cluster, and return when it is done. Answers 1 where it was done by this call, 0
- * where by another. Errors: ARGUMENT, DEADLINE (the message names the node that does it), NODE_LOST. */
+/* Have `work(argument)` done once in the cluster, and return when it is done. Answers 1 where it was done by this call,
+ * 0 where by another. Errors: ARGUMENT, DEADLINE (the message names the node that does it), NODE_LOST. */
 int trellis_once(trellis_cluster *cluster, uint64_t id, void (*work)(void *), void *argument);
 
-/* The same in steps: begin answers 0 when it is done, or 1: do it, then say done, or failed, and then the next who waits
- * does it. Errors: ARGUMENT, STATE (ended but not begun), DEADLINE, NODE_LOST. */
+/* The same in steps: begin answers 0 when it is done, or 1: do it, then say done, or failed, and then the next who
+ * waits does it. Errors: ARGUMENT, STATE (ended but not begun), DEADLINE, NODE_LOST. */
 int trellis_once_begin(trellis_cluster *cluster, uint64_t id);
 int trellis_once_done(trellis_cluster *cluster, uint64_t id);
 int trellis_once_failed(trellis_cluster *cluster, uint64_t id);
 
 /* A 64-bit word named by `id`, kept and changed at its home node: one round trip, no page moves. It starts as 0.
- * (Hardware atomics on the region work too; they move the page to the writer.) `*before` is the value replaced and may
- * be NULL. Errors: ARGUMENT, DEADLINE, NODE_LOST. */
+ * (Hardware atomics on the region work too, except in pages under `hlrc`, see docs/concepts/release-consistency.md;
+ * they move the page to the writer.) `*before` is the value replaced and may be NULL. Errors: ARGUMENT, DEADLINE,
+ * NODE_LOST. */
 int trellis_atomic_load(trellis_cluster *cluster, uint64_t id, uint64_t *value);
 int trellis_atomic_store(trellis_cluster *cluster, uint64_t id, uint64_t value);
 int trellis_atomic_exchange(trellis_cluster *cluster, uint64_t id, uint64_t value, uint64_t *before);
@@ -380,6 +390,8 @@ typedef struct trellis_counters {
     uint64_t handler_ns;            /* the service thread ran while the program computed */
     uint64_t program_ns;            /* since joining */
     uint64_t program_threads;       /* of the program that synchronised, at least 1 */
+    uint64_t pages_carried_out;     /* pages sent along with the token of a lock */
+    uint64_t pages_carried_in;      /* pages that came so and were put into copies */
 } trellis_counters;
 
 /* Fill `*counters`. `counters_bytes` is sizeof(trellis_counters) as the caller was compiled: an older program gets the

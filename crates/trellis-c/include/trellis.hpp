@@ -223,8 +223,8 @@ public:
         }
     }
 
-    /// Leave now and learn whether it worked. The region is gone afterwards; so are mutexes and words. A node that joined
-    /// later and still holds a lock stays a member, and may try again once it gave the lock back.
+    /// Leave now and learn whether it worked. The region is gone afterwards; so are mutexes and words. A node that
+    /// joined later and still holds a lock stays a member, and may try again once it gave the lock back.
     void leave() {
         if (cluster_ == nullptr) return;
         const int status = trellis_leave(cluster_);
@@ -313,8 +313,8 @@ private:
 };
 
 /// Locks the pages that hold a range of the region, as std::lock_guard locks a mutex: they come here, for stores, and
-/// no other node sees them until the guard is gone. The range must be under a protocol with a lock layer. Not recursive.
-/// Must not outlive its cluster.
+/// no other node sees them until the guard is gone. The range must be under a protocol with a lock layer. Not
+/// recursive. Must not outlive its cluster.
 class range_lock {
 public:
     template <typename T, std::size_t Extent>

@@ -37,6 +37,8 @@ pub struct Counters {
     pub handler_ns: u64,
     pub program_ns: u64,
     pub program_threads: u64,
+    pub pages_carried_out: u64,
+    pub pages_carried_in: u64,
 }
 
 impl From<trellis::Counters> for Counters {
@@ -74,6 +76,8 @@ impl From<trellis::Counters> for Counters {
             handler_ns: from.handler_ns,
             program_ns: from.program_ns,
             program_threads: from.program_threads,
+            pages_carried_out: from.pages_carried_out,
+            pages_carried_in: from.pages_carried_in,
         }
     }
 }

@@ -182,3 +182,29 @@ fn a_late_peer_is_named_when_the_deadline_passes() {
         }
     }
 }
+
+/// Node 0 keeps the heap's directory; where it passes a question on to the node that has the block, it is not to blame.
+#[test]
+fn the_node_that_owes_the_heap_an_answer_is_named() {
+    let Some(program) = support::compile("stopped", &C, &support::program("killed.c"), &[]) else { return };
+    for (row, (wait, victim, what)) in [
+        ("free-at-victim", 1, "which has the block"),
+        ("measure-at-victim", 1, "which has the block"),
+        ("free-at-victim", 0, "which keeps the heap's directory"),
+        ("allocate", 0, "which keeps the heap's directory"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let coherence = COHERENCE[row % COHERENCE.len()];
+        let mut cluster = Cluster::start(&program, wait, victim, LINKS[row % LINKS.len()], coherence, "2");
+        cluster.nodes[victim].stop();
+        cluster.write("go");
+        for node in (0..NODES).filter(|&node| node != victim) {
+            let printed = cluster.nodes[node].until_begun("told: ");
+            let told = printed.split_once("told: ").map_or("", |(_, told)| told).lines().next().unwrap_or("");
+            let begin = format!("gave up after 2 s waiting for the shared heap: no answer from node {victim} (");
+            assert!(told.starts_with(&begin) && told.ends_with(what), "{wait}, node {node}: {told}");
+        }
+    }
+}

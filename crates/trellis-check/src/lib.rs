@@ -19,6 +19,7 @@ mod intern;
 pub mod litmus;
 pub mod mutants;
 pub mod pages;
+mod random;
 pub mod release;
 pub mod scale;
 pub mod simulate;

@@ -128,6 +128,44 @@ fn bench_barrier_stream_idle_and_memory_report() {
 }
 
 #[test]
+fn bench_consistency_reports_each_figure_beside_its_yardstick() {
+    if !works("signal", "bench_consistency_reports_each_figure_beside_its_yardstick") {
+        return;
+    }
+    let found = benchmark(
+        &["consistency", "--rounds", "3"],
+        &[
+            "false_sharing_ivy_us",
+            "false_sharing_invalidate_us",
+            "false_sharing_update_us",
+            "false_sharing_adaptive_us",
+            "ivy_over_hlrc",
+            "sparse_mib_per_second",
+            "diff_us_p50",
+            "diff_apart_us_p50",
+            "link_rtt_us_p50",
+            "empty_barrier_us_p50",
+            "barrier_over_link_rtt",
+            "handoff_us_p50",
+            "handoff_over_link_rtt",
+            "idle_home_read_us_p50",
+            "busy_home_read_us_p50",
+            "busy_over_idle_home",
+            "invalidate_round_us",
+            "update_round_us",
+            "adaptive_round_us",
+            "invalidate_over_update",
+            "first_store_us",
+            "repeated_store_us",
+        ],
+    );
+    // These two may be less than nothing, and nothing.
+    assert!(found["cached_barrier_us_more"].is_number(), "{found}");
+    assert!(found["first_store_faults"].as_f64().is_some_and(|faults| faults >= 0.0), "{found}");
+    assert_eq!(found["rounds"], 3);
+}
+
+#[test]
 fn doctor_says_what_is_chosen() {
     let found = json_of(&start_command(&["doctor", "--json"]).finish());
     assert_eq!(found["works"], true);
@@ -192,6 +230,7 @@ fn every_command_explains_itself_with_an_example() {
         &["bench", "stream"],
         &["bench", "idle"],
         &["bench", "memory"],
+        &["bench", "consistency"],
     ] {
         let mut all = arguments.to_vec();
         all.push("--help");

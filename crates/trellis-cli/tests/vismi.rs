@@ -91,15 +91,31 @@ fn every_program_is_verified_and_its_time_is_broken_down() {
     assert!(drawn.contains("radix, node 3 of 4, Computation"), "{drawn}");
 }
 
+/// The catchers that work here; a fault is waited for in another place with each.
+fn catchers(test: &str) -> Vec<&'static str> {
+    let found: Value = serde_json::from_str(&start_command(&["doctor", "--json"]).finish().stdout).expect("JSON");
+    let works = |catcher: &&str| {
+        let answer = &found["catchers"][*catcher];
+        if answer["works"] != true {
+            println!("SKIPPED {test}: the catcher {catcher} does not work here: {}", answer["why"]);
+        }
+        answer["works"] == true
+    };
+    ["signal", "handler", "mprotect"].into_iter().filter(works).collect()
+}
+
 /// What a node counted in the phase "waiting", as `trellis report --json` says it.
-fn waiting_of(role: &str, node: usize) -> Value {
+fn waiting_of(role: &str, catcher: &str, node: usize) -> Value {
     let folder = Folder::new();
     let record = folder.path().join("record").to_string_lossy().into_owned();
-    let run = start_nodes(2, role, &["--record", &record, "--stats"]).finish();
+    let catch = format!("catch={catcher}");
+    let set = ["--set", &catch, "--set", "coherence=lock(dynamic)"];
+    let run = start_nodes(2, role, &[&["--record", &record, "--stats"], &set[..]].concat()).finish();
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(run.stderr.contains("Computation") && run.stderr.contains("Page Fetch"), "{run:?}");
     let report = start_command(&["report", "--json", &record]).finish();
     let found: Value = serde_json::from_str(&report.stdout).expect("JSON");
+    assert!(catcher == "auto" || found["catch"] == catcher, "{catcher}: {found}");
     let whole = &found["node"][node]["breakdown_seconds"];
     SHARES.iter().for_each(|share| assert!(number(whole, share) >= 0.0, "{found}"));
     let phases = found["node"][node]["phases"].as_array().expect("phases");
@@ -114,14 +130,29 @@ fn assert_is_most(counters: &Value, part: &str) {
 
 #[test]
 fn who_waits_in_a_barrier_sees_it_in_the_breakdown() {
-    assert_is_most(&waiting_of("late", 1), "barrier_wait_ns");
-    let late = waiting_of("late", 0);
+    for catcher in catchers("who_waits_in_a_barrier_sees_it_in_the_breakdown") {
+        assert_is_most(&waiting_of("late", catcher, 1), "barrier_wait_ns");
+    }
+    let late = waiting_of("late", "auto", 0);
     assert!(number(&late, "barrier_wait_ns") < number(&late, "program_ns") / 2.0, "{late}");
 }
 
 #[test]
 fn who_waits_for_a_lock_sees_it_in_the_breakdown() {
-    assert_is_most(&waiting_of("hold", 1), "lock_wait_ns");
+    for catcher in catchers("who_waits_for_a_lock_sees_it_in_the_breakdown") {
+        assert_is_most(&waiting_of("hold", catcher, 1), "lock_wait_ns");
+    }
+}
+
+/// With `handler` the thread that faulted waits in the kernel, and the service thread for it: it counts once, as waiting.
+#[test]
+fn who_waits_for_a_page_sees_it_in_the_breakdown() {
+    for catcher in catchers("who_waits_for_a_page_sees_it_in_the_breakdown") {
+        let waiting = waiting_of("keep", catcher, 1);
+        assert_is_most(&waiting, "fault_wait_ns");
+        assert!(number(&waiting, "fault_wait_ns") <= number(&waiting, "program_ns"), "{catcher}: {waiting}");
+        assert!(number(&waiting, "handler_ns") < number(&waiting, "program_ns") / 2.0, "{catcher}: {waiting}");
+    }
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Diffs: what changed in a page against its twin, byte by byte, and how it gets into another copy of the page.
+//! Diffs: what changed in a page against its twin, byte by byte, and how it gets into another copy of the page; and how a
+//! later state of a whole page gets there ([`merge`]).
 //!
 //! Promises: a diff names the bytes that differ and no other, so that two nodes that store to different bytes of a page
 //! both survive; what it says is what the twin keeps; a diff from a peer is checked before it is used, and whatever its
@@ -104,6 +105,61 @@ pub unsafe fn encode(page: *const u8, twin: *mut u8, page_bytes: usize, out: &mu
         }
     }
     writer.finish()
+}
+
+/// Puts a later state of a page into a copy of it that other threads may be using: those bytes that differ from the twin,
+/// so that what was stored to the copy and is not in the twin stays; then the twin is that state. Without a twin, those
+/// that differ from the copy, to which nobody stores. Words are changed as by [`apply`].
+///
+/// # Safety
+/// `page`, and the twin where there is one, are those of as many writable bytes as `later` has, aligned to eight; nobody
+/// else uses the twin.
+///
+/// # Panics
+/// When the bytes are no multiple of 64.
+pub unsafe fn merge(later: &[u8], twin: Option<*mut u8>, page: *mut u8) {
+    const BLOCK_BYTES: usize = BLOCK * WORD_BYTES;
+    assert!(later.len().is_multiple_of(BLOCK_BYTES), "{} bytes are no page", later.len());
+    let (before, page) = (twin.unwrap_or(page).cast::<u64>(), page.cast::<u64>());
+    debug_assert!(page.is_aligned() && before.is_aligned());
+    for (block, bytes) in later.chunks_exact(BLOCK_BYTES).enumerate() {
+        // SAFETY: the block lies inside both.
+        if unsafe { holds(before.add(block * BLOCK), bytes) } {
+            continue;
+        }
+        for (word, bytes) in bytes.chunks_exact(WORD_BYTES).enumerate() {
+            let (word, now) = (block * BLOCK + word, word_of(bytes));
+            // SAFETY: the word lies inside both; the caller's promise.
+            unsafe {
+                let mask = changed_bytes(now ^ before.add(word).read_volatile());
+                if mask == 0 {
+                    continue;
+                }
+                put(page.add(word), pack(now, mask), mask);
+                if twin.is_some() {
+                    before.add(word).write(now);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a block of words is these bytes.
+///
+/// # Safety
+/// The block is readable, and nobody stores there.
+unsafe fn holds(block: *const u64, bytes: &[u8]) -> bool {
+    let mut difference = 0;
+    for (word, bytes) in bytes.chunks_exact(WORD_BYTES).enumerate() {
+        // SAFETY: the caller's promise.
+        difference |= word_of(bytes) ^ unsafe { block.add(word).read() };
+    }
+    difference == 0
+}
+
+/// Eight bytes as a word of memory.
+fn word_of(bytes: &[u8]) -> u64 {
+    u64::from_ne_bytes(*bytes.first_chunk().expect("eight bytes"))
 }
 
 /// Whether two blocks of words are equal. A store that happens meanwhile may or may not be seen.

@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use heap_nodes::{Call, Nodes, PAGE_BYTES, Underway};
 use trellis_protocol::NodeId;
-use trellis_protocol::heap::{Answer, Input, Request};
+use trellis_protocol::heap::{Answer, Debt, Input, Request};
 
 /// xorshift64*: the test must not depend on a source of randomness.
 struct Random(u64);
@@ -34,6 +34,33 @@ impl Drop for Seed {
             eprintln!("replay: TRELLIS_HEAP_SEED={} cargo test -p trellis-protocol --test heap random", self.0);
         }
     }
+}
+
+#[test]
+fn a_call_knows_whom_it_waits_for() {
+    let mut nodes = Nodes::new(3, 64);
+    let deliver_all = |nodes: &mut Nodes| {
+        while !nodes.network.is_empty() {
+            nodes.deliver(0);
+        }
+    };
+    let request = Request { bytes: 100, align: 16, home: NodeId(1), own_pages: false };
+    nodes.call(1, 7, Call::Allocate(request), Input::Allocate(request, 7));
+    assert_eq!(nodes.heaps[1].debt(7), Some(Debt::Directory), "only the directory hands pages out");
+    deliver_all(&mut nodes);
+    assert_eq!(nodes.heaps[1].debt(7), None);
+    let offset = *nodes.model.live.keys().next().expect("the block");
+    // Node 2 knows nothing and asks node 0; from the answer it knows better.
+    nodes.call(2, 8, Call::Measure, Input::Measure(offset, 8));
+    assert_eq!(nodes.heaps[2].debt(8), Some(Debt::Block(NodeId(0))));
+    deliver_all(&mut nodes);
+    nodes.call(2, 9, Call::Measure, Input::Measure(offset, 9));
+    assert_eq!(nodes.heaps[2].debt(9), Some(Debt::Block(NodeId(1))));
+    // The directory knows at once who has the block.
+    nodes.call(0, 8, Call::Measure, Input::Measure(offset, 8));
+    assert_eq!(nodes.heaps[0].debt(8), Some(Debt::Block(NodeId(1))));
+    deliver_all(&mut nodes);
+    assert_eq!((nodes.heaps[2].debt(9), nodes.heaps[0].debt(8)), (None, None));
 }
 
 #[test]

@@ -64,6 +64,8 @@ enum Doing {
     /// Publishes before giving the lock back, or before the barrier.
     Publishing(Option<usize>),
     AtBarrier,
+    /// All have come; waits for what the others tell.
+    Leaving,
     Checking(usize),
 }
 
@@ -100,6 +102,8 @@ struct World {
     /// Words that were scribbled on since.
     scribbled: Vec<bool>,
     rounds_left: usize,
+    /// Carried pages that were put into copies.
+    merged: u64,
     seed: u64,
 }
 
@@ -156,6 +160,7 @@ impl World {
             at_last_barrier: vec![0; pages * WORDS],
             scribbled: vec![false; pages * WORDS],
             rounds_left: 4,
+            merged: 0,
             random,
             seed,
         }
@@ -183,8 +188,7 @@ impl World {
         let (from, to, letter) = self.network.remove(index);
         match letter {
             Letter::Page { message, body } => {
-                if let Body::Pages(pages) = &body {
-                    let range = message.bytes().unwrap();
+                if let (Body::Pages(pages), Some(range)) = (&body, message.bytes()) {
                     for (page, bytes) in range.pages().zip(pages) {
                         assert_eq!(self.nodes[to].view[page.0 as usize], Access::None, "seed {}", self.seed);
                         self.nodes[to].memory[page.0 as usize] = *bytes;
@@ -248,6 +252,8 @@ impl World {
                 if let LockState::Free { last } = self.locks[lock] {
                     match last.filter(|&last| last != node) {
                         Some(last) => {
+                            let (to, pages_max) = (NodeId(node as u16), 1 + self.random.below(4) as u32);
+                            self.step(last, Input::Carry { to, pages_max }, &Body::Nothing);
                             self.locks[lock] = LockState::Coming { to: node };
                             self.tell(last, node, Some(lock));
                         }
@@ -289,12 +295,12 @@ impl World {
                 }
             }
             Doing::Publishing(_) => {}
-            Doing::AtBarrier if self.nodes[node].heard == self.nodes.len() - 1 => {
+            Doing::Leaving if self.nodes[node].heard == self.nodes.len() - 1 => {
                 self.nodes[node].heard = 0;
                 self.acquired(node);
                 self.nodes[node].doing = Doing::Checking(0);
             }
-            Doing::AtBarrier => {}
+            Doing::AtBarrier | Doing::Leaving => {}
             Doing::Checking(word) if word >= self.truth.len() => self.nodes[node].doing = Doing::Idle,
             Doing::Checking(word) => {
                 // What its owner stored before the barrier, or since.
@@ -415,6 +421,7 @@ impl World {
             return self.drive_to_barrier();
         }
         self.rounds_left -= 1;
+        self.nodes.iter_mut().for_each(|node| node.doing = Doing::Leaving);
         self.at_last_barrier = self.truth.clone();
         self.scribbled.fill(false);
         for from in 0..self.nodes.len() {
@@ -482,10 +489,24 @@ impl World {
                         }
                     }
                 }
+                Effect::Merge { page, has_twin } => {
+                    let Body::Pages(pages) = body else { panic!("pages come with messages") };
+                    let place = page.0 as usize;
+                    assert_ne!(this.view[place], Access::None, "seed {}", self.seed);
+                    let before = if has_twin { this.twins[place] } else { this.memory[place] };
+                    for word in (0..WORDS).filter(|&word| pages[0][word] != before[word]) {
+                        this.memory[place][word] = pages[0][word];
+                    }
+                    if has_twin {
+                        this.twins[place] = pages[0];
+                    }
+                    self.merged += 1;
+                }
                 Effect::Notice { range, stamp } => this.intervals.note(Notice { range, stamp }),
                 Effect::Published => this.published = true,
                 Effect::SendTwins { to, message: sent } => {
-                    let pages = sent.bytes().unwrap().pages().map(|page| this.twins[page.0 as usize]).collect();
+                    let range = sent.bytes().unwrap_or(PageRange::one(sent.page()));
+                    let pages = range.pages().map(|page| this.twins[page.0 as usize]).collect();
                     let body = Body::Pages(pages);
                     self.network.push((node, usize::from(to.0), Letter::Page { message: sent, body }));
                 }
@@ -517,7 +538,7 @@ impl World {
         last: &mut Option<(Message, Vec<Diff>)>,
     ) -> Body {
         let this = &mut self.nodes[node];
-        if let Some(range) = sent.bytes() {
+        if let Some(range) = sent.bytes().or(sent.carried().map(PageRange::one)) {
             return Body::Pages(range.pages().map(|page| this.memory[page.0 as usize]).collect());
         }
         let Some(pages) = sent.diffs() else { return Body::Nothing };
@@ -552,11 +573,19 @@ fn diffs_of(node: &mut Node, pages: PageSet) -> Vec<Diff> {
 #[test]
 fn what_was_released_is_seen_in_random_clusters() {
     if let Some(seed) = std::env::var("TRELLIS_SEED").ok().and_then(|seed| seed.parse().ok()) {
-        return World::new(seed).run();
+        World::new(seed).run();
+        return;
     }
     let runs = if cfg!(debug_assertions) { 3_000 } else { 100_000 };
     let first = std::env::var("TRELLIS_FIRST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
-    (first..first + runs).for_each(|seed| World::new(seed).run());
+    let merged: u64 = (first..first + runs)
+        .map(|seed| {
+            let mut world = World::new(seed);
+            world.run();
+            world.merged
+        })
+        .sum();
+    assert!(merged > runs, "only {merged} pages were carried in {runs} runs");
 }
 
 #[test]

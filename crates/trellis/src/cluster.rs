@@ -168,7 +168,8 @@ impl Cluster {
     /// # Errors
     ///
     /// [`WaitError::Failed`] if a node died before everybody was done. [`WaitError::Misuse`] at a node that joined later
-    /// and still holds a lock, or waits for one: nothing has changed then, and it can leave once it gave the lock back.
+    /// and still holds a lock, or waits for one, or for another object: nothing has changed then; the sentence names it, and
+    /// the node can leave once it gave that back.
     pub fn leave(&self) -> Result<(), WaitError> {
         let service = lock_service(&self.handle).take();
         match service {

@@ -128,6 +128,10 @@ counters! {
     program_ns,
     /// Threads of the program that synchronised, at least one: each has had that time.
     program_threads,
+    /// Pages sent along with the token of a lock.
+    pages_carried_out,
+    /// Pages that came so and were put into copies.
+    pages_carried_in,
 }
 
 impl LiveCounters {

@@ -88,6 +88,37 @@ fn a_network_that_loses_doubles_and_reorders_is_not_seen_above() {
     }
 }
 
+/// A page that goes with a lock may come later than the lock, or twice: nobody waits for it, and no count is lost.
+#[test]
+fn pages_that_go_with_locks_bear_a_bad_network() {
+    for (seed, text) in ["hlrc(invalidate)", "hlrc(adaptive)"].into_iter().enumerate() {
+        let faults = format!("drop=10%,duplicate=5%,reorder=5%,seed={seed}");
+        println!("{text}, {faults}");
+        run_over(
+            mesh(3, &faults),
+            |config| config.coherence = text.parse().unwrap(),
+            |cluster| {
+                let me = cluster.node();
+                for round in 0..60 {
+                    // Two locks, a word of each on one page, and a neighbour of this node's own.
+                    let lock = round % 2;
+                    let _guard = cluster.lock(lock as u64).unwrap();
+                    for index in [lock, 2 + 2 * me + lock] {
+                        let counter = word(cluster, index);
+                        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    }
+                }
+                let counted = cluster.counters();
+                println!("node {me}: {} carried, {} fetched", counted.pages_carried_in, counted.pages_in);
+                cluster.barrier(0).unwrap();
+                let counts = (0..8).map(|index| word(cluster, index).load(Ordering::Relaxed)).collect::<Vec<_>>();
+                assert_eq!(counts, [90, 90, 30, 30, 30, 30, 30, 30]);
+                cluster.barrier(1).unwrap();
+            },
+        );
+    }
+}
+
 #[test]
 fn locks_and_changes_of_protocols_bear_a_bad_network() {
     run_over(

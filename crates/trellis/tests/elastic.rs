@@ -178,6 +178,12 @@ fn a_node_that_joined_later_is_in_no_barrier_and_leaves_without_locks_only() {
             cluster.lock_acquire(3).unwrap();
             assert!(misuse(cluster.leave()).contains("lock 3 is held"));
             cluster.lock_release(3).unwrap();
+            cluster.rwlock(4).read_acquire().unwrap();
+            assert!(misuse(cluster.leave()).contains("read-write lock 4 is held; give it back"));
+            cluster.rwlock(4).read_release().unwrap();
+            assert!(cluster.once(5).begin().unwrap());
+            assert!(misuse(cluster.leave()).contains("once 5 was begun here; say that it is done"));
+            cluster.once(5).done().unwrap();
             cluster.leave().expect("now it may");
             cluster.leave().expect("twice does nothing");
             done.store(true, Ordering::SeqCst);

@@ -5,6 +5,8 @@
 
 mod support;
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use support::{REGION_BYTES, run};
 use trellis::config::{Catch, Home, WriteDetection};
 use trellis::{Cluster, Protocol};
@@ -80,6 +82,57 @@ fn counters_under_locks_count_although_they_share_pages() {
         }
         cluster.barrier(1).unwrap();
     });
+}
+
+/// Nodes count in words of one page, two of them in turn. Once they have it, nobody fetches it any more.
+fn count(nodes: usize, counting: std::ops::Range<usize>, change: impl Fn(&mut trellis::Config)) {
+    const EACH: u64 = 90;
+    let in_turn = counting.len() == 2;
+    let (fetched, carried) = (AtomicU64::new(0), AtomicU64::new(0));
+    run(nodes, change, |cluster| {
+        let node = cluster.node();
+        let mut left = if counting.contains(&node) { EACH } else { 0 };
+        while left > 0 {
+            let _guard = cluster.lock(0).unwrap();
+            let count = load(cluster, 1);
+            if !in_turn || counting.start as u64 + count % 2 == node as u64 {
+                // Its own word, and one that all share.
+                store(cluster, 2 + node, load(cluster, 2 + node) + 1);
+                store(cluster, 1, count + 1);
+                left -= 1;
+            }
+        }
+        let counted = cluster.counters();
+        fetched.fetch_add(counted.pages_in, Ordering::Relaxed);
+        carried.fetch_add(counted.pages_carried_in, Ordering::Relaxed);
+        cluster.barrier(0).unwrap();
+        assert_eq!(load(cluster, 1), EACH * counting.len() as u64);
+        for other in counting.clone() {
+            assert_eq!(load(cluster, 2 + other), EACH, "node {other}");
+        }
+        cluster.barrier(1).unwrap();
+    });
+    let (fetched, carried) = (fetched.into_inner(), carried.into_inner());
+    println!("fetched {fetched}, carried {carried}");
+    assert!(fetched <= 2 * counting.len() as u64, "{fetched} pages were fetched");
+    // In turn it changes hands each time; where one of the two is its home, that one has the diffs.
+    assert!(!in_turn || carried >= EACH - 4, "only {carried} pages were carried");
+}
+
+#[test]
+fn a_page_goes_with_its_lock_and_is_not_fetched() {
+    for coherence in ["hlrc(invalidate)", "hlrc(adaptive)"] {
+        for (number, detection) in [WriteDetection::Auto, WriteDetection::Faults].into_iter().enumerate() {
+            for (nodes, counting) in [(2, 0..2), (3, 1..3), (3, 0..3), (4, 1..4)] {
+                let catch = [Catch::Signal, Catch::Handler, Catch::Mprotect][(number + nodes) % 3];
+                println!("{coherence}, {catch}, {detection}, nodes {counting:?} of {nodes}");
+                count(nodes, counting, |config| {
+                    (config.coherence, config.home) = (coherence.parse().unwrap(), Home::Manager);
+                    (config.catch, config.write_detection) = (catch, detection);
+                });
+            }
+        }
+    }
 }
 
 #[test]

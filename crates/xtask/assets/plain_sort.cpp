@@ -35,14 +35,16 @@ Numbers read(const std::string &path) {
     std::ifstream file(path, std::ios::binary | std::ios::ate);
     Numbers numbers(file ? static_cast<std::size_t>(file.tellg()) / sizeof(std::int64_t) : 0);
     file.seekg(0);
-    file.read(reinterpret_cast<char *>(numbers.data()), static_cast<std::streamsize>(numbers.size() * sizeof(std::int64_t)));
+    const auto bytes = static_cast<std::streamsize>(numbers.size() * sizeof(std::int64_t));
+    file.read(reinterpret_cast<char *>(numbers.data()), bytes);
     if (!file) throw std::runtime_error("cannot read " + path);
     return numbers;
 }
 
 void write(const Numbers &numbers, const std::string &path) {
     std::ofstream file(path, std::ios::binary);
-    file.write(reinterpret_cast<const char *>(numbers.data()), static_cast<std::streamsize>(numbers.size() * sizeof(std::int64_t)));
+    const auto bytes = static_cast<std::streamsize>(numbers.size() * sizeof(std::int64_t));
+    file.write(reinterpret_cast<const char *>(numbers.data()), bytes);
     file.close();
     if (!file) throw std::runtime_error("cannot write " + path);
 }

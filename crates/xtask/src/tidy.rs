@@ -10,11 +10,17 @@ use anyhow::{Context, Result, bail};
 /// The longest source file; longer ones hide more than one subject.
 const LINES_MAX: usize = 800;
 
+/// The widest line of C and C++, as `max_width` is in rustfmt.toml for Rust.
+const COLUMNS_MAX: usize = 120;
+
 /// Folders whose files are not ours to check: built, fetched or measured.
 const FOREIGN_FOLDERS: [&str; 4] = ["target", ".git", "benchmarks/runs", "node_modules"];
 
 /// The files that may contain `unsafe`. A file that joins them needs a reviewer; one that left must go from the list.
 const UNSAFE_FILES: &str = include_str!("../assets/unsafe-files.txt");
+
+/// The page of the documentation that names all others.
+const INDEX: &str = "docs/README.md";
 
 /// Words that promise work for later. Assembled, so that this file does not contain them.
 const UNFINISHED: [&str; 6] = [
@@ -38,6 +44,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     let files = read_all(root)?;
     let mut wrong: Vec<String> = files.iter().flat_map(|file| violations(file, root)).collect();
     wrong.extend(unsafe_violations(&files, UNSAFE_FILES));
+    wrong.extend(index_violations(&files));
     eprintln!("    {} files", files.len());
     if !wrong.is_empty() {
         bail!("{} violations\n{}", wrong.len(), wrong.join("\n"));
@@ -79,6 +86,11 @@ fn is_source(path: &str) -> bool {
     ends_with_any(path, &[".rs", ".c", ".cc", ".cpp", ".h", ".hh", ".hpp", ".sh", ".cmake", ".py"])
 }
 
+/// C and C++, and what m4 makes C of; Rust has rustfmt.
+fn is_c(path: &str) -> bool {
+    ends_with_any(path, &[".c", ".cc", ".cpp", ".h", ".hh", ".hpp", ".c.in"])
+}
+
 fn is_text(path: &str) -> bool {
     is_source(path) || ends_with_any(path, &[".md", ".toml", ".txt", ".json", ".in", ".ci/run"])
 }
@@ -88,6 +100,9 @@ fn violations(file: &File, root: &Path) -> Vec<String> {
     if is_source(&file.path) {
         length_violations(file, &mut wrong);
         unfinished_violations(file, &mut wrong);
+    }
+    if is_c(&file.path) {
+        width_violations(file, &mut wrong);
     }
     if file.path.ends_with(".rs") && !file.text.starts_with("//!") {
         wrong.push(format!("{}:1: the file does not say what it promises; open it with `//!`", file.path));
@@ -106,6 +121,16 @@ fn length_violations(file: &File, wrong: &mut Vec<String>) {
     let lines = file.text.lines().count();
     if lines > LINES_MAX {
         wrong.push(format!("{}: {lines} lines are more than {LINES_MAX}; divide it by subject", file.path));
+    }
+}
+
+fn width_violations(file: &File, wrong: &mut Vec<String>) {
+    for (number, line) in numbered(&file.text) {
+        let columns = line.chars().count();
+        if columns > COLUMNS_MAX {
+            wrong
+                .push(format!("{}:{number}: {columns} columns are more than {COLUMNS_MAX}; break the line", file.path));
+        }
     }
 }
 
@@ -166,6 +191,21 @@ fn links(text: &str) -> Vec<(usize, &str)> {
         }
     }
     found
+}
+
+/// The index of the documentation leads to every page.
+fn index_violations(files: &[File]) -> Vec<String> {
+    let Some(index) = files.iter().find(|file| file.path == INDEX) else {
+        return vec![format!("{INDEX}: the index of the documentation is missing")];
+    };
+    let linked: BTreeSet<String> = links(&index.text)
+        .iter()
+        .filter_map(|(_, target)| target.split('#').next())
+        .map(|to| format!("docs/{to}"))
+        .collect();
+    let pages = files.iter().filter(|file| file.path.starts_with("docs/") && file.path.ends_with(".md"));
+    let missing = pages.filter(|page| page.path != INDEX && !linked.contains(&page.path));
+    missing.map(|page| format!("{}: no line of {INDEX} leads to this page; add one", page.path)).collect()
 }
 
 fn space_violations(file: &File, wrong: &mut Vec<String>) {
@@ -250,6 +290,12 @@ mod tests {
     fn each_rule_finds_its_violation() {
         assert!(sentences("a.rs", "fn add() {}\n").contains("a.rs:1: the file does not say what it promises"));
         assert!(sentences("a.rs", &format!("//! A.\n{}", "\n".repeat(800))).contains("801 lines are more than 800"));
+        for path in ["a.h", "a.hpp", "a.hh", "a.c", "a.cc", "a.cpp", "a.c.in"] {
+            let of = |columns: usize| sentences(path, &format!("// {}\n", "µ".repeat(columns - 3)));
+            assert!(of(121).contains(":1: 121 columns are more than 120; break the line"), "{path}");
+            assert_eq!(of(120), "", "{path}");
+        }
+        assert_eq!(sentences("a.md", &format!("{}\n", "x".repeat(200))), "");
         for mark in UNFINISHED {
             let text = format!("//! A.\n// {mark} later\n");
             assert!(sentences("a.rs", &text).contains("a.rs:2: `"), "{mark}");
@@ -260,6 +306,18 @@ mod tests {
         assert!(sentences("a.md", "x").contains("the last line has no end"));
         assert!(sentences("a.md", "x \n").contains("a.md:1: the line ends with a space"));
         assert!(sentences("crates/a/Cargo.toml", "[package]\n").contains("`[lints] workspace = true` is missing"));
+    }
+
+    #[test]
+    fn the_index_of_the_documentation_is_complete() {
+        let page = |path: &str| file(path, "# A page\n");
+        let index = file(INDEX, "[a](guides/a.md), [b](reference/b.md#part), [up](../README.md)\n");
+        let mut files = vec![index, page("docs/guides/a.md"), page("docs/reference/b.md"), page("README.md")];
+        assert_eq!(index_violations(&files), Vec::<String>::new());
+        files.push(page("docs/reference/c.md"));
+        let wrong = index_violations(&files);
+        assert_eq!(wrong, ["docs/reference/c.md: no line of docs/README.md leads to this page; add one"]);
+        assert!(index_violations(&files[1..])[0].contains("is missing"));
     }
 
     #[test]

@@ -31,7 +31,8 @@ void add(trellis::mutex& mutex, barnes_sums& total, const barnes_sums& part) {
 
 int run(const options& chosen) {
     program::node node([&](std::size_t nodes) {
-        return 3 * barnes_points_bytes(chosen.bodies) + barnes_costs_bytes(chosen.bodies, nodes) + pages_of(sizeof(totals));
+        return 3 * barnes_points_bytes(chosen.bodies) + barnes_costs_bytes(chosen.bodies, nodes) +
+               pages_of(sizeof(totals));
     });
     barnes plan = barnes_plan(chosen.bodies, chosen.theta, node.me(), node.nodes());
     for (auto& points : plan.points) points = node.take<barnes_point>(barnes_points_bytes(chosen.bodies));

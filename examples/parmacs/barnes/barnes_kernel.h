@@ -7,15 +7,16 @@
  * from its centre of mass than s / theta + the distance of that from the middle of the cell. Bodies start as a Plummer
  * sphere (Aarseth, Henon, Wielen 1974) and move by leapfrog steps.
  *
- * What processors share is the positions; each reads all of them once in a step and builds the whole tree for itself, in
- * private memory. That costs a few percent of the forces, and in exchange no cell, no lock and no pointer is shared, and
- * all processors have the same tree to the last bit: results do not depend on their number. The tree is built from bodies
- * sorted along a space-filling curve (Morton order), and its cells lie in the order in which it is walked.
+ * What processors share is the positions; each reads all of them once in a step and builds the whole tree for itself,
+ * in private memory. That costs a few percent of the forces, and in exchange no cell, no lock and no pointer is shared,
+ * and all processors have the same tree to the last bit: results do not depend on their number. The tree is built from
+ * bodies sorted along a space-filling curve (Morton order), and its cells lie in the order in which it is walked.
  *
- * Bodies are stored along that curve too, as it was at the beginning. A processor owns a run of zones, each of the bodies
- * whose positions fill a page; before every step the runs are chosen anew, so that each has the same share of the cost of
- * the step before (Singh et al., "Load balancing and data locality in adaptive hierarchical N-body methods", 1995).
- * There are two arrays of positions and of costs, read and written in turn: one barrier in a step is enough.
+ * Bodies are stored along that curve too, as it was at the beginning. A processor owns a run of zones, each of the
+ * bodies whose positions fill a page; before every step the runs are chosen anew, so that each has the same share of
+ * the cost of the step before (Singh et al., "Load balancing and data locality in adaptive hierarchical N-body
+ * methods", 1995). There are two arrays of positions and of costs, read and written in turn: one barrier in a step is
+ * enough.
  *
  * Any number of processors works; more than zones are idle. */
 #ifndef BARNES_KERNEL_H
@@ -57,8 +58,8 @@ struct barnes {
     double theta;
     struct barnes_point *points[2]; /* shared: positions now, and after the step */
     struct barnes_point *motions;   /* shared: velocities half a step ago; only their owner reads them */
-    double *costs;                  /* shared: for odd and even steps, for each processor, the costs of all zones, of which it
-                                       sets its own */
+    double *costs;                  /* shared: for odd and even steps, for each processor, the costs of all zones, of
+                                       which it sets its own */
     size_t *owned_begin;            /* private: the zones of every processor in the step before, and the end */
     struct barnes_place *places, *places_spare; /* private, as all that follows */
     struct barnes_point *sorted;
@@ -408,7 +409,8 @@ static inline struct barnes_point barnes_direction(uint64_t seed, double length)
 static inline void barnes_input(size_t number, size_t bodies, struct barnes_point *point, struct barnes_point *motion) {
     const double scale = 3 * 3.14159265358979323846 / 16;
     const uint64_t seed = (uint64_t)number << 16;
-    const double within = 0.999 * fraction_of(seed), radius = 1 / sqrt(pow(within > 1e-10 ? within : 1e-10, -2.0 / 3) - 1);
+    const double within = 0.999 * fraction_of(seed);
+    const double radius = 1 / sqrt(pow(within > 1e-10 ? within : 1e-10, -2.0 / 3) - 1);
     double speed = 0, limit = 1;
     for (uint64_t attempt = 8; limit > speed * speed * pow(1 - speed * speed, 3.5); attempt += 2) {
         speed = fraction_of(seed + attempt); /* by rejection: von Neumann */
@@ -452,7 +454,8 @@ static inline void barnes_fill(struct barnes *plan) {
 /* The same steps on one processor, in private memory, and the largest distance of a body from where it is there. */
 static inline double barnes_distance_from_sequential(const struct barnes *plan, size_t steps) {
     struct barnes alone = barnes_plan(plan->bodies, plan->theta, 0, 1);
-    char *const memory = (char *)private_memory(3 * barnes_points_bytes(plan->bodies) + barnes_costs_bytes(plan->bodies, 1));
+    const size_t bytes = 3 * barnes_points_bytes(plan->bodies) + barnes_costs_bytes(plan->bodies, 1);
+    char *const memory = (char *)private_memory(bytes);
     alone.points[0] = (struct barnes_point *)(void *)memory;
     alone.points[1] = (struct barnes_point *)(void *)(memory + barnes_points_bytes(plan->bodies));
     alone.motions = (struct barnes_point *)(void *)(memory + 2 * barnes_points_bytes(plan->bodies));
@@ -462,7 +465,8 @@ static inline double barnes_distance_from_sequential(const struct barnes *plan, 
     const struct barnes_point *const here = plan->points[steps % 2], *const there = alone.points[steps % 2];
     double most = 0;
     for (size_t i = 0; i < plan->bodies; ++i) {
-        const double distance = fabs(here[i].x - there[i].x) + fabs(here[i].y - there[i].y) + fabs(here[i].z - there[i].z);
+        const double distance =
+            fabs(here[i].x - there[i].x) + fabs(here[i].y - there[i].y) + fabs(here[i].z - there[i].z);
         if (!(distance <= most)) most = distance;
     }
     barnes_plan_free(&alone);
@@ -470,8 +474,8 @@ static inline double barnes_distance_from_sequential(const struct barnes *plan, 
     return most;
 }
 
-/* The error of the tree's forces on some bodies against the sum over all bodies, as a root mean square of relative errors.
- * The tree must be that of `points`. */
+/* The error of the tree's forces on some bodies against the sum over all bodies, as a root mean square of relative
+ * errors. The tree must be that of `points`. */
 static inline double barnes_force_error(const struct barnes *plan, const struct barnes_point *points, size_t samples) {
     double sum = 0;
     for (size_t sample = 0; sample < samples; ++sample) {
@@ -501,14 +505,15 @@ static inline double barnes_momentum(const struct barnes_sums *sums) {
     return fabs(sums->momentum[0]) + fabs(sums->momentum[1]) + fabs(sums->momentum[2]);
 }
 
-static inline void barnes_print_errors(const struct barnes_sums *first, const struct barnes_sums *last, double force_error,
-                                       double distance) {
+static inline void barnes_print_errors(const struct barnes_sums *first, const struct barnes_sums *last,
+                                       double force_error, double distance) {
     printf("energy %.6f, change %.2e; momentum %.2e; error of forces %.2e; distance from one processor %.2e\n",
-           barnes_energy(first), barnes_energy(last) - barnes_energy(first), barnes_momentum(last), force_error, distance);
+           barnes_energy(first), barnes_energy(last) - barnes_energy(first), barnes_momentum(last), force_error,
+           distance);
 }
 
-/* The method keeps energy and momentum nearly, so their limits are those of the method; the distance is one of rounding,
- * and is 0 where the compiler rounds the same way in both runs. */
+/* The method keeps energy and momentum nearly, so their limits are those of the method; the distance is one of
+ * rounding, and is 0 where the compiler rounds the same way in both runs. */
 static inline int barnes_is_verified(const struct barnes_sums *first, const struct barnes_sums *last, long steps,
                                      double force_error, double distance) {
     const double change = fabs(barnes_energy(last) - barnes_energy(first));

@@ -2,10 +2,10 @@
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * Bailey, "FFTs in external or hierarchical memory", J. Supercomputing 4 (1990): N = rows x columns points are a matrix.
- * Transpose; transform each row and multiply it by its twiddle factors; transpose; transform each row; transpose.
- * Rows are transformed by Stockham's self-sorting algorithm in radix 4 (Van Loan, "Computational Frameworks for the
- * Fast Fourier Transform", 1992, section 1.7), in private memory.
+ * Bailey, "FFTs in external or hierarchical memory", J. Supercomputing 4 (1990): N = rows x columns points are a
+ * matrix. Transpose; transform each row and multiply it by its twiddle factors; transpose; transform each row;
+ * transpose. Rows are transformed by Stockham's self-sorting algorithm in radix 4 (Van Loan, "Computational Frameworks
+ * for the Fast Fourier Transform", 1992, section 1.7), in private memory.
  *
  * A transposition is an exchange: each processor writes what it has for each other one into a panel of its own, already
  * transposed and starting on a page, and after a barrier each reads the panels that are for it, from front to back. So
@@ -35,7 +35,8 @@ struct fft {
     struct fft_value *roots;            /* private: exp(-2 pi i k / rows or columns), whichever is more, for each k */
     struct fft_value *coarse, *fine;    /* private: roots of order `points`, in steps of 2^fine_bits and of 1 */
     struct fft_value *batch, *scratch;  /* private: rows being transformed */
-    size_t *write_at[2], *read_at[2];   /* private: where this processor's panels for each other begin, and theirs for it */
+    size_t *write_at[2], *read_at[2];   /* private: where this processor's panels for each other begin, and theirs for
+                                           it */
     unsigned fine_bits;
 };
 
@@ -148,9 +149,12 @@ static inline void fft_pass_of_four(const struct fft_value *__restrict__ from, s
         const struct fft_value *const c = b + stride * quarter, *const d = c + stride * quarter;
         struct fft_value *const out = to + stride * 4 * p;
         for (size_t q = 0; q < stride; ++q) {
-            const struct fft_value ac = {a[q].re + c[q].re, a[q].im + c[q].im}, a_c = {a[q].re - c[q].re, a[q].im - c[q].im};
-            const struct fft_value bd = {b[q].re + d[q].re, b[q].im + d[q].im}, b_d = {b[q].re - d[q].re, b[q].im - d[q].im};
-            const struct fft_value plus = {a_c.re + b_d.im, a_c.im - b_d.re}, minus = {a_c.re - b_d.im, a_c.im + b_d.re};
+            const struct fft_value ac = {a[q].re + c[q].re, a[q].im + c[q].im};
+            const struct fft_value a_c = {a[q].re - c[q].re, a[q].im - c[q].im};
+            const struct fft_value bd = {b[q].re + d[q].re, b[q].im + d[q].im};
+            const struct fft_value b_d = {b[q].re - d[q].re, b[q].im - d[q].im};
+            const struct fft_value plus = {a_c.re + b_d.im, a_c.im - b_d.re};
+            const struct fft_value minus = {a_c.re - b_d.im, a_c.im + b_d.re};
             const struct fft_value difference = {ac.re - bd.re, ac.im - bd.im};
             out[q].re = ac.re + bd.re;
             out[q].im = ac.im + bd.im;
@@ -204,8 +208,8 @@ static inline size_t fft_end(const struct fft *plan, size_t rows) {
 }
 
 /* Write `count` of this processor's rows, from row `first` on, into its panels of a set, transposed. */
-static inline void fft_scatter(const struct fft *plan, int set, const struct fft_value *batch, size_t pitch, size_t first,
-                               size_t count) {
+static inline void fft_scatter(const struct fft *plan, int set, const struct fft_value *batch, size_t pitch,
+                               size_t first, size_t count) {
     const size_t rows = set == 0 ? plan->rows : plan->columns, columns = plan->points / rows;
     const size_t my_first = fft_first(plan, rows), height = fft_end(plan, rows) - my_first;
     for (size_t reader = 0; reader < plan->processors; ++reader) {
@@ -226,7 +230,7 @@ static inline void fft_gather(const struct fft *plan, int set, size_t row, struc
     }
 }
 
-/* ------------------------------------------------------------------- the steps; a barrier between each and the next -- */
+/* ---------------------------------------------------------------- the steps; a barrier between each and the next -- */
 
 /* Step 1: the input goes into panels 0. */
 static inline void fft_step_in(const struct fft *plan) {
@@ -236,8 +240,8 @@ static inline void fft_step_in(const struct fft *plan) {
                     end - row < FFT_BATCH ? end - row : FFT_BATCH);
 }
 
-/* Steps 2 to 4 (from = 0): the rows of the transposed matrix in panels 0 are transformed, get their twiddle factors, and
- * go into panels 1. Step 5 (from = 1): the rows in panels 1 are transformed and go into panels 0. */
+/* Steps 2 to 4 (from = 0): the rows of the transposed matrix in panels 0 are transformed, get their twiddle factors,
+ * and go into panels 1. Step 5 (from = 1): the rows in panels 1 are transformed and go into panels 0. */
 static inline void fft_step_rows(const struct fft *plan, int from) {
     const size_t length = from == 0 ? plan->rows : plan->columns, rows = plan->points / length;
     const size_t end = fft_end(plan, rows), pitch = length + FFT_PADDING;

@@ -50,6 +50,7 @@ int main(int argc, char** argv) {
     };
     options_read(argc, argv, "lu", options, std::size(options));
     return program::main("lu", [&] {
-        return run(static_cast<std::size_t>(size), static_cast<std::size_t>(block), by_rows != 0, thorough != 0, spoil != 0);
+        return run(static_cast<std::size_t>(size), static_cast<std::size_t>(block), by_rows != 0, thorough != 0,
+                   spoil != 0);
     });
 }

@@ -135,7 +135,7 @@ static inline size_t lu_extent(const struct lu *plan, size_t number) {
     return left < plan->block ? left : plan->block;
 }
 
-/* --------------------------------------------------------------------------------------------------------------- one block -- */
+/* ----------------------------------------------------------------------------------------------------- one block -- */
 
 /* a becomes its factors: L below the diagonal, which itself is 1, and U. */
 static inline void lu_factor(double *a, size_t size, size_t pitch) {
@@ -149,8 +149,8 @@ static inline void lu_factor(double *a, size_t size, size_t pitch) {
 }
 
 /* a becomes a * U^-1, with the U of a factored block. */
-static inline void lu_divide_column(double *__restrict__ a, const double *__restrict__ factors, size_t rows, size_t size,
-                                    size_t pitch) {
+static inline void lu_divide_column(double *__restrict__ a, const double *__restrict__ factors, size_t rows,
+                                    size_t size, size_t pitch) {
     for (size_t i = 0; i < rows; ++i) {
         double *const row = a + i * pitch;
         for (size_t k = 0; k < size; ++k) {
@@ -161,8 +161,8 @@ static inline void lu_divide_column(double *__restrict__ a, const double *__rest
 }
 
 /* a becomes L^-1 * a, with the L of a factored block. */
-static inline void lu_divide_row(double *__restrict__ a, const double *__restrict__ factors, size_t size, size_t columns,
-                                 size_t pitch) {
+static inline void lu_divide_row(double *__restrict__ a, const double *__restrict__ factors, size_t size,
+                                 size_t columns, size_t pitch) {
     for (size_t k = 0; k < size; ++k)
         for (size_t i = k + 1; i < size; ++i) {
             const double factor = factors[i * pitch + k];
@@ -177,7 +177,8 @@ static inline void lu_bring_up_to_date(const struct lu *plan, struct lu_block it
     double *const block = lu_at(plan, it.row, it.column);
     const size_t rows = lu_extent(plan, it.row), columns = lu_extent(plan, it.column);
     for (size_t k = from; k < to; ++k)
-        product_add(block, lu_at(plan, it.row, k), lu_at(plan, k, it.column), -1, rows, plan->block, columns, plan->pitch);
+        product_add(block, lu_at(plan, it.row, k), lu_at(plan, k, it.column), -1, rows, plan->block, columns,
+                    plan->pitch);
 }
 
 /* The first half of step s: shell s has all products, and its first block is factored. A barrier follows. */
@@ -190,7 +191,8 @@ static inline void lu_step_update(const struct lu *plan, size_t s) {
     }
 }
 
-/* The second half: the rest of shell s becomes final. A barrier follows, and then, at the end of a panel, lu_step_panel. */
+/* The second half: the rest of shell s becomes final. A barrier follows, and then, at the end of a panel,
+ * lu_step_panel. */
 static inline void lu_step_divide(const struct lu *plan, size_t s) {
     const double *const factors = lu_at(plan, s, s);
     const size_t size = lu_extent(plan, s);
@@ -224,7 +226,8 @@ static inline void lu_fill(const struct lu *plan) {
         const size_t rows = lu_extent(plan, it.row), columns = lu_extent(plan, it.column);
         for (size_t i = 0; i < rows; ++i)
             for (size_t j = 0; j < columns; ++j)
-                block[i * plan->pitch + j] = lu_input(plan->size, it.row * plan->block + i, it.column * plan->block + j);
+                block[i * plan->pitch + j] =
+                    lu_input(plan->size, it.row * plan->block + i, it.column * plan->block + j);
     }
 }
 

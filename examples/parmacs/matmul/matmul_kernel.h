@@ -2,9 +2,9 @@
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * A matrix lies row by row; a processor owns rows that fill whole pages, of both factors and of the product. It takes the
- * second factor in bands that stay in its cache, beginning with the rows that are its own, so that no two processors
- * want the same rows at the same time.
+ * A matrix lies row by row; a processor owns rows that fill whole pages, of both factors and of the product. It takes
+ * the second factor in bands that stay in its cache, beginning with the rows that are its own, so that no two
+ * processors want the same rows at the same time.
  *
  * Any number of processors works; more than rows are idle. */
 #ifndef MATMUL_KERNEL_H
@@ -67,8 +67,8 @@ static inline void matmul_step(const struct matmul *plan) {
     }
 }
 
-/* Whether product * x is left * (right * x) for a vector of random whole numbers, which would be so for one wrong product
- * out of hundreds at most (Freivalds 1977). All numbers are exact. */
+/* Whether product * x is left * (right * x) for a vector of random whole numbers, which would be so for one wrong
+ * product out of hundreds at most (Freivalds 1977). All numbers are exact. */
 static inline int matmul_is_right(const struct matmul *plan, size_t seed) {
     const size_t size = plan->size, pitch = plan->pitch;
     double *const x = (double *)private_memory(size * sizeof(double));

@@ -2,12 +2,13 @@
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * Laplace's equation on a square grid with fixed borders, by red-black relaxation (Young 1971): points are coloured like
- * a chessboard, and each half of a sweep sets the points of one colour from their four neighbours, which have the other.
- * So the result does not depend on the order, nor on the number of processors, to the last bit.
+ * Laplace's equation on a square grid with fixed borders, by red-black relaxation (Young 1971): points are coloured
+ * like a chessboard, and each half of a sweep sets the points of one colour from their four neighbours, which have the
+ * other. So the result does not depend on the order, nor on the number of processors, to the last bit.
  *
- * The two colours lie in two arrays, so that a half sweep reads and writes memory in one direction, and all of it counts. A
- * processor owns neighbouring rows that fill whole pages; of the others' it reads one row above and one below.
+ * The two colours lie in two arrays, so that a half sweep reads and writes memory in one direction, and all of it
+ * counts. A processor owns neighbouring rows that fill whole pages; of the others' it reads one row above and one
+ * below.
  *
  * Any number of processors works; more than rows, or pages of them, are idle. */
 #ifndef OCEAN_KERNEL_H
@@ -81,7 +82,8 @@ static inline void ocean_relax_row(const struct ocean_grid *grid, size_t row, si
 
 /* Half a sweep over rows [begin, end). A barrier before and after. */
 static inline void ocean_relax(const struct ocean_grid *grid, size_t begin, size_t end, size_t colour) {
-    for (size_t row = begin > 1 ? begin : 1; row < end && row + 1 < grid->rows; ++row) ocean_relax_row(grid, row, colour);
+    for (size_t row = begin > 1 ? begin : 1; row < end && row + 1 < grid->rows; ++row)
+        ocean_relax_row(grid, row, colour);
 }
 
 static inline void ocean_step(const struct ocean *plan, size_t colour) {
@@ -115,11 +117,12 @@ static inline double ocean_residual(const struct ocean *plan) {
     return sum;
 }
 
-/* Whether rows [begin, end) are, to the last bit, what one processor makes of the beginning. A row depends on those that
- * are less than 2 * sweeps + 1 away, so only these are calculated, in private memory. */
+/* Whether rows [begin, end) are, to the last bit, what one processor makes of the beginning. A row depends on those
+ * that are less than 2 * sweeps + 1 away, so only these are calculated, in private memory. */
 static inline int ocean_rows_are_right(const struct ocean_grid *grid, size_t begin, size_t end, size_t sweeps) {
     const size_t halo = 2 * sweeps + 2;
-    const size_t from = begin > halo ? (begin - halo) / 2 * 2 : 0, to = grid->rows - end > halo ? end + halo : grid->rows;
+    const size_t from = begin > halo ? (begin - halo) / 2 * 2 : 0;
+    const size_t to = grid->rows - end > halo ? end + halo : grid->rows;
     void *const memory = private_memory(2 * pages_of((to - from) * grid->pitch * sizeof(double)));
     const struct ocean_grid alone = ocean_grid_at(memory, to - from, grid->columns);
     ocean_fill_rows(&alone, 0, to - from, from);

@@ -107,7 +107,8 @@ static inline void radix_step_permute(const struct radix *plan, unsigned pass) {
 }
 
 /* Copies keys to their place and counts the digit of the next pass, if there is one. */
-static inline void radix_take(const struct radix *plan, const radix_key *from, radix_key *to, size_t count, unsigned pass) {
+static inline void radix_take(const struct radix *plan, const radix_key *from, radix_key *to, size_t count,
+                              unsigned pass) {
     uint32_t *const own = plan->own;
     if (pass == plan->passes) {
         memcpy(to, from, count * sizeof *to);
@@ -130,7 +131,8 @@ static inline void radix_step_collect(struct radix *plan, unsigned pass) {
     const size_t digits = (size_t)1 << plan->bits, pitch = radix_counts_pitch(plan->bits);
     size_t at = 0; /* in the whole */
     size_t *const from = (size_t *)private_memory(plan->processors * sizeof(size_t));
-    for (size_t other = 0; other < plan->processors; ++other) from[other] = radix_begin(plan->count, other, plan->processors);
+    for (size_t other = 0; other < plan->processors; ++other)
+        from[other] = radix_begin(plan->count, other, plan->processors);
     memset(plan->own, 0, digits * sizeof(uint32_t));
     for (size_t digit = 0; digit < digits && at < plan->end; ++digit)
         for (size_t other = 0; other < plan->processors; ++other) {

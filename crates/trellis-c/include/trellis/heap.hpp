@@ -6,9 +6,9 @@
 //     auto* shared = new (trellis::allocate<numbers>(1)) numbers(1000, 7);    // the vector and its elements
 //     cluster.view<numbers*>(0, 1)[0] = shared;                               // other nodes find it here
 //
-// Part of trellis.hpp. Memory that one node allocates never shares a page with memory that another allocates, and may be
-// freed at any node. The functions use the cluster that this process is a node of. This header touches no memory that it
-// hands out.
+// Part of trellis.hpp. Memory that one node allocates never shares a page with memory that another allocates, and may
+// be freed at any node. The functions use the cluster that this process is a node of. This header touches no memory
+// that it hands out.
 #ifndef TRELLIS_HEAP_HPP
 #define TRELLIS_HEAP_HPP
 
@@ -74,8 +74,8 @@ inline void* allocate_bytes(std::size_t bytes, std::size_t alignment, home where
     return got(trellis_allocate(trellis_current(), bytes, alignment, where.value(), static_cast<int>(apart)));
 }
 
-/// For destructors: a pointer that is no block is a broken program and ends here. A lost cluster is reported by the next
-/// call that can throw, and what a cluster held is gone with it.
+/// For destructors: a pointer that is no block is a broken program and ends here. A lost cluster is reported by the
+/// next call that can throw, and what a cluster held is gone with it.
 inline void free_bytes(void* block) noexcept {
     trellis_cluster* cluster = trellis_current();
     if (cluster != nullptr && trellis_free(cluster, block) == TRELLIS_ERROR_ARGUMENT) {
@@ -105,14 +105,15 @@ template <typename T>
                                                                alignof(T), where.value(), static_cast<int>(apart))));
 }
 
-/// Give memory back, at whichever node; no object in it is destroyed. Throws trellis::error if it was freed before, or is
-/// not what an allocation returned. A null pointer is nothing.
+/// Give memory back, at whichever node; no object in it is destroyed. Throws trellis::error if it was freed before, or
+/// is not what an allocation returned. A null pointer is nothing.
 inline void deallocate(void* block) { detail::check(trellis_free(trellis_current(), block)); }
 
 /// How many bytes a block has: what was asked for, or a little more.
 [[nodiscard]] inline std::size_t usable_size(const void* block) {
     const std::size_t bytes = trellis_usable_size(trellis_current(), block);
-    if (bytes == 0) throw error(TRELLIS_ERROR_ARGUMENT, block == nullptr ? "no block is at NULL" : trellis_last_error());
+    if (bytes == 0)
+        throw error(TRELLIS_ERROR_ARGUMENT, block == nullptr ? "no block is at NULL" : trellis_last_error());
     return bytes;
 }
 
@@ -123,8 +124,9 @@ inline void deallocate(void* block) { detail::check(trellis_free(trellis_current
     return counts;
 }
 
-/// For standard containers: std::vector<int, trellis::allocator<int>>. The elements are in the region; where the container
-/// itself shall be seen by other nodes, put it there too. Every allocator frees what any other allocated, on any node.
+/// For standard containers: std::vector<int, trellis::allocator<int>>. The elements are in the region; where the
+/// container itself shall be seen by other nodes, put it there too. Every allocator frees what any other allocated, on
+/// any node.
 template <typename T>
 class allocator {
 public:
@@ -157,11 +159,12 @@ private:
     padding apart_ = padding::packed;
 };
 
-/// For std::pmr containers. A container keeps a pointer to its resource, which is of the process that made it: other nodes
-/// may read the elements, and only that process may change or destroy the container.
+/// For std::pmr containers. A container keeps a pointer to its resource, which is of the process that made it: other
+/// nodes may read the elements, and only that process may change or destroy the container.
 class memory_resource : public std::pmr::memory_resource {
 public:
-    explicit memory_resource(home where = {}, padding apart = padding::packed) noexcept : where_(where), apart_(apart) {}
+    explicit memory_resource(home where = {}, padding apart = padding::packed) noexcept
+        : where_(where), apart_(apart) {}
 
 private:
     void* do_allocate(std::size_t bytes, std::size_t alignment) override {

@@ -9,8 +9,10 @@
 //     changed.wait(guard, [&] { return ready; });      // somebody on any node calls changed.notify_one()
 //
 // Each object is a number; constructing one makes nothing and costs nothing, and two with the same number are the same
-// object. They have the shape of the standard library's, so its guards take them. Every wait throws trellis::error with
-// TRELLIS_ERROR_DEADLINE after wait_seconds_max; what() says who holds or who is missing. None may outlive its cluster.
+// object. They have the shape of the standard library's, so its guards take them. A wait throws trellis::error with
+// TRELLIS_ERROR_DEADLINE after wait_seconds_max; what() says who holds or who is missing. One that is given a time
+// (`_for`, `_until`) waits for that time instead, longer or shorter, and says by its result that it is over. None may
+// outlive its cluster.
 #ifndef TRELLIS_SYNCHRONISATION_HPP
 #define TRELLIS_SYNCHRONISATION_HPP
 
@@ -25,8 +27,8 @@ namespace trellis {
 
 inline mutex::mutex(cluster& where, std::uint64_t id) noexcept : object(where.handle(), id) {}
 
-/// Read-write lock `id`: a SharedTimedLockable, so std::shared_lock takes it to read, std::unique_lock and the others to
-/// write. In the order in which threads asked; readers that are next to each other go in together. Not recursive.
+/// Read-write lock `id`: a SharedTimedLockable, so std::shared_lock takes it to read, std::unique_lock and the others
+/// to write. In the order in which threads asked; readers that are next to each other go in together. Not recursive.
 class shared_mutex : public detail::object {
 public:
     explicit shared_mutex(cluster& where, std::uint64_t id) noexcept : object(where.handle(), id) {}
@@ -158,8 +160,8 @@ private:
     friend bool call_once(once_flag& flag, Function&& function, Arguments&&... arguments);
 };
 
-/// Have `function(arguments...)` called once in the cluster, and return when it has been; whether it was by this call. If
-/// it throws, the exception is thrown here, and the next thread that waits or comes calls it.
+/// Have `function(arguments...)` called once in the cluster, and return when it has been; whether it was by this call.
+/// If it throws, the exception is thrown here, and the next thread that waits or comes calls it.
 template <typename Function, typename... Arguments>
 bool call_once(once_flag& flag, Function&& function, Arguments&&... arguments) {
     if (detail::check(trellis_once_begin(flag.cluster_, flag.id_)) == 0) return false;
@@ -174,8 +176,8 @@ bool call_once(once_flag& flag, Function&& function, Arguments&&... arguments) {
     return true;
 }
 
-/// Counting barrier `id`: opens when so many threads, of whichever nodes, have come. cluster::barrier() is for one thread
-/// of every node, and costs fewer messages.
+/// Counting barrier `id`: opens when so many threads, of whichever nodes, have come. cluster::barrier() is for one
+/// thread of every node, and costs fewer messages.
 class barrier : public detail::object {
 public:
     explicit barrier(cluster& where, std::uint64_t id, std::uint32_t participants) noexcept

@@ -1,4 +1,5 @@
-/* Every function of trellis.h on a cluster of any size, and every refusal that needs no peer. Exit 0 when all is right. */
+/* Every function of trellis.h on a cluster of any size, and every refusal that needs no peer. Exit 0 when all is
+ * right. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <string.h>

@@ -24,7 +24,8 @@ static void values_and_text() {
     IVY_ASSERT(is_err(res_t<int>{0, "broken"}) && unwrap(res_t<int>{7, {}}) == 7, "res_t");
     IVY_ASSERT(refuses([] { unwrap(res_t<int>{0, "broken"}); }, "broken"), "unwrap throws the error");
     IVY_ASSERT(refuses([] { ERROR("stop here"); }, "stop here"), "ERROR throws");
-    IVY_ASSERT(pg_align(8195ul) == 8192 && pg_align(reinterpret_cast<void_ptr>(0x5001)) == (void_ptr)0x5000, "pg_align");
+    IVY_ASSERT(pg_align(8195ul) == 8192, "pg_align of a number");
+    IVY_ASSERT(pg_align(reinterpret_cast<void_ptr>(0x5001)) == (void_ptr)0x5000, "pg_align of a pointer");
     const char bytes[] = {0x00, 0x7f, static_cast<char>(0xff)};
     IVY_ASSERT(to_hex(bytes, 3) == "007FFF", "to_hex");
     std::unique_ptr<char[]> back(from_hex("007FfF"));

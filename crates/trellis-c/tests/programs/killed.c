@@ -1,7 +1,7 @@
-/* One wait, named by the first argument, for a peer that never lets it through: node number argv[2] prepares it and then
- * does nothing more. The others go on when the file "go" is there, and print what the call told them. They end when the
- * file "over" is there: with status 70 after an error, as every Trellis program does, with 0 if the wait was over without
- * one. */
+/* One wait, named by the first argument, for a peer that never lets it through: node number argv[2] prepares it and
+ * then does nothing more. The others go on when the file "go" is there, and print what the call told them. They end
+ * when the file "over" is there: with status 70 after an error, as every Trellis program does, with 0 if the wait was
+ * over without one. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdio.h>
@@ -98,7 +98,7 @@ static void allocate_there(void) {
     must(blocks[me] == NULL ? -1 : 0, "the victim's blocks");
 }
 
-/* ------------------------------------------------------------------------------------------------------- the waits -- */
+/* ----------------------------------------------------------------------------------------------------- the waits -- */
 
 static int barrier(void) { return trellis_barrier(cluster, 2); }
 static int reduce(void) {

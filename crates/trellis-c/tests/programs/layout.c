@@ -55,5 +55,7 @@ int main(void) {
     FIELD(handler_ns);
     FIELD(program_ns);
     FIELD(program_threads);
+    FIELD(pages_carried_out);
+    FIELD(pages_carried_in);
     return 0;
 }

@@ -319,6 +319,7 @@ impl<N: Node> Cluster<N> {
             Effect::KeepTwin(_)
             | Effect::SendTwins { .. }
             | Effect::Apply { .. }
+            | Effect::Merge { .. }
             | Effect::Inspect(_)
             | Effect::Notice { .. }
             | Effect::Published => {

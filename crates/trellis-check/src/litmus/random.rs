@@ -3,29 +3,26 @@
 //! Promises: one seed gives one sequence, for ever; streams that were drawn for different purposes
 //! do not depend on each other. It must never be used for secrets.
 
-/// SplitMix64 (Steele, Lea and Flood 2014): one multiplication chain, no state to warm up.
-#[derive(Clone, Debug)]
-pub struct Random {
-    state: u64,
-}
+use crate::random::{GOLDEN, SplitMix64, mixed};
 
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+/// Numbers of 32 bits, which is enough for choices.
+#[derive(Clone, Debug)]
+pub struct Random(SplitMix64);
 
 impl Random {
     /// The sequence of `seed`.
     pub fn new(seed: u64) -> Random {
-        Random { state: seed }
+        Random(SplitMix64::new(seed))
     }
 
     /// A sequence of its own for one purpose of a seed.
     pub fn for_purpose(seed: u64, purpose: u64) -> Random {
-        Random { state: mixed(seed ^ mixed(purpose.wrapping_add(GOLDEN))) }
+        Random(SplitMix64::for_purpose(seed, purpose))
     }
 
     /// The next number.
     pub fn draw(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(GOLDEN);
-        mixed(self.state)
+        self.0.draw()
     }
 
     /// A number below `bound`, which is not zero. (Biased by less than `bound` in 2^32.)
@@ -44,12 +41,6 @@ impl Random {
 /// run of a series can be asked for by its own seed.
 pub fn seed_of_run(series: u64, index: u64) -> u64 {
     if index == 0 { series } else { mixed(series ^ mixed(index.wrapping_mul(GOLDEN))) }
-}
-
-fn mixed(mut value: u64) -> u64 {
-    value = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    value = (value ^ value >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    value ^ value >> 31
 }
 
 #[cfg(test)]

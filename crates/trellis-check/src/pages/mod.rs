@@ -265,6 +265,7 @@ impl<N: Node> Pages<N> {
             Effect::KeepTwin(_)
             | Effect::SendTwins { .. }
             | Effect::Apply { .. }
+            | Effect::Merge { .. }
             | Effect::Inspect(_)
             | Effect::Notice { .. }
             | Effect::Published => Err("an effect that belongs to release consistency"),

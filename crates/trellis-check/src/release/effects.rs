@@ -145,10 +145,12 @@ impl Node {
     /// One fact for the protocol; its orders are carried out.
     pub(super) fn step(&mut self, setup: &Setup, input: Input, body: &Body, out: &mut Out) {
         let Some(input) = faults::alter_input(setup.fault, self, input, out) else { return };
+        let taken_anyway = faults::takes_anyway(setup, self, &input);
         let mut effects = std::mem::take(&mut out.effects);
         effects.clear();
         self.protocol.step(0, input, &mut effects);
         faults::alter_effects(setup.fault, setup, &input, &mut effects);
+        effects.extend(taken_anyway);
         out.tell(|| format!("n{} {}", self.me, text(&input)));
         let came = match input {
             Input::Message { message, .. } => Some(message),
@@ -180,6 +182,7 @@ impl Node {
                     }
                 }
                 Effect::Apply { pages, twins } => self.apply(setup, came, body, pages, twins, out),
+                Effect::Merge { page, has_twin } => self.merge(setup, body, page, has_twin, out),
                 _ => self.carry_out(setup, effect, out),
             }
         }
@@ -256,6 +259,25 @@ impl Node {
         }
     }
 
+    /// Puts a page that was carried here into the copy.
+    fn merge(&mut self, setup: &Setup, body: &Body, page: PageIndex, has_twin: bool, out: &mut Out) {
+        let (Some(place), Body::Pages(pages)) = (setup.place(page), body) else {
+            return out.problem(format!("node {} merges a page that did not come", self.me));
+        };
+        if self.views[place] == Access::None {
+            return out.problem(format!("node {} merges page {place}, which is closed", self.me));
+        }
+        let before = if has_twin { self.twins[place] } else { self.memory[place] };
+        for (word, &later) in pages[0].iter().enumerate() {
+            if later != before[word] || setup.fault == Fault::MergesWhole {
+                self.memory[place][word] = later;
+            }
+        }
+        if has_twin && setup.fault != Fault::MergePassesOverTwin {
+            self.twins[place] = pages[0];
+        }
+    }
+
     fn body_of(
         &mut self,
         setup: &Setup,
@@ -264,6 +286,9 @@ impl Node {
         body: &Body,
         last: &mut Option<(Message, Vec<Diff>)>,
     ) -> Body {
+        if let Some(page) = sent.carried() {
+            return Body::Pages(self.bytes_of(setup, PageRange::one(page)));
+        }
         if let Some(range) = sent.bytes() {
             if setup.late_bytes {
                 return Body::Late;

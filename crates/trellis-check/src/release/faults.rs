@@ -6,6 +6,7 @@
 use super::Setup;
 use super::effects::{Body, Envelope, Letter, Out};
 use super::node::Node;
+use trellis_protocol::coherence::hlrc::Objection;
 use trellis_protocol::coherence::hlrc::intervals::{Intervals, Notice};
 use trellis_protocol::coherence::{Coherence, Content, Effect, Input, Message};
 use trellis_protocol::{NodeId, PageIndex, PageRange, PageSet, sync};
@@ -93,6 +94,13 @@ faults! {
     UpdateNotApplied = "update-not-applied", "an update is acknowledged and not put into the copy", Updates;
     HearsWhilePending = "not-deaf", "an update counts as taken while the copy is still under way", Updates;
     AnswersEarly = "answers-early", "a writer is answered before the copies have its update", Updates;
+    CarriedWhileAwaited = "carried-while-awaited", "a carried page is taken while a diff of it is on its way", Drops;
+    CarriedBehind = "carried-behind", "a carried page is taken by a copy that is behind what it holds", Drops;
+    CarriedOlder = "carried-older", "a carried page is taken by a copy that is newer", Drops;
+    CarriedTooNew = "carried-too-new", "a page is carried with a later time than it is of", Drops;
+    MergesWhole = "merges-whole", "a carried page takes the place of what was stored and not published", Drops;
+    MergePassesOverTwin = "merge-passes-over-twin", "a carried page is not put into the twin", Drops;
+    RestsOnNothing = "rests-on-nothing", "a writer says that its copies were carried and are the newest", Drops;
 }
 
 /// Before the protocol hears of it; `None` where it never does.
@@ -117,6 +125,20 @@ pub(super) fn alter_input(fault: Fault, node: &Node, input: Input, out: &mut Out
         ) => Some(Input::Message { from, message: Message::Diffed { pages, number, stamp, told, current, moved: 0 } }),
         _ => Some(input),
     }
+}
+
+/// Before the protocol hears of it: the order that it should not give, where a carried page is taken that must not be.
+pub(super) fn takes_anyway(setup: &Setup, node: &Node, input: &Input) -> Option<Effect> {
+    let (wrong, has_twin) = match setup.fault {
+        Fault::CarriedWhileAwaited => (Objection::Awaited, true),
+        Fault::CarriedBehind => (Objection::Behind, true),
+        // A copy that was never stored to has no twin.
+        Fault::CarriedOlder => (Objection::Older, setup.marks(node.me)),
+        _ => return None,
+    };
+    let Input::Message { message: Message::Carried { page, stamp }, .. } = *input else { return None };
+    let objection = node.protocol.as_hlrc()?.objection(page, stamp);
+    (objection == Some(wrong)).then_some(Effect::Merge { page, has_twin })
 }
 
 /// Before its orders are carried out.
@@ -189,6 +211,10 @@ fn alter_message(fault: Fault, message: &mut Message) {
         (Fault::ZeroNotBytes, Message::Copy { content, .. }) => *content = Content::Zero,
         (Fault::FirstNotTold, Message::Copy { home, .. }) => *home = false,
         (Fault::ToldNobody, Message::Diffed { told, .. }) => *told = 0,
+        (Fault::CarriedTooNew, Message::Carried { stamp, .. }) => *stamp += 1,
+        (Fault::RestsOnNothing, Message::Diff { pages, carried, stamp, .. }) => {
+            (*carried, *stamp) = (pages.mask(), u64::MAX);
+        }
         (Fault::AlwaysCurrent, Message::Diffed { pages, current, .. }) => *current = pages.mask(),
         _ => {}
     }

@@ -3,7 +3,8 @@
 //!
 //! Promises: whatever happens to a node is decided by the node and by that alone, so a step can be remembered; a release
 //! goes on only when the publication before it has ended; knowledge goes with every message that may release something,
-//! and a message is used only when what it rests on is known; what was learnt is respected before an acquire is over.
+//! and a message is used only when what it rests on is known; what was learnt is respected before an acquire is over; pages
+//! go along with the token of a lock.
 //! It must never see another node.
 
 use super::effects::{Body, Envelope, Event, Letter, Out};
@@ -12,6 +13,9 @@ use trellis_protocol::coherence::hlrc::intervals::{Intervals, Learnt, Notice};
 use trellis_protocol::coherence::{Coherence, Input, Running};
 use trellis_protocol::sync::{self, Contribution, Sync};
 use trellis_protocol::{Access, CHUNK_PAGES, NodeId, PageRange};
+
+/// Pages that go with the token of a lock.
+const PAGES_CARRIED_MAX: u32 = 4;
 
 /// What a thread is about to do, or waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -427,8 +431,16 @@ impl Node {
             let is_store = operation != sync::Operation::Load;
             out.event(Event::Flag { thread: waiter as u8, flag: flag as u8, is_store });
         }
+        let next = self.sync.token_goes_to(&input);
+        if let Some(to) = next {
+            self.step(setup, Input::Carry { to, pages_max: PAGES_CARRIED_MAX }, &Body::Nothing, out);
+        }
         let mut effects = Vec::new();
         self.sync.step(input, &mut effects);
+        let goes_to = |to| effects.iter().any(|effect| goes_with(effect) == Some(to));
+        if next.is_some_and(|to| !goes_to(to)) {
+            out.problem(format!("node {} keeps a token that was to leave it: {input:?}", self.me));
+        }
         for effect in effects {
             match effect {
                 sync::Effect::Send(to, message) => {
@@ -454,6 +466,14 @@ impl Node {
                 }
             }
         }
+    }
+}
+
+/// To whom a lock's token goes.
+fn goes_with(effect: &sync::Effect) -> Option<NodeId> {
+    match effect {
+        sync::Effect::Send(to, sync::Message::LockToken(_)) => Some(*to),
+        _ => None,
     }
 }
 

@@ -4,21 +4,22 @@
 //! their own, so that a thread's program does not change when the network draws once more. It must never be used for
 //! secrets.
 
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+pub(super) use crate::random::mixed;
 
-/// SplitMix64 (Steele, Lea and Flood 2014).
+use crate::random::SplitMix64;
+
+/// Numbers of 64 bits, because times are.
 #[derive(Clone, Debug)]
-pub(super) struct Random(u64);
+pub(super) struct Random(SplitMix64);
 
 impl Random {
     /// The sequence of one purpose of a seed.
     pub(super) fn new(seed: u64, purpose: u64) -> Random {
-        Random(mixed(seed ^ mixed(purpose.wrapping_add(GOLDEN))))
+        Random(SplitMix64::for_purpose(seed, purpose))
     }
 
     pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(GOLDEN);
-        mixed(self.0)
+        self.0.draw()
     }
 
     /// A number below `bound`; zero if `bound` is.
@@ -45,13 +46,6 @@ impl Random {
     pub(super) fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.below(choices.len() as u64) as usize]
     }
-}
-
-/// A well mixed number that depends on nothing but `value`.
-pub(super) fn mixed(mut value: u64) -> u64 {
-    value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    value ^ (value >> 31)
 }
 
 #[cfg(test)]

@@ -240,6 +240,7 @@ impl<'a, S: Start> World<'a, S> {
             Effect::KeepTwin(_)
             | Effect::SendTwins { .. }
             | Effect::Apply { .. }
+            | Effect::Merge { .. }
             | Effect::Inspect(_)
             | Effect::Notice { .. }
             | Effect::Published => Err(format!("node {node} orders what belongs to release consistency: {effect:?}")),

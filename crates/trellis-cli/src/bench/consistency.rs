@@ -1,19 +1,20 @@
 //! `trellis bench consistency`: what release consistency saves, and what it costs, each beside its own yardstick.
 //!
-//! Every part is a cluster of two nodes of its own, one after the other in one run. Loads and stores are ordered by
-//! barriers and locks; what is loaded is checked, so a wrong protocol gives no figure.
+//! Every part is a cluster of two nodes of its own, one after the other in one run; diffs are made by this process. Loads
+//! and stores are ordered by barriers and locks; what is loaded is checked, so a wrong protocol gives no figure.
 
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use trellis_memory::diff;
 
 use crate::bench::cluster::{ClusterPlan, Common};
 use crate::bench::figures::{Figures, quantile};
 use crate::bench::node::{Found, Member, Random, Task};
 use crate::bench::raw_link;
-use crate::exit::{Ending, Failure};
+use crate::exit::{self, Ending, Failure};
 
 const EXAMPLE: &str = "Example:\n  trellis bench consistency --json";
 
@@ -27,6 +28,12 @@ const SPARSE_PAGES: usize = 4096;
 const CACHED_PAGES: usize = 16_384;
 /// Pages that one node stores to and the other loads, every round.
 const READ_PAGES: usize = 256;
+/// Pages in a round of diffs: so many, with their twins, stay in the second-level cache.
+const DIFFED_PAGES: usize = 32;
+/// Of the bytes of such a page one in a hundred has changed.
+const CHANGED_BYTES: usize = PAGE_BYTES / 100;
+/// Sets of as many pages that are stored to for the first time in turn: no set again within some intervals.
+const FRESH_SETS: usize = 30;
 /// How long a home computes without a call of Trellis.
 const COMPUTES: Duration = Duration::from_millis(500);
 
@@ -65,14 +72,26 @@ pub(crate) fn run(arguments: &ConsistencyArguments) -> Ending {
     let part = |part: Part, coherence: &str| measure(arguments, part, coherence);
     let mut figures = Figures::new("consistency");
 
-    let ivy = part(Part::FalseSharing, "ivy")?;
-    let hlrc = part(Part::FalseSharing, "hlrc(invalidate)")?;
-    figures.add("false_sharing_ivy_us", ivy("round_us"), "alternate words of 1,000 pages, a barrier: ivy (µs a round)");
-    figures.add("false_sharing_hlrc_us", hlrc("round_us"), "the same under hlrc(invalidate)");
-    figures.add("ivy_over_hlrc", ivy("round_us") / hlrc("round_us"), "ivy / hlrc");
+    let ivy = part(Part::FalseSharing, "ivy")?("round_us");
+    figures.add("false_sharing_ivy_us", ivy, "alternate words of 1,000 pages, a barrier: ivy (µs a round)");
+    let mut least = f64::INFINITY;
+    for (field, coherence) in [
+        ("false_sharing_invalidate_us", "hlrc(invalidate)"),
+        ("false_sharing_update_us", "hlrc(update)"),
+        ("false_sharing_adaptive_us", "hlrc(adaptive)"),
+    ] {
+        let round = part(Part::FalseSharing, coherence)?("round_us");
+        least = least.min(round);
+        figures.add(field, round, format!("the same under {coherence}"));
+    }
+    figures.add("ivy_over_hlrc", ivy / least, "ivy / the fastest of these");
 
     let sparse = part(Part::Sparse, "hlrc(invalidate)")?;
     figures.add("sparse_mib_per_second", sparse("mib_per_second"), "16 MiB of another home, one byte in eight (MiB/s)");
+
+    let diffs = |spread: Spread| diff_us(arguments.rounds as usize * 10, spread);
+    figures.add("diff_us_p50", diffs(Spread::InOnePlace)?, "diff of a page, 1 % changed in one place (µs, median)");
+    figures.add("diff_apart_us_p50", diffs(Spread::Apart)?, "the same, bytes that lie apart (µs, median)");
 
     let empty = part(Part::EmptyBarriers, "hlrc(invalidate)")?;
     figures.add("link_rtt_us_p50", empty("link_rtt_us"), "link round trip, 32 B out and 4160 B back (µs, median)");
@@ -112,6 +131,7 @@ pub(crate) fn run(arguments: &ConsistencyArguments) -> Ending {
     let stores = part(Part::FirstStores, "hlrc(invalidate)")?;
     figures.add("first_store_us", stores("store_us"), "first store to a fetched page in an interval (µs, mean)");
     figures.add("first_store_faults", stores("faults"), "trips to user space for these stores");
+    figures.add("repeated_store_us", stores("again_us"), "the same where these pages are stored to every time (µs, mean)");
     figures.tell("rounds", arguments.rounds, "rounds");
     figures.print(arguments.common.json)
 }
@@ -134,6 +154,58 @@ fn measure(
     let plan = ClusterPlan { nodes: 2, common: &arguments.common, settings, task: &task, with_connection: true };
     let found = plan.run::<Value>()?;
     Ok(move |name: &str| found.iter().rev().find_map(|node| node[name].as_f64()).unwrap_or(f64::NAN))
+}
+
+/// Where the bytes of a page are that have changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Spread {
+    InOnePlace,
+    Apart,
+}
+
+/// Which bytes of a page change in a round.
+fn changed(spread: Spread) -> impl Iterator<Item = usize> {
+    let (first, step) = match spread {
+        Spread::InOnePlace => (1000, 1),
+        Spread::Apart => (0, PAGE_BYTES / CHANGED_BYTES),
+    };
+    (0..CHANGED_BYTES).map(move |number| first + number * step)
+}
+
+#[derive(Clone)]
+#[repr(align(4096))]
+struct Page([u8; PAGE_BYTES]);
+
+/// How long it takes to find what changed in a page against its twin, and to write it down: the median of the rounds.
+fn diff_us(rounds: usize, spread: Spread) -> Result<f64, Failure> {
+    let fresh = || vec![Page([0; PAGE_BYTES]); DIFFED_PAGES];
+    let (mut pages, mut twins, mut copies) = (fresh(), fresh(), fresh());
+    // With room for the longest, so that the time is not the allocator's.
+    let mut diffs: Vec<Vec<u8>> =
+        (0..DIFFED_PAGES).map(|_| Vec::with_capacity(2 * diff::bytes_max(PAGE_BYTES))).collect();
+    let mut samples = Vec::with_capacity(rounds);
+    for _ in 0..rounds {
+        for page in &mut pages {
+            changed(spread).for_each(|at| page.0[at] = page.0[at].wrapping_add(1));
+        }
+        diffs.iter_mut().for_each(Vec::clear);
+        let start = Instant::now();
+        for ((page, twin), found) in pages.iter().zip(&mut twins).zip(&mut diffs) {
+            // SAFETY: two pages of this size, which nobody else uses.
+            unsafe { diff::encode(page.0.as_ptr(), twin.0.as_mut_ptr(), PAGE_BYTES, found) };
+        }
+        samples.push(us(start) / DIFFED_PAGES as f64);
+        for (copy, found) in copies.iter_mut().zip(&diffs) {
+            let wrong = |bad| Failure::new(exit::CLUSTER, format!("a diff of this process is refused: {bad}"));
+            diff::check(found, PAGE_BYTES).map_err(wrong)?;
+            // SAFETY: checked for a page of this size.
+            unsafe { diff::apply(found, copy.0.as_mut_ptr()) };
+        }
+    }
+    if pages.iter().zip(&copies).any(|(page, copy)| page.0 != copy.0) {
+        return Err(Failure::new(exit::CLUSTER, "a page that got all diffs of another differs from it"));
+    }
+    Ok(median_of(samples))
 }
 
 /// What each node does.
@@ -202,6 +274,11 @@ fn false_sharing(rounds: usize, member: &Member) -> Found {
     Ok(json!({ "round_us": median_of(samples) }))
 }
 
+/// What is stored to the lowest byte of a word; never what was there in the round before.
+fn sparse_byte(round: usize, index: usize) -> u8 {
+    (round + index + 1) as u8
+}
+
 fn sparse(rounds: usize, member: &Member) -> Found {
     let mut samples = Vec::new();
     for round in 0..rounds.min(20) {
@@ -214,14 +291,14 @@ fn sparse(rounds: usize, member: &Member) -> Found {
         if member.cluster.node() == 1 {
             for index in 0..SPARSE_PAGES * PAGE_WORDS {
                 // SAFETY: inside the region; only this node stores between these barriers.
-                unsafe { word(member, index).cast::<u8>().write_volatile(round as u8 + index as u8 + 1) };
+                unsafe { word(member, index).cast::<u8>().write_volatile(sparse_byte(round, index)) };
             }
         }
         member.cluster.barrier(2)?;
         samples.push(us(start));
         if member.cluster.node() == 0 {
             for index in (0..SPARSE_PAGES * PAGE_WORDS).step_by(509) {
-                if load(member, index) as u8 != (round as u8).wrapping_add(index as u8).wrapping_add(1) {
+                if load(member, index) as u8 != sparse_byte(round, index) {
                     return Err(format!("byte {} is wrong in round {round}", index * 8).into());
                 }
             }
@@ -353,19 +430,51 @@ fn readers(rounds: usize, member: &Member) -> Found {
 }
 
 fn first_stores(rounds: usize, member: &Member) -> Found {
-    let mut samples = Vec::new();
+    let (mut first, mut again) = (Vec::new(), Vec::new());
     let mut faults = 0;
-    for round in 0..rounds as u64 {
-        if member.cluster.node() == 1 {
-            (0..FALSELY_SHARED_PAGES).for_each(|page| _ = load(member, page * PAGE_WORDS));
-            let before = member.cluster.counters();
-            let start = Instant::now();
-            (0..FALSELY_SHARED_PAGES).for_each(|page| store(member, page * PAGE_WORDS, round));
-            samples.push(us(start) / FALSELY_SHARED_PAGES as f64);
-            let since = member.cluster.counters().since(&before);
-            faults += since.write_faults + since.upgrade_faults + since.upgrade_owner_faults + since.local_faults;
+    for round in 0..rounds {
+        // Pages that were not stored to lately, and pages that are stored to every time.
+        let fresh = FALSELY_SHARED_PAGES * (1 + round % FRESH_SETS);
+        for (pages, samples) in [(fresh, &mut first), (0, &mut again)] {
+            if member.cluster.node() == 1 {
+                let all = pages..pages + FALSELY_SHARED_PAGES;
+                all.clone().for_each(|page| _ = load(member, page * PAGE_WORDS));
+                let before = member.cluster.counters();
+                let start = Instant::now();
+                all.for_each(|page| store(member, page * PAGE_WORDS, round as u64 + 1));
+                samples.push(us(start) / FALSELY_SHARED_PAGES as f64);
+                let since = member.cluster.counters().since(&before);
+                faults += since.write_faults + since.upgrade_faults + since.upgrade_owner_faults + since.local_faults;
+            }
         }
         member.cluster.barrier(1)?;
     }
-    Ok(if samples.is_empty() { json!({}) } else { json!({ "store_us": median_of(samples), "faults": faults }) })
+    if first.is_empty() {
+        return Ok(json!({}));
+    }
+    Ok(json!({ "store_us": median_of(first), "again_us": median_of(again), "faults": faults }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_byte_in_a_hundred_changes_in_one_place_or_all_over_the_page() {
+        for spread in [Spread::InOnePlace, Spread::Apart] {
+            let places: Vec<usize> = changed(spread).collect();
+            assert_eq!(places.len(), 40, "{spread:?}");
+            assert!(places.windows(2).all(|pair| pair[0] < pair[1]) && places[39] < PAGE_BYTES, "{places:?}");
+        }
+        let far = |spread| changed(spread).last().unwrap() - changed(spread).next().unwrap();
+        assert_eq!(far(Spread::InOnePlace), 39);
+        assert!(far(Spread::Apart) > PAGE_BYTES * 9 / 10);
+    }
+
+    #[test]
+    fn diffs_are_timed_and_make_the_copies_equal() {
+        for spread in [Spread::InOnePlace, Spread::Apart] {
+            assert!(diff_us(300, spread).unwrap() > 0.0, "{spread:?}");
+        }
+    }
 }

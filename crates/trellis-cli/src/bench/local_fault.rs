@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -173,7 +173,11 @@ impl Queue {
 /// The page of the bare measurement; a signal handler finds it nowhere else.
 static BARE_PAGE: AtomicUsize = AtomicUsize::new(0);
 
-/// The paper's measurement: mean of lock + unlock, and mean of a fault that unlocks, less the locking.
+/// Samples that are timed together in the bare measurement.
+const BATCH: usize = 50;
+
+/// The paper's measurement: mean of lock + unlock, and mean of a fault that unlocks, less the locking. Batches of both
+/// take turns and the median batch counts, so that what interrupts one does not end up in the difference.
 fn bare_mprotect_us(samples: usize) -> Result<(f64, f64), WorkError> {
     // SAFETY: a private page of our own; the handler makes only the async-signal-safe call mprotect on it; the action
     // that was there before is put back.
@@ -190,27 +194,32 @@ fn bare_mprotect_us(samples: usize) -> Result<(f64, f64), WorkError> {
             return Err(std::io::Error::last_os_error().into());
         }
         page.cast::<u8>().write_volatile(1);
-        let start = Instant::now();
-        for _ in 0..samples {
-            libc::mprotect(page, 4096, libc::PROT_NONE);
-            libc::mprotect(page, 4096, libc::PROT_READ | libc::PROT_WRITE);
-        }
-        let pair = start.elapsed().as_secs_f64() * 1e6 / samples as f64;
         BARE_PAGE.store(page as usize, Ordering::Relaxed);
         let mut action: libc::sigaction = std::mem::zeroed();
         let mut before: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = unlock as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO;
         libc::sigaction(libc::SIGSEGV, &action, &mut before);
-        let start = Instant::now();
-        for _ in 0..samples {
-            libc::mprotect(page, 4096, libc::PROT_NONE);
-            page.cast::<u8>().write_volatile(2);
+        let (mut pairs, mut faults) = (Vec::new(), Vec::new());
+        for _ in 0..samples.div_ceil(BATCH) {
+            let start = Instant::now();
+            for _ in 0..BATCH {
+                libc::mprotect(page, 4096, libc::PROT_NONE);
+                libc::mprotect(page, 4096, libc::PROT_READ | libc::PROT_WRITE);
+            }
+            let middle = Instant::now();
+            for _ in 0..BATCH {
+                libc::mprotect(page, 4096, libc::PROT_NONE);
+                page.cast::<u8>().write_volatile(2);
+            }
+            let each_us = |time: Duration| time.as_secs_f64() * 1e6 / BATCH as f64;
+            let pair = each_us(middle - start);
+            pairs.push(pair);
+            faults.push((each_us(middle.elapsed()) - pair).max(0.0));
         }
-        let whole = start.elapsed().as_secs_f64() * 1e6 / samples as f64;
         libc::sigaction(libc::SIGSEGV, &before, std::ptr::null_mut());
         libc::munmap(page, 4096);
-        Ok((pair, (whole - pair).max(0.0)))
+        Ok((quantile(&mut pairs, 0.5), quantile(&mut faults, 0.5)))
     }
 }
 

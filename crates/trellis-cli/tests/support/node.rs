@@ -13,6 +13,7 @@ pub(crate) fn act(role: &str) {
         "count" => count_until_stopped(&cluster),
         "late" => come_late(&cluster),
         "hold" => hold_a_lock(&cluster),
+        "keep" => keep_a_page(&cluster),
         "visit" => (0..25).for_each(|round| count(&cluster, round)),
         "stop" => cluster.atomic(STOP).store(1).unwrap_or_else(|error| refuse(&error)),
         "wait" => wait_until_asked(&cluster),
@@ -68,6 +69,23 @@ fn hold_a_lock(cluster: &Cluster) {
     }
     cluster.phase("after it");
     drop(held);
+    cluster.barrier(2).unwrap_or_else(|error| refuse(&error));
+}
+
+/// Node 0 keeps a page for a while; the others wait for it.
+fn keep_a_page(cluster: &Cluster) {
+    let keep = || cluster.region().lock_range(0, 8).unwrap_or_else(|error| refuse(&error));
+    let kept = (cluster.node() == 0).then(keep);
+    cluster.barrier(1).unwrap_or_else(|error| refuse(&error));
+    cluster.phase("waiting");
+    if kept.is_some() {
+        std::thread::sleep(AWAY);
+    } else {
+        // SAFETY: inside the region and aligned; nobody stores to it.
+        unsafe { cluster.region().base().cast::<u64>().read_volatile() };
+    }
+    cluster.phase("after it");
+    drop(kept);
     cluster.barrier(2).unwrap_or_else(|error| refuse(&error));
 }
 

@@ -176,7 +176,42 @@ fn a_diff_from_a_peer_is_refused_or_harmless_whatever_it_is() {
     });
 }
 
-/// One thread stores to some bytes of a few words, diffs put values into the others: both survive.
+/// What a node stored and did not publish stays, everything else becomes the later state; so does the twin.
+fn merges_like_the_model<const BYTES: usize>(random: &mut Random) {
+    let mut twin = Page([0; BYTES]);
+    twin.0.iter_mut().for_each(|byte| *byte = random.below(256) as u8);
+    let (mut page, mut later) = (twin.clone(), twin.clone());
+    (0..random.below(4)).for_each(|_| random.change(&mut page));
+    (0..random.below(4)).for_each(|_| random.change(&mut later));
+    let mut expected = page.clone();
+    for at in differences(&twin, &later) {
+        expected.0[at] = later.0[at];
+    }
+    let stored: Vec<usize> = differences(&twin, &page).into_iter().filter(|at| twin.0[*at] == later.0[*at]).collect();
+
+    // As it comes from a link: at any address.
+    let shift = random.below(9);
+    let bytes = [&vec![0; shift], &later.0[..]].concat();
+    let mut copy = page.clone();
+    // SAFETY: both are BYTES long, aligned, and used by nobody else.
+    unsafe { merge(&bytes[shift..], Some(twin.0.as_mut_ptr()), copy.0.as_mut_ptr()) };
+    assert!(copy == expected, "{:?} are wrong", differences(&copy, &expected));
+    assert!(twin == later, "the twin is the later state");
+    assert_eq!(differences(&copy, &twin), stored, "what was stored is still to be published, and nothing else");
+
+    // SAFETY: BYTES long, aligned, and used by nobody else.
+    unsafe { merge(&bytes[shift..], None, page.0.as_mut_ptr()) };
+    assert!(page == later, "a copy to which nothing was stored becomes the later state");
+}
+
+#[test]
+fn merge_agrees_with_a_byte_for_byte_model() {
+    with_seeds(1500, merges_like_the_model::<4096>);
+    with_seeds(60, merges_like_the_model::<65_536>);
+    with_seeds(100, merges_like_the_model::<64>);
+}
+
+/// One thread stores to some bytes of a few words, diffs and later states put values into the others: both survive.
 #[test]
 fn neighbours_in_the_same_words_both_survive() {
     const APPLIED: usize = 5_000;
@@ -201,13 +236,19 @@ fn neighbours_in_the_same_words_both_survive() {
                 }
             });
             let (mut source, mut kept) = (Page([0u8; 64]), true);
-            let mut twin = source.clone();
+            let (mut twin, mut merged) = (source.clone(), source.clone());
             for round in 1..=APPLIED {
                 (0..64).filter(|at| is_theirs(*at)).for_each(|at| source.0[at] = round as u8);
                 let diff = source.diff(&mut twin);
                 check(&diff, 64).expect("made by encode");
-                // SAFETY: checked for this size; the other thread uses atomics.
-                unsafe { apply(&diff, words.0.as_ptr() as *mut u8) };
+                if round % 2 == 0 {
+                    // SAFETY: checked for this size; the other thread uses atomics.
+                    unsafe { apply(&diff, words.0.as_ptr() as *mut u8) };
+                    merged.clone_from(&twin);
+                } else {
+                    // SAFETY: as large; the other thread uses atomics.
+                    unsafe { merge(&twin.0, Some(merged.0.as_mut_ptr()), words.0.as_ptr() as *mut u8) };
+                }
                 kept &= (0..64).all(|at| !is_theirs(at) || byte(at).load(Ordering::Relaxed) == round as u8);
             }
             done.store(true, Ordering::Relaxed);

@@ -47,6 +47,7 @@ macro_rules! release_consistency_only {
             | Input::Changed { .. }
             | Input::Place { .. }
             | Input::Close { .. }
+            | Input::Carry { .. }
     };
 }
 
@@ -202,6 +203,14 @@ pub enum Input {
         /// The pages.
         range: PageRange,
     },
+    /// The token of a lock is about to go to `to`: send it the pages that it will most likely want, as they were
+    /// published last ([`hlrc`]).
+    Carry {
+        /// Who will have the lock.
+        to: NodeId,
+        /// At most so many.
+        pages_max: u32,
+    },
     /// The answer to [`Effect::Inspect`], if the page differs from its twin.
     Changed {
         /// The page.
@@ -298,6 +307,15 @@ pub enum Effect {
         pages: PageSet,
         /// Those of them whose twins get them too.
         twins: Option<PageSet>,
+    },
+    /// Put the page that came attached to the message that is being answered ([`Message::carried`]) into the engine view:
+    /// those of its bytes that differ from the twin, into the page and into the twin. Without a twin, those that differ
+    /// from the page.
+    Merge {
+        /// The page.
+        page: PageIndex,
+        /// Whether its twin is kept.
+        has_twin: bool,
     },
     /// If this page, which was just revoked, differs from its twin, say [`Input::Changed`].
     Inspect(PageIndex),
@@ -427,6 +445,10 @@ pub enum Message {
         number: u32,
         /// How many nodes passed it on.
         hops: u16,
+        /// Of which of them (by [`PageSet::bit`]) the writer's copy was last brought by [`Message::Carried`].
+        carried: u64,
+        /// The least of the times of those copies.
+        stamp: u64,
     },
     /// To the writer: its diff is in the master copies of these pages ([`hlrc`]).
     Diffed {
@@ -462,6 +484,14 @@ pub enum Message {
         number: u32,
         /// Of which of them (by [`PageSet::bit`]) this node has a copy, which is as new as the update.
         kept: u64,
+    },
+    /// To who gets a lock next: this page as its home had it at the time `stamp`; its bytes are attached. Nobody asked for
+    /// it, nobody waits for it, and it is not answered ([`hlrc`]).
+    Carried {
+        /// The page.
+        page: PageIndex,
+        /// The time of its home.
+        stamp: u64,
     },
     /// To the directory of pages: whoever they belong to, `home` shall be the home of those that nobody has touched
     /// ([`hlrc`]).
@@ -510,6 +540,14 @@ impl Message {
         }
     }
 
+    /// The page whose bytes are attached to this message, to be merged into a copy that is open.
+    pub fn carried(&self) -> Option<PageIndex> {
+        match *self {
+            Message::Carried { page, .. } => Some(page),
+            _ => None,
+        }
+    }
+
     /// A page of the message; all its pages are of one chunk.
     pub fn page(&self) -> PageIndex {
         match *self {
@@ -521,6 +559,7 @@ impl Message {
             Message::Invalidate { page, .. }
             | Message::Invalidated { page }
             | Message::Redirect { page, .. }
+            | Message::Carried { page, .. }
             | Message::Retry { page }
             | Message::Again { page } => page,
             Message::Diff { pages, .. }

@@ -129,6 +129,11 @@ impl Ranges {
             .collect()
     }
 
+    /// Whether [`Input::Carry`] may send anything.
+    pub fn has_carryable(&self) -> bool {
+        self.protocols.iter().filter_map(|(_, running)| running.as_hlrc()).any(|hlrc| hlrc.has_carryable())
+    }
+
     /// Whether stores to `page` are noticed by marks now ([`super::hlrc`]).
     pub fn is_watched(&self, page: PageIndex) -> bool {
         self.of(page).as_hlrc().is_some_and(|hlrc| hlrc.is_watched(page))
@@ -156,7 +161,8 @@ impl Coherence for Ranges {
                 let is_late = matches!(message, Message::Retry { .. } | Message::Again { .. })
                     && !self.chosen.is_empty()
                     && !self.protocol(message.page()).can_lock();
-                if is_late {
+                let is_unwanted = message.carried().is_some() && !self.protocol(message.page()).is_release_consistent();
+                if is_late || is_unwanted && !self.chosen.is_empty() {
                     // Nobody waits for these when all meet to change the protocol, so they may still be on their way.
                     return;
                 }
@@ -171,7 +177,7 @@ impl Coherence for Ranges {
                 return self.split(now, range, input, effects);
             }
             Input::Changed { page } => (page, input),
-            Input::Gone { .. } | Input::Publish { .. } => {
+            Input::Gone { .. } | Input::Publish { .. } | Input::Carry { .. } => {
                 return self.protocols.iter_mut().for_each(|(_, protocol)| protocol.step(now, input, effects));
             }
         };

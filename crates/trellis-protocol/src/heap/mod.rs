@@ -290,8 +290,17 @@ enum Call {
     Span { request: Request, pages: u32 },
     /// For the span to have its home.
     Granted { request: Request, run: Run, is_fresh: bool },
-    /// For an answer about the block or span at this offset.
-    Reply(u64),
+    /// For an answer about the block or span at this offset, of which this node was asked first.
+    Reply { offset: u64, asked: NodeId, is_block: bool },
+}
+
+/// Who may owe a call its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Debt {
+    /// The node that keeps the directory, and nobody else.
+    Directory,
+    /// This node was asked about a block. It answers, or the directory does, or whoever the directory says has the block.
+    Block(NodeId),
 }
 
 /// The part of one node.
@@ -324,7 +333,7 @@ impl Heap {
             Input::Allocate(request, waiter) => self.allocate(request, waiter, effects),
             Input::Adopt(waiter) => self.adopt(waiter, effects),
             Input::Free(offset, waiter) if self.arena.owns(offset) => {
-                self.calls.insert(waiter, Call::Reply(offset));
+                self.await_reply(waiter, offset, self.geometry.directory, false);
                 self.serve(self.geometry.me, waiter, offset, Operation::Free, effects);
             }
             Input::Free(_, waiter) => effects.push(Effect::Done(waiter, Answer::Elsewhere)),
@@ -332,7 +341,7 @@ impl Heap {
             Input::Measure(offset, waiter) => self.ask(offset, Operation::Measure, waiter, effects),
             Input::GiveBack(first, waiter) => match self.arena.let_go(first) {
                 Some(run) => {
-                    self.calls.insert(waiter, Call::Reply(self.geometry.offset_of(first)));
+                    self.await_reply(waiter, self.geometry.offset_of(first), self.geometry.directory, false);
                     self.give_back(run, self.geometry.me, waiter, effects);
                 }
                 None => effects.push(Effect::Done(waiter, Answer::NoBlock)),
@@ -350,6 +359,15 @@ impl Heap {
     /// How much this node has handed out now.
     pub fn statistics(&self) -> Statistics {
         self.arena.statistics
+    }
+
+    /// From whom the call's answer is to come, as far as this node knows; `None` when it waits for nobody else.
+    pub fn debt(&self, waiter: Waiter) -> Option<Debt> {
+        match *self.calls.get(&waiter)? {
+            Call::Span { .. } | Call::Reply { is_block: false, .. } => Some(Debt::Directory),
+            Call::Reply { asked, .. } => Some(Debt::Block(asked)),
+            Call::Granted { .. } => None,
+        }
     }
 
     /// At the directory: pages that nobody has.
@@ -394,13 +412,17 @@ impl Heap {
         effects.push(Effect::Done(waiter, Answer::Block(block)));
     }
 
+    fn await_reply(&mut self, waiter: Waiter, offset: u64, asked: NodeId, is_block: bool) {
+        self.calls.insert(waiter, Call::Reply { offset, asked, is_block });
+    }
+
     /// Asks the node that has the block, as far as is known here.
     fn ask(&mut self, offset: u64, operation: Operation, waiter: Waiter, effects: &mut Vec<Effect>) {
-        self.calls.insert(waiter, Call::Reply(offset));
         let page = self.geometry.page_of(offset);
         let known = self.owners[self.owner_slot(page)].filter(|known| known.0 == page);
-        let to =
-            if self.arena.owns(offset) { self.geometry.me } else { known.map_or(self.geometry.directory, |it| it.1) };
+        let is_here = self.arena.owns(offset);
+        let to = if is_here { self.geometry.me } else { known.map_or(self.geometry.directory, |it| it.1) };
+        self.await_reply(waiter, offset, if is_here { self.geometry.directory } else { to }, !is_here);
         let requester = self.geometry.me;
         self.post(to, Message::Ask { offset, operation, requester, waiter, is_routed: false }, effects);
     }
@@ -492,6 +514,12 @@ impl Heap {
         match next {
             Some(to) if !is_routed => {
                 let is_routed = self.directory.is_some();
+                // For its own program the directory knows better whom it waits for.
+                if requester == me
+                    && let Some(Call::Reply { asked, .. }) = self.calls.get_mut(&waiter)
+                {
+                    *asked = to;
+                }
                 self.post(to, Message::Ask { offset, operation, requester, waiter, is_routed }, effects);
             }
             _ => self.post(requester, Message::Reply { waiter, outcome: Outcome::NoBlock, owner: directory }, effects),
@@ -500,7 +528,7 @@ impl Heap {
 
     fn replied(&mut self, waiter: Waiter, outcome: Outcome, owner: NodeId, effects: &mut Vec<Effect>) {
         // Nobody waits for the answer about a span that came too late, nor for one whose call gave up.
-        let Some(Call::Reply(offset)) = self.calls.get(&waiter).copied() else { return };
+        let Some(Call::Reply { offset, .. }) = self.calls.get(&waiter).copied() else { return };
         self.calls.remove(&waiter);
         let page = self.geometry.page_of(offset);
         let slot = self.owner_slot(page);

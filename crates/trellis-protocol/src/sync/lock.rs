@@ -201,6 +201,22 @@ impl Locks {
         Standing { holds: u32::from(lock.held), waits: lock.waiters.len() as u32 }
     }
 
+    /// Who gets the token of a lock that is held here when it is given back.
+    pub(super) fn successor(&self, id: u64) -> Option<NodeId> {
+        self.locks.get(&id).filter(|lock| lock.held)?.successor
+    }
+
+    /// Whether the token lies here and nobody uses it.
+    pub(super) fn is_idle(&self, id: u64) -> bool {
+        self.locks.get(&id).is_some_and(|lock| lock.has_token && !lock.held)
+    }
+
+    /// At the home: `from`, if a request of it would make the token leave this node at once.
+    pub(super) fn would_hand_to(&self, from: NodeId, id: u64) -> Option<NodeId> {
+        let lock = self.locks.get(&id)?;
+        (self.place.is_home_of(id) && lock.tail == self.place.me && self.is_idle(id)).then_some(from)
+    }
+
     pub(super) fn is_held(&self, id: u64) -> bool {
         self.locks.get(&id).is_some_and(|lock| lock.held)
     }

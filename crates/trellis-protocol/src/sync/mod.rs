@@ -91,6 +91,23 @@ pub struct Subject {
     pub id: u64,
 }
 
+impl core::fmt::Display for Subject {
+    /// As sentences name it: `read-write lock 7`.
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let kind = match self.kind {
+            Kind::Lock => "lock",
+            Kind::Barrier => "barrier",
+            Kind::ReadWriteLock => "read-write lock",
+            Kind::Semaphore => "semaphore",
+            Kind::Event => "event",
+            Kind::Once => "once",
+            Kind::Condition => "condition",
+            Kind::CountingBarrier => "counting barrier",
+        };
+        write!(formatter, "{kind} {}", self.id)
+    }
+}
+
 /// What a node's program has to do with an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Standing {
@@ -344,9 +361,20 @@ impl Sync {
         self.locks.is_held(lock)
     }
 
-    /// A lock, or another object, that this node's program holds or waits for.
-    pub fn lock_in_use(&self) -> Option<u64> {
-        self.locks.in_use().or_else(|| self.objects.in_use())
+    /// Whom the token of a lock would leave this node for if this were the next fact.
+    pub fn token_goes_to(&self, input: &Input) -> Option<NodeId> {
+        match *input {
+            Input::Release(id) => self.locks.successor(id),
+            Input::Message(_, Message::LockForward(id, next, _)) => self.locks.is_idle(id).then_some(next),
+            Input::Message(from, Message::LockRequest(id, _)) => self.locks.would_hand_to(from, id),
+            _ => None,
+        }
+    }
+
+    /// A lock, or another object, that this node's program holds or waits for. [`Sync::own_standing`] says which.
+    pub fn in_use(&self) -> Option<Subject> {
+        let lock = self.locks.in_use().map(|id| Subject { kind: Kind::Lock, id });
+        lock.or_else(|| self.objects.in_use())
     }
 
     /// Whether no lock lies at this node, nor is on its way to it, and no home owes it an answer. Only of interest after
@@ -369,5 +397,36 @@ impl Sync {
     /// its parent if everybody below has arrived.
     pub fn missing(&self, barrier: u64) -> Vec<NodeId> {
         self.barriers.missing(barrier)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    /// What a node that joined later has to give back before it leaves, after these facts.
+    fn in_use(inputs: &[Input]) -> Option<(alloc::string::String, Standing)> {
+        let (mut sync, mut effects) = (Sync::new(NodeId(2), 2), Vec::new());
+        inputs.iter().for_each(|&input| sync.step(input, &mut effects));
+        sync.in_use().map(|subject| (subject.to_string(), sync.own_standing(subject)))
+    }
+
+    #[test]
+    fn what_is_in_use_is_named_with_its_kind() {
+        let (holds, waits) = (Standing { holds: 1, waits: 0 }, Standing { holds: 0, waits: 1 });
+        let granted = |id| Input::Message(NodeId(1), Message::ObjectReply(id, 9, Outcome::Done(1)));
+        let event = Input::Demand(5, Demand::Event(EventDemand::Wait), 9);
+        let read = Input::Demand(7, Demand::ReadWriteLock(ReadWriteDemand::Read), 9);
+        let once = Input::Demand(3, Demand::Once(OnceDemand::Begin), 9);
+        let token = Input::Message(NodeId(1), Message::LockToken(5));
+        assert_eq!(in_use(&[]), None);
+        assert_eq!(in_use(&[Input::Acquire(5, 9)]), Some(("lock 5".to_string(), waits)));
+        assert_eq!(in_use(&[Input::Acquire(5, 9), token]), Some(("lock 5".to_string(), holds)));
+        assert_eq!(in_use(&[event]), Some(("event 5".to_string(), waits)));
+        assert_eq!(in_use(&[event, granted(5)]), None);
+        assert_eq!(in_use(&[read]), Some(("read-write lock 7".to_string(), waits)));
+        assert_eq!(in_use(&[read, granted(7)]), Some(("read-write lock 7".to_string(), holds)));
+        assert_eq!(in_use(&[once, granted(3)]), Some(("once 3".to_string(), holds)));
     }
 }

@@ -411,9 +411,10 @@ impl Objects {
     }
 
     /// The object that this node's program has or waits for; the first of them.
-    pub(super) fn in_use(&self) -> Option<u64> {
-        let waited_for = self.calls.values().find(|call| call.waiter.is_some()).map(|call| call.id);
-        self.held.keys().next().map(|(id, _)| *id).or(waited_for)
+    pub(super) fn in_use(&self) -> Option<Subject> {
+        let held = self.held.keys().next().map(|(id, hold)| Subject { kind: hold.kind(), id: *id });
+        let waiting = self.calls.values().find(|call| call.waiter.is_some());
+        held.or(waiting.map(|call| Subject { kind: call.demand.kind(), id: call.id }))
     }
 
     /// Whether no answer is to come.

@@ -52,12 +52,12 @@ impl Fields {
                 self.sequence = stamp as u32;
                 self.flags = u8::from(home) | content_bits(content);
             }
-            Diff { pages, writer, number, hops } => {
+            Diff { pages, writer, number, hops, carried, stamp } => {
                 self.kind = kind::DIFF;
                 self.put_set(pages, number);
                 self.count = u32::from(hops);
                 self.node = writer.0;
-                self.put_words(&[pages.mask()]);
+                self.put_words(&[pages.mask(), carried, stamp]);
             }
             Diffed { pages, number, stamp, told, current, moved } => {
                 self.kind = kind::DIFFED;
@@ -76,6 +76,11 @@ impl Fields {
                 self.put_set(pages, number);
                 self.put_words(&[pages.mask(), kept]);
             }
+            Carried { page, stamp } => {
+                self.kind = kind::CARRIED;
+                self.object = u64::from(page.0);
+                (self.count, self.detail) = (stamp as u32, (stamp >> 32) as u32);
+            }
             Place { range, home } => {
                 self.kind = kind::PLACE;
                 self.put_run(range.first(), range);
@@ -92,6 +97,10 @@ impl Fields {
         use coherence::Message::*;
         if let kind::DIFF..=kind::UPDATED = self.kind {
             return self.about_diffs(body, limits);
+        }
+        if self.kind == kind::CARRIED {
+            let first = Fields { count: 1, ..*self }.run(limits)?.first();
+            return Ok(Carried { page: first, stamp: u64::from(self.count) | u64::from(self.detail) << 32 });
         }
         let range = self.first_run(limits)?;
         let demand = PageIndex(range.first().0.saturating_add(self.detail));
@@ -137,7 +146,8 @@ impl Fields {
         Ok(match self.kind {
             kind::DIFF => {
                 let hops = u16::try_from(self.count).map_err(|_| Malformed::Field)?;
-                Diff { pages, writer: self.member(limits)?, number, hops }
+                let [_, carried, stamp] = words(body)?;
+                Diff { pages, writer: self.member(limits)?, number, hops, carried, stamp }
             }
             kind::DIFFED => {
                 let [_, told, current, moved] = words(body)?;

@@ -6,18 +6,28 @@
 //! | 2 | 1 | version | [`VERSION`] |
 //! | 3 | 1 | kind | see [`kind`] |
 //! | 4 | 4 | epoch | of the cluster; a frame of another epoch is dropped |
-//! | 8 | 8 | object | first page of the run (coherence), number of the lock, barrier, word, or the nodes of a welcome |
+//! | 8 | 8 | object | first page of a run or a set; lock, barrier, word, object; a byte of the region |
 //! | 16 | 4 | count | pages of the run; generation of the barrier; number of the waiting call; runs that were named |
-//! | 20 | 4 | detail | offset of the demanded page in the run; operation on a word, demand, outcome, kind of object, reduction |
-//! | 24 | 4 | sequence | number of a grant; nodes that passed a request on |
-//! | 28 | 2 | node | requester, next holder, owner |
+//! | 20 | 4 | detail | place of the demanded page in the run; operation, demand, outcome, kind; pages of the heap |
+//! | 24 | 4 | sequence | number of a grant; nodes that passed a request on; or how many bytes are attached |
+//! | 28 | 2 | node | requester, next holder, owner, who stored, home |
 //! | 30 | 1 | flags | bit 0 write, bits 1-2 content (0 kept, 1 zero, 2 bytes), bit 3 announced |
 //! | 31 | 1 | reserved | zero |
 //!
-//! The body of a grant with bytes is the run's pages. A forward has a body of 4 bytes, the number
-//! `after`. A request on a word has 16 bytes, its two operands; the reply has 8, the value before. A demand, its answer,
-//! its undoing, an inquiry and its answer have 8; so have messages of a barrier whose `detail` is not zero: a value.
-//! Nothing else has a body.
+//! Kinds 1 to 9 belong to any protocol of pages, 10 to 15, 48 and 49 to `hlrc`, 16 to 31 to synchronisation, 32 to 47 to
+//! the nodes themselves, 64 to 69 to the shared heap. Some use a field for something else; the reference in `docs` says
+//! for each kind which. `hlrc` has a number of its own in the upper half of `object` where it names a set, and the halves
+//! of a stamp in `count` and `detail` (diffed) or in `sequence` and above the page (copy). In the heap bit 0 of the flags
+//! says fresh or routed.
+//!
+//! The body of a grant or a copy with bytes is the run's pages. Other bodies are small. A forward has 4 bytes, the number
+//! `after`. Of `hlrc`, a diff has 24, an update and its answer have 16, the answer to a diff 32. A request on a word has 16
+//! bytes, its two operands; the reply has 8, the value before. A demand, its answer, its undoing, an inquiry and its
+//! answer have 8; so have messages of a barrier whose `detail` is not zero: a value. Nothing else has a small body.
+//!
+//! Behind the small body bytes may be *attached*: diffs to a diff and an update, a page to what carries one, what the
+//! sender knows of intervals to any message of synchronisation or of the heap. Their length is in `sequence`, which means
+//! nothing else there; it is at most [`attached_bytes_max`]. What they say is not looked at here.
 //!
 //! Every number is checked against the cluster before it is used: [`decode`] is total and never
 //! panics, whatever the bytes. It must never allocate.
@@ -63,6 +73,7 @@ pub mod kind {
     pub const UPDATED: u8 = 14;
     pub const PLACE: u8 = 15;
     pub const PLACED: u8 = 48;
+    pub const CARRIED: u8 = 49;
     pub const LOCK_REQUEST: u8 = 16;
     pub const LOCK_FORWARD: u8 = 17;
     pub const LOCK_TOKEN: u8 = 18;
@@ -201,7 +212,7 @@ pub fn encode(message: &Message, epoch: u32) -> Encoded {
 }
 
 /// The same, with so many bytes to be attached behind the small body: diffs to a message about them
-/// ([`crate::coherence::Message::diffs`]), knowledge ([`crate::coherence::hlrc::intervals`]) to one about
+/// ([`crate::coherence::Message::diffs`]), a page to one that carries it ([`crate::coherence::Message::carried`]), knowledge ([`crate::coherence::hlrc::intervals`]) to one about
 /// synchronisation or the heap. No other message carries anything.
 pub fn encode_with(message: &Message, epoch: u32, attached_bytes: u32) -> Encoded {
     let mut fields = Fields { epoch, ..Fields::default() };
@@ -222,6 +233,9 @@ pub fn encode_with(message: &Message, epoch: u32, attached_bytes: u32) -> Encode
 pub fn body_of(header: &[u8; HEADER_BYTES], limits: &Limits) -> Result<BodyKind, Malformed> {
     let fields = Fields::decode(header, limits)?;
     let small = small_body_of(&fields, limits)?;
+    if fields.kind == kind::CARRIED && fields.sequence != limits.page_bytes {
+        return Err(Malformed::Body);
+    }
     if !carries(fields.kind) || fields.sequence == 0 {
         return Ok(small);
     }
@@ -237,6 +251,7 @@ fn carries(kind: u8) -> bool {
         kind,
         kind::DIFF
             | kind::UPDATE
+            | kind::CARRIED
             | kind::LOCK_REQUEST..=kind::STANDING
             | kind::HEAP_REQUEST..=kind::HEAP_REPLY
     )
@@ -245,6 +260,7 @@ fn carries(kind: u8) -> bool {
 /// The most bytes that may be attached to a message of this kind.
 pub fn attached_bytes_max(kind: u8, page_bytes: u32) -> usize {
     match kind {
+        kind::CARRIED => page_bytes as usize,
         kind::DIFF | kind::UPDATE => PageSet::WINDOW_PAGES as usize * diff_bytes_max(page_bytes as usize),
         _ => KNOWLEDGE_BYTES_MAX,
     }
@@ -259,10 +275,10 @@ pub fn attached<'a>(header: &[u8; HEADER_BYTES], body: &'a [u8]) -> &'a [u8] {
 fn small_body_of(fields: &Fields, limits: &Limits) -> Result<BodyKind, Malformed> {
     Ok(match fields.kind {
         kind::GRANT | kind::COPY if fields.content()? == Content::Bytes => BodyKind::Pages(fields.first_run(limits)?),
-        kind::DIFF => BodyKind::Small(8),
+        kind::DIFF => BodyKind::Small(24),
         kind::UPDATE | kind::UPDATED => BodyKind::Small(16),
         kind::DIFFED => BodyKind::Small(32),
-        kind::PLACED => BodyKind::Nothing,
+        kind::PLACED | kind::CARRIED => BodyKind::Nothing,
         kind::FORWARD => BodyKind::Small(4),
         kind::ATOMIC_REQUEST => BodyKind::Small(16),
         kind::BARRIER_ARRIVE | kind::BARRIER_RELEASE if fields.detail != 0 => BodyKind::Small(8),
@@ -295,10 +311,10 @@ fn small_bytes_of_refused(header: &[u8; HEADER_BYTES], count: u32, page_bytes: u
     match (header[3], header[30] >> 1 & 0b11) {
         (kind::GRANT | kind::COPY, 2) => (count <= CHUNK_PAGES).then_some(count as usize * page_bytes as usize),
         (kind::FORWARD, _) => Some(4),
-        (kind::DIFF, _) => Some(8),
+        (kind::DIFF, _) => Some(24),
         (kind::UPDATE | kind::UPDATED, _) => Some(16),
         (kind::DIFFED, _) => Some(32),
-        (kind::PLACED, _) => Some(0),
+        (kind::PLACED | kind::CARRIED, _) => Some(0),
         (kind::ATOMIC_REQUEST, _) => Some(16),
         (kind::BARRIER_ARRIVE | kind::BARRIER_RELEASE, _) if header[20..24] != [0; 4] => Some(8),
         (kind::OBJECT_ABANDON | kind::LOCK_BUSY, _) => Some(0),
@@ -318,7 +334,9 @@ pub fn decode(header: &[u8; HEADER_BYTES], body: &[u8], limits: &Limits) -> Resu
         fields.sequence = 0;
     }
     match fields.kind {
-        kind::REQUEST..=kind::PLACE | kind::PLACED => fields.coherence(body, limits).map(Message::Coherence),
+        kind::REQUEST..=kind::PLACE | kind::PLACED | kind::CARRIED => {
+            fields.coherence(body, limits).map(Message::Coherence)
+        }
         kind::LOCK_REQUEST..=kind::STANDING => fields.sync(body, limits).map(Message::Sync),
         kind::ALIVE..=kind::FAREWELL => fields.membership(limits).map(Message::Membership),
         kind::HEAP_REQUEST..=kind::HEAP_REPLY => fields.heap(limits).map(Message::Heap),

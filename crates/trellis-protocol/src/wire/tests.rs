@@ -36,6 +36,14 @@ fn every_message() -> Vec<Message> {
             coherence::Message::Retry { page: demand },
             coherence::Message::Again { page: demand },
             coherence::Message::Invalidated { page: demand },
+            coherence::Message::Diff {
+                pages: PageSet::new(PageIndex(64), 0b1101).unwrap(),
+                writer: NodeId(3),
+                number: u32::MAX,
+                hops: 7,
+                carried: 0b1001,
+                stamp: 0x0123_4567_89ab_cdef,
+            },
         ]
         .map(Message::Coherence),
     );
@@ -153,6 +161,25 @@ fn every_message_survives_the_wire() {
         };
         assert_eq!(body_of(&encoded.header, &LIMITS), Ok(expected), "{message:?}");
     }
+}
+
+#[test]
+fn a_carried_page_has_the_bytes_of_a_page_and_no_others() {
+    let carried = coherence::Message::Carried { page: PageIndex(999), stamp: 0x0123_4567_89ab_cdef };
+    let message = Message::Coherence(carried);
+    let encoded = encode_with(&message, LIMITS.epoch, LIMITS.page_bytes);
+    assert!(encoded.body().is_empty());
+    assert_eq!(body_of(&encoded.header, &LIMITS), Ok(BodyKind::Attached(4096)));
+    let body = [7; 4096];
+    assert_eq!(decode(&encoded.header, &body, &LIMITS), Ok(message));
+    assert_eq!(attached(&encoded.header, &body), body);
+    for bytes in [0, 1, 4095, 4097] {
+        let encoded = encode_with(&message, LIMITS.epoch, bytes);
+        assert_eq!(body_of(&encoded.header, &LIMITS), Err(Malformed::Body), "{bytes} bytes");
+    }
+    let outside = Message::Coherence(coherence::Message::Carried { page: PageIndex(1000), stamp: 1 });
+    let encoded = encode_with(&outside, LIMITS.epoch, LIMITS.page_bytes);
+    assert_eq!(decode(&encoded.header, &body, &LIMITS), Err(Malformed::Pages));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Inputs, effects and messages in the words of the scripts.
 
 use trellis_protocol::coherence::{Content, Effect, Input, Message, Purpose};
-use trellis_protocol::{Access, PageIndex, PageRange};
+use trellis_protocol::{Access, PageIndex, PageRange, PageSet};
 
 pub(crate) fn input(node: u16, input: &Input) -> String {
     match *input {
@@ -26,8 +26,13 @@ pub(crate) fn input(node: u16, input: &Input) -> String {
         }
         Input::Unlock { range, call } => format!("n{node} unlocks {} (call {call})", run(range)),
         Input::Gone { node: gone, successor } => format!("n{node}: n{} is gone, ask n{}", gone.0, successor.0),
-        // What only release consistency has is not in these scripts.
-        other => format!("{other:?}"),
+        Input::Stored { range } => format!("n{node} finds marks: {}", run(range)),
+        Input::Publish { .. } => format!("n{node} publishes"),
+        Input::Notice { range, stamp } => format!("n{node} has notice: {} changed at time {stamp}", run(range)),
+        Input::Changed { page } => format!("n{node} finds {} changed", one(page)),
+        Input::Place { range, node: home } => format!("n{node} wants {} at n{}", run(range), home.0),
+        Input::Close { range } => format!("n{node} closes {}", run(range)),
+        Input::Carry { to, .. } => format!("n{node} hands a lock to n{}", to.0),
     }
 }
 
@@ -48,8 +53,16 @@ pub(crate) fn effect(effect: &Effect) -> String {
         }
         Effect::Locked { range, call } => format!("locked {} (call {call})", run(range)),
         Effect::Violation { from, what } => format!("violation by n{}: {what}", from.0),
-        // What only release consistency has is not in these scripts.
-        other => format!("{other:?}"),
+        Effect::SendTwins { to, message } => format!("send n{}: {}, from the twin", to.0, self::message(&message)),
+        Effect::KeepTwin(range) => format!("keep twin of {}", run(range)),
+        Effect::Apply { pages, twins } => {
+            let twins = twins.map_or(String::new(), |twins| format!(", and into the twin of {}", set(twins)));
+            format!("put diff into {}{twins}", set(pages))
+        }
+        Effect::Merge { page, .. } => format!("put what differs into {}", one(page)),
+        Effect::Inspect(page) => format!("compare {} with its twin", one(page)),
+        Effect::Notice { range, stamp } => format!("note: {} changed at time {stamp}", run(range)),
+        Effect::Published => "published".to_string(),
     }
 }
 
@@ -85,8 +98,37 @@ pub(crate) fn message(message: &Message) -> String {
         Message::Invalidated { page } => format!("invalidated {}", one(page)),
         Message::Retry { page } => format!("retry {}", one(page)),
         Message::Again { page } => format!("again {}", one(page)),
-        // What only release consistency has is not in these scripts.
-        other => format!("{other:?}"),
+        Message::Copy { range, home: true, .. } => format!("copy: you are the home of {}", run(range)),
+        Message::Copy { range, content, stamp, .. } => {
+            let content = if content == Content::Zero { "zero" } else { "with bytes" };
+            format!("copy {}, {content}, time {stamp}", run(range))
+        }
+        Message::Diff { pages, writer, number, hops, carried, .. } => {
+            let passed_on = match hops {
+                0 => String::new(),
+                _ => format!(", of n{}, hop {hops}", writer.0),
+            };
+            format!("diff {}, #{number}{passed_on}{}", set(pages), some(pages, carried, "carried"))
+        }
+        Message::Diffed { pages, number, stamp, told, current, moved } => {
+            format!(
+                "diffed {}, #{number}, time {stamp}{}{}{}",
+                set(pages),
+                some(pages, told, "others have copies of"),
+                some(pages, current, "as new as here:"),
+                some(pages, moved, "you are the home of"),
+            )
+        }
+        Message::Update { pages, origin, number, stamp } => {
+            format!("update {}, #{number}, stored by n{}, time {stamp}", set(pages), origin.0)
+        }
+        Message::Updated { pages, number, kept } => {
+            let kept = some(pages, kept, "taken:");
+            format!("updated {}, #{number}{}", set(pages), if kept.is_empty() { "; none taken" } else { &kept })
+        }
+        Message::Carried { page, stamp } => format!("carried {}, time {stamp}", one(page)),
+        Message::Place { range, home } => format!("place {} at n{}", run(range), home.0),
+        Message::Placed { range } => format!("placed {}", run(range)),
     }
 }
 
@@ -102,7 +144,14 @@ pub(crate) fn name(message: &Message) -> &'static str {
         Message::Redirect { .. } => "redirect",
         Message::Retry { .. } => "retry",
         Message::Again { .. } => "again",
-        _ => "release consistency",
+        Message::Copy { .. } => "copy",
+        Message::Diff { .. } => "diff",
+        Message::Diffed { .. } => "diffed",
+        Message::Update { .. } => "update",
+        Message::Updated { .. } => "updated",
+        Message::Carried { .. } => "carried",
+        Message::Place { .. } => "place",
+        Message::Placed { .. } => "placed",
     }
 }
 
@@ -127,6 +176,16 @@ pub(crate) fn run(range: PageRange) -> String {
         1 => format!("p{}", range.first().0),
         _ => format!("p{}-{}", range.first().0, range.end() - 1),
     }
+}
+
+/// `p0-1, p5`.
+fn set(pages: PageSet) -> String {
+    pages.runs().map(run).collect::<Vec<_>>().join(", ")
+}
+
+/// Those of `pages` that a mask names, if any.
+fn some(pages: PageSet, mask: u64, what: &str) -> String {
+    pages.masked(mask).map_or(String::new(), |some| format!("; {what} {}", set(some)))
 }
 
 fn one(page: PageIndex) -> String {

@@ -15,6 +15,7 @@ impl Config {
             ("manager", self.manager.to_string()),
             ("joiners_max", self.joiners_max.to_string()),
             ("region_bytes", self.region_bytes.to_string()),
+            ("heap_bytes", (self.region_bytes - self.heap_start()).to_string()),
             ("base_address", format!("{:#x}", self.base_address)),
             ("page_bytes", self.page_bytes.to_string()),
             ("coherence", self.coherence.to_string()),
@@ -61,6 +62,7 @@ mod tests {
             manager: 1,
             joiners_max: 3,
             region_bytes: 1 << 20,
+            heap_bytes: Some(512 << 10),
             base_address: 0x2000_0000_0000,
             page_bytes: 16 << 10,
             coherence: "delay(lock(dynamic(redirect)))".parse().unwrap(),
@@ -73,6 +75,12 @@ mod tests {
         let mut joins = Config { join: Some("127.0.0.1:4001".to_owned()), ..Config::default() };
         joins.take_from_cluster(&cluster.told_to_joiners()).unwrap();
         assert_eq!(joins.agree(&cluster.agreement()), Ok(()));
+        assert_eq!(joins.heap_start(), cluster.heap_start());
+        // What the process was told elsewhere does not count, also where the cluster's nodes were told nothing.
+        let unsaid = Config { heap_bytes: None, ..cluster.clone() };
+        joins.heap_bytes = Some(16 << 10);
+        joins.take_from_cluster(&unsaid.told_to_joiners()).unwrap();
+        assert_eq!((joins.agree(&unsaid.agreement()), joins.heap_start()), (Ok(()), 0));
         assert_eq!((joins.nodes.len(), joins.capacity(), joins.silence_seconds_max), (2, 5, 3));
         assert_eq!(joins.coherence_ranges, cluster.coherence_ranges);
         assert!(joins.joins_on_loopback());

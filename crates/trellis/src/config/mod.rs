@@ -28,6 +28,8 @@ use values::Raw;
 
 /// The most nodes a cluster may have.
 pub const NODES_MAX: usize = 64;
+/// Longest text in which nodes say what they must have in common.
+const AGREEMENT_BYTES_MAX: usize = trellis_transport::HELLO_BYTES_MAX;
 /// The environment variable that names the configuration file.
 pub const FILE_VARIABLE: &str = "TRELLIS_CONFIG";
 /// What the name of a key's environment variable begins with.
@@ -186,27 +188,37 @@ impl Config {
 
     /// What all nodes must have in common, as text: `key=value` separated by spaces, at most 256 bytes.
     pub fn agreement(&self) -> String {
-        let text = format!(
-            "version={} nodes={} manager={} region_bytes={} base_address={:#x} page_bytes={} coherence={} \
-             coherence_ranges={} home={} link={} security={}",
+        let spelt_out = self.agreement_with(&ranges::word(self.coherence));
+        // Only the largest numbers and a long protocol together are too much.
+        let text = match spelt_out.len() {
+            0..=AGREEMENT_BYTES_MAX => spelt_out,
+            _ => self.agreement_with(&ranges::short_word(self.coherence)),
+        };
+        assert!(text.len() <= AGREEMENT_BYTES_MAX, "the agreement fits the hello of a link");
+        text
+    }
+
+    fn agreement_with(&self, coherence: &str) -> String {
+        // Where the heap begins decides; it is the same whether the whole region was asked for or nothing was said.
+        let heap = match self.heap_start() {
+            0 => "all".to_owned(),
+            start => (self.region_bytes - start).to_string(),
+        };
+        format!(
+            "version={} nodes={} joiners_max={} manager={} region_bytes={} heap_bytes={heap} base_address={:#x} \
+             page_bytes={} coherence={coherence} coherence_ranges={} home={} link={} security={}",
             env!("CARGO_PKG_VERSION"),
             self.node_count(),
+            self.joiners_max,
             self.manager,
             self.region_bytes,
             self.base_address,
             self.page_bytes,
-            ranges::word(self.coherence),
             ranges::fingerprint(&self.coherence_ranges),
             self.home,
             self.link,
             self.security_in_use(),
-        );
-        let text = match self.joiners_max {
-            0 => text,
-            joiners => format!("{text} joiners_max={joiners}"),
-        };
-        assert!(text.len() <= 256, "the agreement fits the hello of a link");
-        text
+        )
     }
 
     /// Compares a peer's [`Config::agreement`] with ours; the error is one sentence about the first difference.

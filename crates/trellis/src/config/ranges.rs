@@ -105,6 +105,11 @@ pub(super) fn word(protocol: Protocol) -> String {
     if word.len() > WORD_BYTES_MAX { fingerprint_of(word.bytes()) } else { word }
 }
 
+/// The same, short whatever the protocol.
+pub(super) fn short_word(protocol: Protocol) -> String {
+    fingerprint_of(protocol.to_string().bytes())
+}
+
 /// A short word that differs where the ranges differ: a node's greeting has no room for a list.
 pub(super) fn fingerprint(ranges: &[CoherenceRange]) -> String {
     if ranges.is_empty() {

@@ -465,6 +465,7 @@ fn nodes_with_other_protocols_learn_in_what_and_the_longest_agreement_fits() {
         manager: 53,
         joiners_max: 10,
         region_bytes: 64 << 30,
+        heap_bytes: Some((64 << 30) - (2 << 20)),
         base_address: 0x7fef_efff_f000,
         page_bytes: 2 << 20,
         coherence: "delay(lock(dynamic(redirect), spin 4294967295us), 4294967295us)".parse().unwrap(),
@@ -473,8 +474,37 @@ fn nodes_with_other_protocols_learn_in_what_and_the_longest_agreement_fits() {
         security: Security::InsecurePlain,
         ..Config::default()
     };
+    // However long the name is, and whether or not it is spelt out.
+    for coherence in
+        ["ivy", "lock(dynamic(forward))", "delay(lock(dynamic(forward)))", "lock(delay(dynamic, 5us), spin 1us)"]
+    {
+        let other = Config { coherence: coherence.parse().unwrap(), ..longest.clone() };
+        assert!(other.agreement().len() <= 256, "{coherence}");
+        assert_ne!(longest.agreement(), other.agreement());
+        assert!(longest.agree(&other.agreement()).unwrap_err().starts_with("it has coherence "), "{coherence}");
+    }
     assert!(longest.agreement().len() <= 256);
-    assert_ne!(longest.agreement(), Config { coherence: Protocol::IVY, ..longest.clone() }.agreement());
+}
+
+#[test]
+fn nodes_agree_where_the_shared_heap_begins() {
+    let with = |heap_bytes| Config { region_bytes: 1 << 20, heap_bytes, ..Config::default() };
+    assert_eq!(
+        with(Some(64 << 10)).agree(&with(None).agreement()).unwrap_err(),
+        "it has heap_bytes all, this node has 65536; start every node with the same configuration and version"
+    );
+    let sentence = with(None).agree(&with(Some(4096)).agreement()).unwrap_err();
+    assert!(sentence.starts_with("it has heap_bytes 4096, this node has all"), "{sentence}");
+    // Saying what is so anyway makes no difference.
+    assert_eq!(with(None).agree(&with(Some(1 << 20)).agreement()), Ok(()));
+    assert_ne!(with(Some(0)).agreement(), with(None).agreement());
+}
+
+#[test]
+fn nodes_agree_how_many_may_join() {
+    let (none, some) = (Config::default(), Config { joiners_max: 2, ..Config::default() });
+    assert!(none.agree(&some.agreement()).unwrap_err().starts_with("it has joiners_max 2, this node has 0"));
+    assert!(some.agree(&none.agreement()).unwrap_err().starts_with("it has joiners_max 0, this node has 2"));
 }
 
 #[test]

@@ -27,6 +27,11 @@ const UNACKNOWLEDGED_BYTES_MAX: usize = 8 << 20;
 /// Bytes of pages whose diffs go together in one message.
 const TOGETHER_BYTES_MAX: usize = 256 << 10;
 
+/// Pages that go with the token of a lock, and their bytes, at most: what a thread is likely to touch under one lock, and
+/// not longer than the token can be kept waiting for.
+const CARRIED_PAGES_MAX: usize = 4;
+const CARRIED_BYTES_MAX: usize = 16 << 10;
+
 /// What a node keeps for release consistency.
 pub(super) struct Consistency {
     /// Some pages of the region are under a protocol with release consistency.
@@ -165,6 +170,21 @@ impl Node {
         }
         let seconds = self.config.wait_seconds_max;
         self.wait(ticket, self.now().saturating_add(seconds.saturating_mul(1_000_000_000)))
+    }
+
+    /// Sends pages that this node published last to `to`, which gets the token of a lock next.
+    pub(super) fn carry(&self, to: NodeId) {
+        if self.has_changed_protocols() {
+            return;
+        }
+        let mut pages_max = CARRIED_PAGES_MAX.min(CARRIED_BYTES_MAX / self.config.page_bytes) as u32;
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            if pages_max > 0 && shard.protocol.has_carryable() {
+                self.step(&mut shard, Input::Carry { to, pages_max });
+                pages_max = pages_max.saturating_sub(shard.sent);
+            }
+        }
     }
 
     fn homes_that_owe_an_answer(&self) -> String {

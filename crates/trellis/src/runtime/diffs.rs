@@ -3,6 +3,8 @@
 //! On the wire the diffs of a message follow one another in the order of their pages, each after its length (4 bytes,
 //! little-endian). Promises: a diff that came is checked as a whole before anything is done with it. Must never touch a
 //! byte of a page that its diff does not name: another thread may be storing there.
+//!
+//! A page that is carried along with a lock's token comes here, too: attached whole, and merged.
 
 use trellis_memory::{MapError, diff};
 use trellis_protocol::coherence::{Effect, Message};
@@ -15,7 +17,7 @@ use crate::record::LiveCounters;
 const _: () = assert!(diff::bytes_max(1 << 12) + 4 <= wire::diff_bytes_max(1 << 12));
 const _: () = assert!(diff::bytes_max(1 << 21) + 4 <= wire::diff_bytes_max(1 << 21));
 
-/// The checked diffs that came with a message.
+/// The checked diffs that came with a message, or the page.
 #[derive(Clone, Copy)]
 pub(super) struct Pieces<'a> {
     pages: PageSet,
@@ -38,6 +40,10 @@ impl<'a> Pieces<'a> {
         attached: &'a [u8],
         page_bytes: usize,
     ) -> Result<Option<Pieces<'a>>, BadPieces> {
+        if let Some(page) = message.carried() {
+            let pieces = Pieces { pages: PageSet::one(page), bytes: attached };
+            return if attached.len() == page_bytes { Ok(Some(pieces)) } else { Err(BadPieces::Cut) };
+        }
         let Some(pages) = message.diffs() else { return Ok(None) };
         let mut rest = attached;
         for _ in 0..pages.count() {
@@ -125,8 +131,44 @@ impl Node {
         }
     }
 
+    /// Sends a page that goes with a lock's token: these bytes, which are the twin or the page as it is now.
+    fn send_carried(&self, to: NodeId, message: Message, bytes: &[u8]) {
+        let encoded = wire::encode_with(&wire::Message::Coherence(message), EPOCH, bytes.len() as u32);
+        debug_assert!(encoded.body().is_empty());
+        LiveCounters::add(&self.counters().pages_carried_out, 1);
+        self.count_out(1, bytes.len());
+        let sent = self.link.send(usize::from(to.0), &encoded.header, trellis_transport::Payload::Copy(bytes));
+        self.unless_sent(to, sent);
+    }
+
+    /// Sends a page of which this node is the home with a lock's token.
+    pub(super) fn send_page_carried(&self, to: NodeId, message: Message) {
+        let page = message.carried().expect("only a message that carries a page is sent so");
+        self.send_carried(to, message, &self.snapshot(PageRange::one(page)));
+    }
+
+    /// Puts a page that was carried here into the copy.
+    pub(super) fn merge(&self, page: PageIndex, has_twin: bool, pieces: Option<Pieces<'_>>) -> Result<(), MapError> {
+        let pieces = pieces.expect("a page is merged when it comes");
+        let range = PageRange::one(page);
+        self.prepare(range)?;
+        LiveCounters::add(&self.counters().pages_carried_in, 1);
+        let twin = has_twin.then(|| self.region.twin(page.0 as usize, 1));
+        // SAFETY: the bytes were found to be those of a page. Page and twin are whole pages that live as long as the
+        // region; the twin is used under this shard's lock only, and the page is changed word by word. Where there is no
+        // twin no thread can store to the page.
+        unsafe { diff::merge(pieces.bytes, twin, self.engine(range)) };
+        Ok(())
+    }
+
     /// Sends pages as they were published last.
     pub(super) fn send_twins(&self, to: NodeId, message: Message) {
+        if let Some(page) = message.carried() {
+            // SAFETY: as below.
+            let twin =
+                unsafe { std::slice::from_raw_parts(self.region.twin(page.0 as usize, 1), self.config.page_bytes) };
+            return self.send_carried(to, message, twin);
+        }
         let range = message.bytes().expect("only a message with pages is sent so");
         let bytes = self.bytes_of(range);
         let encoded = wire::encode(&wire::Message::Coherence(message), EPOCH);
@@ -137,7 +179,8 @@ impl Node {
         let twins = unsafe {
             std::slice::from_raw_parts(self.region.twin(range.first().0 as usize, range.count() as usize), bytes)
         };
-        let sent = self.link.send(usize::from(to.0), &encoded.header, trellis_transport::Payload::Copy(twins));
+        let payload = trellis_transport::Payload::Copy(twins);
+        let sent = self.link.send_placed(usize::from(to.0), &encoded.header, payload, self.place_of(range));
         self.unless_sent(to, sent);
     }
 

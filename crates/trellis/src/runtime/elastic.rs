@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use trellis_protocol::coherence::{Coherence, Input, Message, Purpose};
 use trellis_protocol::membership::{self, NoPlace};
+use trellis_protocol::sync::Kind;
 use trellis_protocol::{Access, NodeId, PageIndex, PageRange, sync};
 
 use super::faults::Why;
@@ -148,8 +149,16 @@ impl Node {
         if !self.is_joined_node() || self.failure.is_set() {
             return Ok(());
         }
-        if let Some(id) = lock(&self.synchronisation).0.lock_in_use() {
-            return Err(WaitError::Misuse(format!("lock {id} is held or waited for; give it back before leaving")));
+        let in_use = {
+            let state = lock(&self.synchronisation);
+            state.0.in_use().map(|subject| (subject, state.0.own_standing(subject)))
+        };
+        if let Some((subject, standing)) = in_use {
+            return Err(WaitError::Misuse(match subject.kind {
+                _ if standing.holds == 0 => format!("a thread waits for {subject}; let it return before leaving"),
+                Kind::Once => format!("{subject} was begun here; say that it is done, or failed, before leaving"),
+                _ => format!("{subject} is held; give it back before leaving"),
+            }));
         }
         let now = self.now();
         let locked =

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Mutex;
 
 use trellis_protocol::heap::{
-    Answer, Block, Effect, Geometry, Input, Message, Request, Run, SMALL_BYTES_MAX, SPANS_MAX, Statistics,
+    Answer, Block, Debt, Effect, Geometry, Input, Message, Request, Run, SMALL_BYTES_MAX, SPANS_MAX, Statistics,
 };
 use trellis_protocol::{NodeId, heap, wire};
 
@@ -211,18 +211,33 @@ impl Node {
 
     /// The deadline passed. If the answer came at the last moment the call goes on.
     fn heap_give_up(&self, ticket: &Ticket<'_>, seconds: u64) -> Result<(), WaitError> {
+        let debt = lock(&self.heap.state).machine.debt(ticket.name());
+        let whom = self.who_owes(debt);
         let mut state = lock(&self.heap.state);
         if state.answers.contains_key(&ticket.name()) {
             return Ok(());
         }
         self.heap_carry_out(&mut state, Input::Abandon(ticket.name()));
         drop(state);
-        let directory = self.name_of(NodeId(self.config.manager as u16));
-        Err(WaitError::TooLong {
-            what: Activity::Heap.to_string(),
-            seconds,
-            whom: format!("no answer from {directory}, which keeps the heap's directory, or from the block's owner"),
-        })
+        Err(WaitError::TooLong { what: Activity::Heap.to_string(), seconds, whom })
+    }
+
+    /// Who has not answered. Every node answers at once, so the one that is silent now is to blame; where several are,
+    /// the first on the question's way.
+    fn who_owes(&self, debt: Option<Debt>) -> String {
+        let directory = NodeId(self.config.manager as u16);
+        let keeper = || format!("no answer from {}, which keeps the heap's directory", self.name_of(directory));
+        let Some(Debt::Block(asked)) = debt else { return keeper() };
+        let silent = self.silent_nodes();
+        if asked != directory && (silent.contains(&asked) || silent.is_empty()) {
+            return format!("no answer from {}, which has the block", self.name_of(asked));
+        }
+        match silent.as_slice() {
+            [] => keeper(),
+            several if several.contains(&directory) => keeper(),
+            [one] => format!("no answer from {}, which has the block", self.name_of(*one)),
+            several => format!("no answer from {}, one of which has the block", self.names(several)),
+        }
     }
 
     fn heap_step(&self, input: Input) {

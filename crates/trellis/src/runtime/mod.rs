@@ -368,7 +368,20 @@ impl Node {
         };
         let body_bytes = pages.map_or(encoded.body().len(), |range| self.bytes_of(range));
         self.count_out(1, body_bytes);
-        self.unless_sent(to, self.link.send(usize::from(to.0), &encoded.header, payload));
+        let (peer, header) = (usize::from(to.0), &encoded.header);
+        let sent = match pages {
+            Some(range) => self.link.send_placed(peer, header, payload, self.place_of(range)),
+            None => self.link.send(peer, header, payload),
+        };
+        self.unless_sent(to, sent);
+    }
+
+    /// Where the bytes of pages belong in the engine view, at every node. They may be put there before the message that
+    /// brings them is heard: from the moment at which it is sent, and whatever comes first, its receiver awaits each of
+    /// these pages and its program can touch none (`Receiver::place` refuses pages in any other state, whenever they
+    /// come). A page that a lost node should have brought stays so: nobody else is asked for it in a cluster that failed.
+    fn place_of(&self, range: PageRange) -> usize {
+        range.first().0 as usize * self.config.page_bytes
     }
 
     /// Whether this node may store to pages while they are sent, and the link must not see different bytes when it looks

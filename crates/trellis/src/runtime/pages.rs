@@ -191,6 +191,10 @@ impl Node {
                 return self.fail(format!("{} sent a diff that no node can have sent: {error}", self.name_of(from)));
             }
         };
+        if message.carried().is_some() && self.has_changed_protocols() {
+            // Nobody waited for it when all met to change protocols, so it may be of the time before.
+            return;
+        }
         if let Some(range) = message.bytes() {
             LiveCounters::add(&self.counters().pages_in, u64::from(range.count()));
         }
@@ -259,6 +263,7 @@ impl Node {
                 Ok(())
             }
             Effect::Apply { pages, twins } => self.apply(pages, twins, pieces),
+            Effect::Merge { page, has_twin } => self.merge(page, has_twin, pieces),
             Effect::Inspect(page) => {
                 if self.differs_from_twin(page) {
                     shard.changed.push(page);
@@ -287,6 +292,11 @@ impl Node {
             Effect::Upgrade(range) => {
                 self.note_before_opening(shard, range);
                 self.region.upgrade(place(range).0, place(range).1)
+            }
+            Effect::Send { to, message } if message.carried().is_some() => {
+                shard.sent += 1;
+                self.send_page_carried(to, message);
+                Ok(())
             }
             Effect::Send { to, message } => {
                 shard.sent += 1;

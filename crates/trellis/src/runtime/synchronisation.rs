@@ -222,13 +222,30 @@ impl Node {
 
     /// Takes the step if the state allows it; then whether anything was sent.
     fn sync_step_if(&self, allows: impl FnOnce(&Sync) -> bool, input: Input) -> Option<bool> {
-        let mut guard = lock(&self.synchronisation);
+        let mut guard = self.before_token_leaves(&input);
         let (state, effects) = &mut *guard;
         if !allows(state) {
             return None;
         }
         state.step(input, effects);
         Some(self.carry_out_sync(&mut guard))
+    }
+
+    /// The state; if the token of a lock is about to leave this node because of this fact, the pages that go with it have
+    /// been sent.
+    fn before_token_leaves(&self, input: &Input) -> MutexGuard<'_, (Sync, Vec<Effect>)> {
+        let mut guard = lock(&self.synchronisation);
+        let mut carried_to = None;
+        // Pages are sent while the state is free, so somebody may ask for the lock meanwhile, or take it.
+        while self.consistency.is_used()
+            && let Some(next) = guard.0.token_goes_to(input).filter(|next| Some(*next) != carried_to)
+        {
+            drop(guard);
+            self.carry(next);
+            carried_to = Some(next);
+            guard = lock(&self.synchronisation);
+        }
+        guard
     }
 
     /// Whether anything was sent.

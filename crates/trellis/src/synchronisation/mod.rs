@@ -5,8 +5,9 @@
 //! (gave a lock back, came to a barrier, posted, set, signalled, changed a word) a thread reads that *acquires* after it
 //! (takes the lock, leaves the barrier, waited, was woken, read the word).
 //!
-//! Promises: every wait has a deadline, `wait_seconds_max`, and its error says who holds or who is missing; a wait that
-//! was given up leaves nothing locked, and takes nothing from others. Must never do by itself what the protocol decides.
+//! Promises: every wait has a deadline, `wait_seconds_max`, and its error says who holds or who is missing, or it has the
+//! time that it was given, and the end of that is no error; a wait that was given up leaves nothing locked, and takes
+//! nothing from others. Must never do by itself what the protocol decides.
 
 mod atomic;
 mod barrier;

@@ -231,6 +231,26 @@ pub(crate) const TARGETS: &[Benchmark] = &[
         ],
     },
     Benchmark {
+        name: "consistency",
+        arguments: &[],
+        figures: &[
+            figure("false_sharing_invalidate_us", "2 nodes, alternate words of 1,000 pages, hlrc(invalidate) (us)", Target::None),
+            figure("false_sharing_adaptive_us", "the same, hlrc(adaptive) (us)", Target::None),
+            figure("ivy_over_hlrc", "the same, ivy / the fastest hlrc", Target::AtLeast(20.0)),
+            figure("sparse_mib_per_second", "16 MiB, one byte in eight, a barrier (MiB/s)", Target::AtLeast(150.0)),
+            figure("diff_us_p50", "diff of a page, 1 % changed in one place (us)", Target::AtMost(0.3)),
+            figure("diff_apart_us_p50", "the same, bytes that lie apart (us)", Target::None),
+            figure("barrier_over_link_rtt", "barrier with nothing stored / link round trip", Target::AtMost(1.5)),
+            figure("cached_barrier_us_more", "the same with 16,384 pages cached: more (us)", Target::AtMost(20.0)),
+            figure("handoff_over_link_rtt", "lock handed to a waiting node / link round trip", Target::AtMost(1.5)),
+            figure("busy_over_idle_home", "read fault, home computes / home idle", Target::AtMost(3.0)),
+            figure("update_round_us", "256 pages stored, a barrier, read: update (us a round)", Target::None),
+            figure("invalidate_over_update", "the same, invalidate / update", Target::AtLeast(1.5)),
+            figure("first_store_us", "first store to a fetched page in an interval (us)", Target::AtMost(1.2)),
+            figure("first_store_faults", "trips to user space for these stores", Target::AtMost(0.0)),
+        ],
+    },
+    Benchmark {
         name: "delay",
         arguments: &["--nodes", "2"],
         figures: &[

@@ -88,16 +88,22 @@ fn draw(rows: &[Row]) -> Picture {
 }
 
 fn bar(picture: &mut Picture, x: f64, (row, node): (&Row, usize), breakdown: &Breakdown) {
-    let mut y = TOP + HEIGHT;
+    let (mut below, mut bottom) = (0.0, TOP + HEIGHT);
     for (part, (share, word)) in breakdown.shares().iter().zip(Breakdown::WORDS).enumerate() {
-        let tall = share * HEIGHT;
-        y -= tall;
-        if *share > 0.0 {
+        below += share;
+        let y = on_paper(TOP + HEIGHT * (1.0 - below));
+        if y < bottom {
             let (name, nodes) = (row.program.name(), row.nodes);
             let tip = format!("{name}, node {node} of {nodes}, {word}: {:.1} %", share * 100.0);
-            picture.rectangle(&svg::fill(part), (x + 1.0, y), (BAR - 2.0, tall), 1.0, &tip);
+            picture.rectangle(&svg::fill(part), (x + 1.0, y), (BAR - 2.0, bottom - y), 1.0, &tip);
+            bottom = y;
         }
     }
+}
+
+/// As a picture writes it: so one part ends where the next begins, and all of them are as tall as the bar.
+fn on_paper(place: f64) -> f64 {
+    (place * 10.0).round() / 10.0
 }
 
 fn legend(picture: &mut Picture) {
@@ -118,8 +124,11 @@ fn programs(rows: &[Row]) -> Vec<Program> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::super::measure::tests::example;
     use super::*;
+    use trellis::record::Counters;
 
     #[test]
     fn every_node_has_a_bar_and_every_part_a_word() {
@@ -132,5 +141,79 @@ mod tests {
         }
         assert_eq!(bars(&rows).len(), 5);
         assert_eq!(programs(&rows), [Program::Lu, Program::Radix]);
+    }
+
+    /// A part of a bar, as it stands in the file.
+    #[derive(Debug)]
+    struct Part {
+        class: String,
+        x: f64,
+        y: f64,
+        width: f64,
+        height: f64,
+        tip: String,
+    }
+
+    fn parts(text: &str) -> Vec<Part> {
+        let read = |line: &str| {
+            let attribute = |name: &str| line.split_once(&format!(" {name}=\""))?.1.split('"').next();
+            let number = |name: &str| attribute(name).and_then(|digits| digits.parse::<f64>().ok());
+            let tip = line.split_once("<title>")?.1.strip_suffix("</title></rect>")?.to_owned();
+            let class = attribute("class")?.to_owned();
+            Some(Part {
+                class,
+                x: number("x")?,
+                y: number("y")?,
+                width: number("width")?,
+                height: number("height")?,
+                tip,
+            })
+        };
+        text.lines().filter(|line| line.starts_with("<rect")).filter_map(read).collect()
+    }
+
+    #[test]
+    fn the_parts_of_a_bar_stand_on_each_other_and_are_as_tall_as_the_bar() {
+        // Shares that no tenth of a pixel is, and one that is too small to be seen.
+        let uneven = |node: u64| Counters {
+            program_ns: 7_000_000_000 + node * 333_333_333,
+            fault_wait_ns: 1_111_111_111 * node,
+            lock_wait_ns: 1_000_000_007,
+            barrier_wait_ns: 777_777_777,
+            handler_ns: 1000,
+            overhead_ns: 123_456_789,
+            ..Counters::default()
+        };
+        let uneven = Row { counters: (0..4).map(uneven).collect(), ..example(Program::Fft, 4) };
+        let idle = Row { counters: vec![Counters::default()], ..example(Program::Ocean, 1) };
+        let rows = [example(Program::Lu, 1), example(Program::Lu, 2), uneven, idle];
+        let text = draw(&rows).into_file();
+        let parts = parts(&text);
+        let mut bars: BTreeMap<String, Vec<&Part>> = BTreeMap::new();
+        for part in &parts {
+            let (bar, what) = part.tip.rsplit_once(", ").expect("program, node, part");
+            let word = what.split(':').next().expect("a word");
+            let series = Breakdown::WORDS.iter().position(|other| *other == word).expect("a part's word");
+            assert_eq!(part.class, svg::fill(series), "the colour of the legend: {part:?}");
+            bars.entry(bar.to_owned()).or_default().push(part);
+        }
+        assert_eq!(bars.len(), 8, "{bars:?}");
+        for (bar, parts) in &bars {
+            let mut bottom = TOP + HEIGHT;
+            for part in parts {
+                assert!(part.height > 0.0 && (part.x, part.width) == (parts[0].x, BAR - 2.0), "{bar}: {part:?}");
+                assert!((part.y + part.height - bottom).abs() < 1e-9, "{bar} ends at {bottom}: {part:?}");
+                bottom = part.y;
+            }
+            assert_eq!(bottom, TOP, "{bar}");
+            assert!((parts.iter().map(|part| part.height).sum::<f64>() - HEIGHT).abs() < 1e-9, "{bar}: {parts:?}");
+        }
+        let shares = rows[2].breakdowns()[3].shares();
+        let drawn = bars["fft, node 3 of 4"].iter().map(|part| part.height / HEIGHT);
+        let seen = shares.iter().filter(|share| **share > 1e-3);
+        assert!(drawn.zip(seen).all(|(drawn, share)| (drawn - share).abs() < 0.1 / HEIGHT), "{shares:?}");
+        let mut places: Vec<f64> = bars.values().map(|parts| parts[0].x).collect();
+        places.sort_by(f64::total_cmp);
+        assert!(places.windows(2).all(|pair| pair[0] + BAR - 2.0 < pair[1]), "bars stand apart: {places:?}");
     }
 }

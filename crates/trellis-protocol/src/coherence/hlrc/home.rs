@@ -1,6 +1,6 @@
 //! The home of pages: answers requests, takes diffs, keeps copies current where that pays.
 
-use super::{DIRTY, HOME, Hlrc, Propagation, READABLE, SHARED, TWIN, WRITABLE, WRITTEN};
+use super::{CARRIED, DIRTY, FETCHED, HOME, Hlrc, Propagation, READABLE, SHARED, TWIN, WRITABLE, WRITTEN};
 use crate::coherence::{Content, Effect, Message, violation};
 use crate::page::{Access, NodeId, PageIndex, PageRange, PageSet};
 use alloc::vec::Vec;
@@ -14,6 +14,17 @@ pub(super) struct Wanted {
     pub(super) announced: bool,
     pub(super) requester: NodeId,
     pub(super) hops: u16,
+}
+
+/// A diff, as it travels.
+#[derive(Clone, Copy)]
+pub(super) struct Arrived {
+    pub(super) pages: PageSet,
+    pub(super) writer: NodeId,
+    pub(super) number: u32,
+    pub(super) hops: u16,
+    pub(super) carried: u64,
+    pub(super) stamp: u64,
 }
 
 /// A diff that was sent on to copies; its writer is told when they have it.
@@ -153,7 +164,7 @@ impl Hlrc {
     }
 
     /// Whether changes of `page` are sent to its copies.
-    fn is_updated(&self, page: PageIndex) -> bool {
+    pub(super) fn is_updated(&self, page: PageIndex) -> bool {
         match self.propagation {
             Propagation::Invalidate => false,
             Propagation::Update => true,
@@ -190,7 +201,11 @@ impl Hlrc {
         }
         for page in pages.pages() {
             let slot = self.geometry.slot(page);
+            if self.has(page, FETCHED) && self.has_copies(page) && !self.is_updated(page) {
+                self.note_carryable(page, Some(self.clock));
+            }
             self.past[slot] &= 0x7f;
+            self.stamps[slot] = self.clock;
             self.clear(page, DIRTY | WRITABLE);
         }
         let told = self.among(pages, Hlrc::has_copies);
@@ -250,15 +265,9 @@ impl Hlrc {
     }
 
     /// What `writer` stored to pages, for their home.
-    pub(super) fn diff_arrived(
-        &mut self,
-        pages: PageSet,
-        writer: NodeId,
-        number: u32,
-        hops: u16,
-        effects: &mut Vec<Effect>,
-    ) {
-        self.pass_diffs_on(pages, writer, number, hops, effects);
+    pub(super) fn diff_arrived(&mut self, arrived: Arrived, effects: &mut Vec<Effect>) {
+        self.pass_diffs_on(arrived, effects);
+        let Arrived { pages, writer, number, .. } = arrived;
         let Some(here) = self.among(pages, Hlrc::is_home) else { return };
         if writer == self.geometry.me {
             return self.own_diff_came_back(here, number, effects);
@@ -270,18 +279,22 @@ impl Hlrc {
         for page in here.pages() {
             let slot = self.geometry.slot(page);
             let bit = here.bit(page);
-            self.set(page, WRITTEN | SHARED);
+            self.set(page, WRITTEN | SHARED | FETCHED);
             self.copies.insert(slot, writer);
             if !self.copies.is_empty_but(slot, &[self.geometry.me, writer]) {
                 told |= bit;
             }
-            if self.is_updating(writer, page) {
+            let is_updating = self.is_updating(writer, page);
+            if is_updating {
                 // It is not known in which order the update and the diff found the writer's copy: that one will be
                 // dropped when the writer hears of this change from here.
                 self.fresh.remove(slot, writer);
                 effects.push(Effect::Notice { range: PageRange::one(page), stamp: self.clock });
             }
-            let was_current = self.fresh.contains(slot, writer);
+            let is_as_carried = arrived.carried & bit != 0 && self.stamps[slot] <= arrived.stamp;
+            let was_current =
+                self.fresh.contains(slot, writer) || is_as_carried && !is_updating && !self.is_updated(page);
+            self.stamps[slot] = self.clock;
             if was_current {
                 current |= bit;
             }
@@ -315,7 +328,11 @@ impl Hlrc {
         self.clock += 1;
         let told = pages.filter(|page| self.has_copies(page)).map_or(0, PageSet::mask);
         let answer = super::writer::Answer { pages, number, stamp: self.clock, told, current: 0, moved: 0 };
-        pages.pages().for_each(|page| self.fresh.clear(self.geometry.slot(page)));
+        for page in pages.pages() {
+            let slot = self.geometry.slot(page);
+            self.fresh.clear(slot);
+            self.stamps[slot] = self.clock;
+        }
         self.diffed(self.geometry.me, answer, effects);
     }
 
@@ -390,7 +407,7 @@ impl Hlrc {
     fn hand_over(&mut self, page: PageIndex, to: NodeId) {
         debug_assert!(!self.has(page, READABLE | WRITABLE | DIRTY));
         let slot = self.geometry.slot(page);
-        self.clear(page, HOME | SHARED | TWIN | WRITTEN);
+        self.clear(page, HOME | SHARED | TWIN | WRITTEN | FETCHED | CARRIED);
         self.leave_home(page, to);
         self.copies.clear(slot);
         self.fresh.clear(slot);

@@ -34,11 +34,18 @@
 //! `hlrc(update)` sends a diff on to the nodes whose copies are *fresh* (as new as the master), and answers the writer
 //! when they have it: their copies stay, and the notices find them new enough. `hlrc(adaptive)` does so for pages that
 //! were fetched again after each change, and forgets that from time to time to find out whether it still is so.
+//!
+//! # With a lock's token
+//!
+//! A page that goes from holder to holder of a lock goes with the lock ([`carried`]), unless its copies get updates.
 
+mod carried;
 mod home;
 pub mod intervals;
 mod placement;
 mod writer;
+
+pub use carried::Objection;
 
 use super::{Coherence, Content, Effect, Geometry, Input, Message, violation};
 use crate::Nanoseconds;
@@ -63,7 +70,8 @@ pub struct Hlrc {
     geometry: Geometry,
     propagation: Propagation,
     flags: Vec<u16>,
-    /// The time of the copy, or, while it is under way, the time that it must have.
+    /// The time of the copy, or, while it is under way, the time that it must have. At the home: that of the last change,
+    /// or a later one.
     stamps: Vec<u64>,
     /// Who is believed to be the home, plus one; zero where nothing is known but the directory.
     homes: Vec<u16>,
@@ -87,6 +95,8 @@ pub struct Hlrc {
     together_max: u32,
     /// A publication is under way.
     is_publishing: bool,
+    /// Pages of the last publication that a lock's token may take along.
+    carryable: Vec<carried::Carryable>,
     /// Diffs and updates that this node waits for.
     awaited: Vec<writer::Awaited>,
     /// Dropped pages that were stored to after a diff that is awaited: the next one must not overtake it.
@@ -121,6 +131,12 @@ const SHARED: u16 = 256;
 const DEAF: u16 = 512;
 /// A thread waits for the acknowledgement of a diff before it can ask for the page.
 const WANTED: u16 = 1024;
+/// The copy was fetched or carried here, at the home another node changed the page; and it was not carried on since.
+const FETCHED: u16 = 2048;
+/// The copy was last brought by [`Message::Carried`], and its home does not know that it is so new.
+const CARRIED: u16 = 4096;
+/// The copy lacks what others had published when a diff of this node came to the home.
+const BEHIND: u16 = 8192;
 
 impl Coherence for Hlrc {
     fn step(&mut self, _now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
@@ -134,6 +150,7 @@ impl Coherence for Hlrc {
             Input::Notice { range, stamp } => self.noticed(range, stamp, effects),
             Input::Changed { page } => self.changed(page, effects),
             Input::Close { range } => self.close(range, effects),
+            Input::Carry { to, pages_max } => self.carry(to, pages_max, effects),
             Input::Place { range, node } => self.place(range, node, effects),
             Input::Message { from, message } => self.message(from, message, effects),
             // A granted page may go at any time: the next acquire is this node's own doing.
@@ -204,6 +221,7 @@ impl Hlrc {
             unacknowledged_max: 0,
             together_max: 1,
             is_publishing: false,
+            carryable: Vec::new(),
             awaited: Vec::with_capacity(64),
             late: Vec::new(),
             parked: Vec::new(),
@@ -225,8 +243,8 @@ impl Hlrc {
             Message::Copy { demand, range, content, stamp, home } => {
                 self.copied(from, demand, range, content, stamp, home, effects);
             }
-            Message::Diff { pages, writer, number, hops } => {
-                self.diff_arrived(pages, writer, number, hops, effects);
+            Message::Diff { pages, writer, number, hops, carried, stamp } => {
+                self.diff_arrived(home::Arrived { pages, writer, number, hops, carried, stamp }, effects);
             }
             Message::Diffed { pages, number, stamp, told, current, moved } => {
                 let answer = writer::Answer { pages, number, stamp, told, current, moved };
@@ -236,6 +254,7 @@ impl Hlrc {
                 self.update_arrived(from, pages, number, stamp, effects)
             }
             Message::Updated { pages, number, kept } => self.updated(from, pages, number, kept, effects),
+            Message::Carried { page, stamp } => self.carried_here(page, stamp, effects),
             Message::Place { range, home } => self.placed_by(from, range, home, effects),
             Message::Placed { range } => effects.push(Effect::Wake(range)),
             _ => violation(from, "a message that this protocol does not have", effects),
@@ -373,8 +392,8 @@ impl Hlrc {
             let slot = self.geometry.slot(page);
             self.stamps[slot] = stamp;
             // A twin that was kept is one of earlier bytes.
-            self.clear(page, TWIN);
-            self.set(page, READABLE | if self.geometry.marks { TWIN } else { 0 });
+            self.clear(page, TWIN | CARRIED | BEHIND);
+            self.set(page, READABLE | FETCHED | if self.geometry.marks { TWIN } else { 0 });
         }
         if self.geometry.marks {
             effects.push(Effect::KeepTwin(run));

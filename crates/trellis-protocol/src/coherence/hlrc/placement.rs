@@ -6,11 +6,11 @@
 //! node where it was: whoever was the home believes in a later one, and who does not know yet that it is the home waits
 //! for the acknowledgement of a diff, which says so, and keeps requests until then.
 
-use super::home::Wanted;
-use super::{AWAY, HOME, Hlrc, READABLE, SHARED, TWIN, WRITABLE, WRITTEN};
+use super::home::{Arrived, Wanted};
+use super::{AWAY, BEHIND, CARRIED, FETCHED, HOME, Hlrc, READABLE, SHARED, TWIN, WRITABLE, WRITTEN};
 use crate::coherence::{Content, Effect, Message, violation};
 use crate::homes::{HomeOf, Placement};
-use crate::page::{NodeId, PageIndex, PageRange, PageSet};
+use crate::page::{NodeId, PageIndex, PageRange};
 use alloc::vec::Vec;
 
 /// How often a message was sent on is counted up to here.
@@ -47,6 +47,7 @@ impl Hlrc {
         }
         let slot = self.geometry.slot(page);
         self.homes[slot] = 0;
+        self.stamps[slot] = self.clock;
     }
 
     /// At the directory: `node` is the home.
@@ -68,10 +69,11 @@ impl Hlrc {
     /// `page`, of which this node has a copy as new as the master, is at home here from now on.
     pub(super) fn take_over(&mut self, page: PageIndex, before: NodeId, is_known_to_others: bool, stamp: u64) {
         let slot = self.geometry.slot(page);
-        self.clear(page, AWAY | TWIN);
+        self.clear(page, AWAY | TWIN | FETCHED | CARRIED | BEHIND);
         self.set(page, HOME | SHARED | WRITTEN);
         self.homes[slot] = 0;
         self.clock = self.clock.max(stamp);
+        self.stamps[slot] = self.clock;
         self.copies.insert(slot, before);
         if is_known_to_others {
             // Who they are, the old home knows; that they may be any costs notices and nothing else.
@@ -123,20 +125,16 @@ impl Hlrc {
     }
 
     /// Sends on the diffs of pages that have moved.
-    pub(super) fn pass_diffs_on(
-        &mut self,
-        pages: PageSet,
-        writer: NodeId,
-        number: u32,
-        hops: u16,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn pass_diffs_on(&mut self, arrived: Arrived, effects: &mut Vec<Effect>) {
+        let Arrived { pages, writer, number, hops, carried, stamp } = arrived;
+        let hops = hops.saturating_add(1).min(HOPS_MAX);
         let mut rest = self.among(pages, |this, page| !this.is_home(page));
         while let Some(away) = rest {
             let to = self.believed_home(away.first());
             let there = self.among(away, |this, page| this.believed_home(page) == to).expect("the first is");
             rest = away.without(there);
-            let message = Message::Diff { pages: there, writer, number, hops: hops.saturating_add(1).min(HOPS_MAX) };
+            let carried = carried & there.mask();
+            let message = Message::Diff { pages: there, writer, number, hops, carried, stamp };
             effects.push(Effect::Send { to, message });
         }
     }

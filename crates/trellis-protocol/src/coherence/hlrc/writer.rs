@@ -1,6 +1,6 @@
 //! A node that stored to pages: what it publishes, and what it does with the notices of others.
 
-use super::{DEAF, DIRTY, HOME, Hlrc, PENDING, READABLE, SHARED, TWIN, WANTED, WRITABLE};
+use super::{BEHIND, CARRIED, DEAF, DIRTY, FETCHED, HOME, Hlrc, PENDING, READABLE, SHARED, TWIN, WANTED, WRITABLE};
 use crate::coherence::{Effect, Message, violation};
 use crate::page::{NodeId, PageIndex, PageRange, PageSet};
 use alloc::vec::Vec;
@@ -40,6 +40,9 @@ impl Hlrc {
         self.is_publishing = true;
         self.unacknowledged_max = unacknowledged_max.max(1);
         self.together_max = together_max.max(1);
+        if !self.dirty.is_empty() {
+            self.carryable.clear();
+        }
         self.unsent = core::mem::take(&mut self.dirty);
         // From the back: ascending pages make long runs.
         self.unsent.sort_unstable_by(|one, other| other.cmp(one));
@@ -87,7 +90,12 @@ impl Hlrc {
         for run in pages.runs() {
             // A page that was dropped meanwhile was sent then.
             debug_assert!(run.pages().all(|page| self.has(page, DIRTY) && !self.is_home(page)));
-            run.pages().for_each(|page| self.clear(page, DIRTY | WRITABLE));
+            for page in run.pages() {
+                if self.has(page, FETCHED) {
+                    self.note_carryable(page, None);
+                }
+                self.clear(page, DIRTY | WRITABLE);
+            }
             effects.push(Effect::Downgrade(run));
         }
         self.send_what_changed(home, pages, effects);
@@ -97,7 +105,11 @@ impl Hlrc {
         debug_assert_ne!(home, self.geometry.me);
         let number = self.number();
         self.awaited.push(Awaited { number, pages, receiver: None });
-        let message = Message::Diff { pages, writer: self.geometry.me, number, hops: 0 };
+        let carried = self.among(pages, |this, page| this.has(page, CARRIED));
+        let stamps = carried.into_iter().flat_map(PageSet::pages).map(|page| self.stamps[self.geometry.slot(page)]);
+        let stamp = stamps.min().unwrap_or(0);
+        let carried = carried.map_or(0, PageSet::mask);
+        let message = Message::Diff { pages, writer: self.geometry.me, number, hops: 0, carried, stamp };
         effects.push(Effect::Send { to: home, message });
     }
 
@@ -138,8 +150,12 @@ impl Hlrc {
             if from != self.geometry.me {
                 self.homes[slot] = from.0 + 1;
             }
+            self.clear(page, CARRIED);
             if pages.bit(page) & current != 0 && !self.has(page, PENDING | DEAF) {
                 self.stamps[slot] = self.stamps[slot].max(stamp);
+                self.is_as_published(page, stamp);
+            } else if !self.is_home(page) {
+                self.set(page, BEHIND);
             }
             if pages.bit(page) & moved != 0 {
                 self.take_over(page, from, pages.bit(page) & told != 0, stamp);
@@ -190,7 +206,7 @@ impl Hlrc {
 
     fn revoke(&mut self, page: PageIndex, effects: &mut Vec<Effect>) {
         if self.has(page, READABLE | WRITABLE) {
-            self.clear(page, READABLE | WRITABLE | DEAF);
+            self.clear(page, READABLE | WRITABLE | DEAF | FETCHED | CARRIED | BEHIND);
             effects.push(Effect::Revoke(PageRange::one(page)));
         }
     }
@@ -263,6 +279,8 @@ impl Hlrc {
             for page in kept.pages() {
                 let slot = self.geometry.slot(page);
                 self.stamps[slot] = self.stamps[slot].max(stamp);
+                // It may have been older than what was carried here.
+                self.clear(page, CARRIED);
             }
         }
         let kept = kept.map_or(0, PageSet::mask);

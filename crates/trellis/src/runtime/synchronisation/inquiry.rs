@@ -1,4 +1,5 @@
-//! Who is in the way of a call whose deadline passed: asks every node and makes a sentence of the answers.
+//! Who is in the way of a call whose deadline passed: asks every node and makes a sentence of the answers. The shared heap
+//! asks here who is silent.
 //!
 //! Promises: a sentence names who holds, who is missing, and who did not answer, and asks for no longer than
 //! [`INQUIRY_NS_MAX`]. Must never guess: what nobody said is not told.
@@ -98,7 +99,13 @@ impl Node {
         format!("{sentence}; {} did not answer", self.names(&answers.silent))
     }
 
-    fn names(&self, nodes: &[NodeId]) -> String {
+    /// The other nodes that do not answer now.
+    pub(in crate::runtime) fn silent_nodes(&self) -> Vec<NodeId> {
+        // Of what is asked does not matter: no program can have this object.
+        self.ask_around(Subject { kind: Kind::Event, id: u64::MAX }).silent
+    }
+
+    pub(in crate::runtime) fn names(&self, nodes: &[NodeId]) -> String {
         let names: Vec<String> = nodes.iter().map(|&node| self.name_of(node)).collect();
         names.join(", ")
     }

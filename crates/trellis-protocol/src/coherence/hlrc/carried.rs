@@ -1,0 +1,144 @@
+//! Pages that go with the token of a lock.
+//!
+//! A page that is changed under a lock by one node after the other is *migratory* (Cox and Fowler 1993; Stenström, Brorsson
+//! and Sandberg 1993): the next holder would drop its copy and fetch the page from its home. So who hands the lock on
+//! sends the page along, just before the token; the notice that comes with the token then finds the copy new enough.
+//! Evidence is a page of the last publication that had come here before: that was fetched, or carried here; at a home, that
+//! another node had changed. It goes once, and again when it has come back: what nobody else wants stays.
+//!
+//! Promises: what is carried is as if the copy had been fetched a moment earlier. Nobody asks for it, waits for it or
+//! answers it: lost, late or refused, it changes nothing, and the notice does what it always does. It must never take
+//! from a copy what this node stored, or what this node has a right to see.
+//!
+//! # Why no store is lost
+//!
+//! *What is sent* is the page as its home had it at the time `stamp`, without what was stored since and is not published.
+//! A home has that by itself. Another node has it in its twin if the answer to its last diff said so (*current*), and
+//! until anything happens to its copy: then its time is another, or it was fetched anew.
+//!
+//! *What is taken* is taken only by a copy that is open, older, and whose twin (or, where nothing was stored, the copy
+//! itself) is the page as its home had it at the copy's own time. Both are states of one home, and the one that came is
+//! the later, so wherever they differ, somebody published in between. Those bytes, and no others, go into copy and twin.
+//!
+//! - A store of this node that is not published is no difference between the two, so it stays; and still differs from
+//!   the twin, so it is published.
+//! - A store that is on its way to the home may be missing in what came: while a diff of the page is awaited, nothing
+//!   is taken.
+//! - A store that is published is in every later state of the home. The copy is later than it if the diff found it
+//!   current; otherwise its own time says less than it holds, and it counts as *behind* until it is fetched again.
+//! - What others released to this node came with notices, and an open copy is as new as all that were applied; what
+//!   came is newer than the copy.
+//! - Where an update is missing in a copy, nothing is taken (it is *deaf*), and while one is on its way nothing that is
+//!   ordered behind it can come: its writer waits for this node's answer.
+//!
+//! *What it rests on* the home must be told, which does not know whose copies were renewed behind its back: a diff says
+//! which copies were carried here and at what time. Has the page not changed since, then the writer's copy is current.
+//! Not so where changes are sent to copies: what a home's twin holds is known there only of copies that it sent itself.
+
+use super::{BEHIND, CARRIED, DEAF, FETCHED, HOME, Hlrc, PENDING, Propagation, READABLE, SHARED, TWIN};
+use crate::coherence::{Effect, Message};
+use crate::page::{NodeId, PageIndex};
+use alloc::vec::Vec;
+
+/// Pages of one publication that are remembered.
+const CARRYABLE_MAX: usize = 8;
+
+/// A page of the last publication that may go with a lock's token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Carryable {
+    page: PageIndex,
+    /// The time of the publication; none while its home has not said that the copy is as new as the master.
+    stamp: Option<u64>,
+}
+
+/// Why a page that is carried to a node is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Objection {
+    /// There is no copy here that it could be put into, or it is the master.
+    NoCopy,
+    /// A diff of this node is on its way.
+    Awaited,
+    /// The copy holds stores of this node that may be newer.
+    Behind,
+    /// The copy is as new.
+    Older,
+}
+
+impl Hlrc {
+    /// Whether [`crate::coherence::Input::Carry`] may send anything.
+    pub fn has_carryable(&self) -> bool {
+        !self.carryable.is_empty()
+    }
+
+    pub(super) fn note_carryable(&mut self, page: PageIndex, stamp: Option<u64>) {
+        if self.carryable.len() < CARRYABLE_MAX && self.propagation != Propagation::Update {
+            self.carryable.push(Carryable { page, stamp });
+        }
+    }
+
+    /// The home says that this node's copy is the page as it is since `stamp`.
+    pub(super) fn is_as_published(&mut self, page: PageIndex, stamp: u64) {
+        if let Some(carryable) = self.carryable.iter_mut().find(|carryable| carryable.page == page) {
+            carryable.stamp = Some(stamp);
+        }
+    }
+
+    /// The token of a lock is about to go to `to`.
+    pub(super) fn carry(&mut self, to: NodeId, pages_max: u32, effects: &mut Vec<Effect>) {
+        let mut left = pages_max;
+        for Carryable { page, stamp } in core::mem::take(&mut self.carryable) {
+            let Some(stamp) = stamp.filter(|_| left > 0 && self.has(page, FETCHED)) else { continue };
+            // Otherwise it has changed since, or is another copy.
+            if self.stamps[self.geometry.slot(page)] != stamp || !self.is_of_use(page, to) {
+                continue;
+            }
+            left -= 1;
+            self.clear(page, FETCHED);
+            let message = Message::Carried { page, stamp };
+            effects.push(match self.has(page, TWIN) {
+                true => Effect::SendTwins { to, message },
+                false => Effect::Send { to, message },
+            });
+        }
+    }
+
+    /// Whether this node can send the page, as it was published last, to a node that may take it.
+    fn is_of_use(&self, page: PageIndex, to: NodeId) -> bool {
+        if self.is_home(page) {
+            return self.copies.contains(self.geometry.slot(page), to) && !self.is_updated(page);
+        }
+        self.believed_home(page) != to
+            && self.has(page, READABLE)
+            && self.has(page, TWIN)
+            && !self.has(page, PENDING | DEAF | BEHIND)
+            && !self.is_awaited(page)
+    }
+
+    /// Why the page, as its home had it at `stamp`, would not be taken.
+    pub fn objection(&self, page: PageIndex, stamp: u64) -> Option<Objection> {
+        let is_copy =
+            self.has(page, READABLE) && !self.is_home(page) && !self.has(page, PENDING | DEAF | HOME | SHARED);
+        if !is_copy || self.propagation == Propagation::Update {
+            Some(Objection::NoCopy)
+        } else if self.is_awaited(page) {
+            Some(Objection::Awaited)
+        } else if self.has(page, BEHIND) {
+            Some(Objection::Behind)
+        } else if self.stamps[self.geometry.slot(page)] >= stamp {
+            Some(Objection::Older)
+        } else {
+            None
+        }
+    }
+
+    /// A page came that nobody asked for.
+    pub(super) fn carried_here(&mut self, page: PageIndex, stamp: u64, effects: &mut Vec<Effect>) {
+        if self.objection(page, stamp).is_some() {
+            return;
+        }
+        let slot = self.geometry.slot(page);
+        self.stamps[slot] = stamp;
+        self.set(page, FETCHED | CARRIED);
+        effects.push(Effect::Merge { page, has_twin: self.has(page, TWIN) });
+    }
+}
