@@ -17,6 +17,16 @@
 //! * `gone n2 n0`: node 2 left, and node 0 took over what it had;
 //! * `state`: what every node's view allows, with the value, and what is under way.
 //!
+//! The blocks of `hlrc`, where a page has four words, know
+//!
+//! * `cluster nodes=3 pages=1 [home=manager|interleaved|first-touch|migrating] [manager=0] [marks]
+//!   [protocol=hlrc(update)]`: a new cluster, of `hlrc(invalidate)` unless told; `marks`: the kernel marks stores;
+//! * `read n1 p0.2 [wish=0-3]`, `write n1 p0.2=7 [wish=0-3]`: a thread of node 1 touches word 2 of page 0; `prefetch`,
+//!   `deliver` and `state` as above; `place n1 0-3 n2`: the program wants pages 0 to 3 to be at home at node 2;
+//! * `publish n1`: what node 1 stored goes to the homes; over when it says `published`;
+//! * `release n1->n2`: node 2 acquires what node 1 releases, as with a lock that is handed over; `carry n1->n2` before it:
+//!   the pages that go with the lock; `barrier`: all release to all.
+//!
 //! The blocks of `sync` know `cluster nodes=3`, `acquire n1 lock=0`, `release n1 lock=0`, `abandon
 //! n1 lock=0`, `arrive n1 barrier=0`, `add n1 word=0 by=5`, `exchange n1 word=0 to=5`, `compare n1
 //! word=0 from=5 to=6`, `load n1 word=0`, and the same `deliver`.
@@ -30,7 +40,7 @@ mod cluster;
 mod stories;
 
 use std::path::{Path, PathBuf};
-use stories::{Story, coherence, synchronisation};
+use stories::{Story, coherence, release, synchronisation};
 use trellis_protocol::coherence::Protocol;
 use trellis_protocol::coherence::choices::Base;
 
@@ -149,6 +159,11 @@ fn delay() {
 }
 
 #[test]
+fn hlrc() {
+    run_all("hlrc", || Box::new(release::Script::new()));
+}
+
+#[test]
 fn sync() {
     run_all("sync", || Box::new(synchronisation::Script::new()));
 }
@@ -157,6 +172,7 @@ fn sync() {
 fn every_base_has_scripts() {
     for base in Base::ALL {
         let folder = base.name().split('(').next().expect("a word");
-        assert!(FOLDERS.iter().any(|(known, _)| *known == folder), "{} has no scripts", base.name());
+        let known = FOLDERS.iter().map(|(known, _)| *known).chain(["hlrc"]);
+        assert!(known.into_iter().any(|known| known == folder), "{} has no scripts", base.name());
     }
 }

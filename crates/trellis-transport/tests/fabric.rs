@@ -1,5 +1,6 @@
 //! What the link `fabric` promises beside the contract of all links: bodies are read one-sidedly out of memory that was
-//! registered once, whoever cannot take part is told why, and a killed peer writes nothing after it was reported lost.
+//! registered once, whoever cannot take part is told why, and no read from a killed peer writes anything after that peer
+//! was reported lost. (What is written one-sidedly is in `fabric_writes.rs`.)
 
 #![cfg(feature = "fabric")]
 
@@ -9,69 +10,9 @@ use std::net::TcpListener;
 use std::process::{Child, Command};
 use std::sync::Arc;
 
-use support::{Form, HANG_SECONDS, Recorder, SECRET, build_fabric, header, listeners, options, poll_until, recorders};
-use trellis_transport::{
-    Fabric, FabricError, FabricOptions, HEADER_BYTES, Link, Lost, Payload, Placement, Refused, Security, SharedMemory,
-    Sink,
-};
-
-const PROVIDERS: [&str; 2] = ["tcp", "shm"];
-const PAGE_BYTES: usize = 4096;
-
-/// Memory of a node, and whoever receives pages into it.
-struct Memory {
-    bytes: Box<[u8]>,
-    pages: Vec<u64>,
-    connected: bool,
-    lost: Option<Lost>,
-}
-
-impl Memory {
-    fn new(bytes: usize) -> Memory {
-        Memory { bytes: vec![0; bytes].into(), pages: Vec::new(), connected: false, lost: None }
-    }
-
-    fn shared(&mut self) -> SharedMemory {
-        SharedMemory { pointer: self.bytes.as_mut_ptr(), bytes: self.bytes.len(), file: -1 }
-    }
-}
-
-/// A frame says which page it brings and how long the body is.
-fn page_header(page: u64, bytes: usize) -> [u8; HEADER_BYTES] {
-    header(Form::At, 0, page, bytes)
-}
-
-impl Sink for Memory {
-    fn place(&mut self, _peer: usize, header: &[u8; HEADER_BYTES]) -> Result<Placement, Refused> {
-        let seen = support::read_header(header);
-        let at = seen.sequence as usize * PAGE_BYTES;
-        Ok(Placement::At { pointer: self.bytes[at..at + seen.bytes].as_mut_ptr(), bytes: seen.bytes })
-    }
-
-    fn deliver(&mut self, _peer: usize, header: &[u8; HEADER_BYTES], _body: &[u8]) {
-        self.pages.push(support::read_header(header).sequence);
-    }
-
-    fn connected(&mut self, _peer: usize) {
-        self.connected = true;
-    }
-
-    fn lost(&mut self, _peer: usize, why: &Lost) {
-        assert!(self.lost.is_none(), "lost comes once");
-        self.lost = Some(why.clone());
-    }
-}
-
-fn poll_both(links: &[Arc<Fabric>], memories: &mut [Memory], mut done: impl FnMut(&[Memory]) -> bool) {
-    let start = std::time::Instant::now();
-    while !done(memories) {
-        for (link, memory) in links.iter().zip(memories.iter_mut()) {
-            link.poll(memory);
-        }
-        assert!(start.elapsed().as_secs() < HANG_SECONDS, "the test hangs");
-        std::thread::yield_now();
-    }
-}
+use support::fabric::{Memory, PAGE_BYTES, PROVIDERS, page_header, poll_both};
+use support::{HANG_SECONDS, Recorder, SECRET, build_fabric, listeners, options, poll_until, recorders};
+use trellis_transport::{Fabric, FabricError, FabricOptions, Link, Lost, Payload, Security};
 
 #[test]
 fn pages_of_the_shared_memory_are_read_by_their_receiver() {

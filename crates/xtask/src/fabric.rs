@@ -13,7 +13,7 @@ use crate::workspace::Workspace;
 
 /// The crates that have something behind the feature, and their tests of it.
 const TESTS: &[&[&str]] = &[
-    &["-p", "trellis-transport", "--lib", "--test", "fabric"],
+    &["-p", "trellis-transport", "--lib", "--test", "fabric", "--test", "fabric_writes"],
     &["-p", "trellis-transport", "--test", "conformance", "fabric_"],
     &["-p", "trellis", "--test", "fabric"],
 ];

@@ -1,6 +1,6 @@
 //! Scripts about pages.
 
-use super::{Story, Words};
+use super::{Story, Words, range};
 use crate::cluster::{Cluster, Outcome, words};
 use trellis_protocol::coherence::{Protocol, Purpose};
 use trellis_protocol::homes::{Home, Interleaved, Manager};
@@ -190,13 +190,4 @@ fn purpose(word: &str) -> Result<Purpose, String> {
 fn time(text: &str) -> Result<u64, String> {
     let microseconds = text.strip_suffix("us").and_then(|number| number.parse::<u64>().ok());
     microseconds.map(|number| number * 1000).ok_or_else(|| format!("`{text}` is no number of microseconds"))
-}
-
-/// `0-3` or `p0-3`.
-fn range(text: &str) -> Result<PageRange, String> {
-    let text = text.strip_prefix('p').unwrap_or(text);
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let parse = |number: &str| number.parse::<u32>().map_err(|_| format!("`{text}` is no run of pages"));
-    let (first, last) = (parse(first)?, parse(last)?);
-    PageRange::new(PageIndex(first), (last + 1).saturating_sub(first)).ok_or_else(|| format!("`{text}` is no run"))
 }

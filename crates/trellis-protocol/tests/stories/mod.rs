@@ -1,7 +1,10 @@
 //! Reads the commands of scripts.
 
 pub(crate) mod coherence;
+pub(crate) mod release;
 pub(crate) mod synchronisation;
+
+use trellis_protocol::{PageIndex, PageRange};
 
 /// Something that a script can tell.
 pub(crate) trait Story {
@@ -64,4 +67,13 @@ impl<'a> Words<'a> {
 fn name(word: &str, letter: char) -> Result<u16, String> {
     let number = word.strip_prefix(letter).and_then(|rest| rest.parse().ok());
     number.ok_or_else(|| format!("`{word}` is not `{letter}` and a number"))
+}
+
+/// `0-3` or `p0-3`.
+fn range(text: &str) -> Result<PageRange, String> {
+    let text = text.strip_prefix('p').unwrap_or(text);
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let parse = |number: &str| number.parse::<u32>().map_err(|_| format!("`{text}` is no run of pages"));
+    let (first, last) = (parse(first)?, parse(last)?);
+    PageRange::new(PageIndex(first), (last + 1).saturating_sub(first)).ok_or_else(|| format!("`{text}` is no run"))
 }

@@ -1,9 +1,11 @@
-//! The link `fabric`: frames through libfabric, with bodies that their receiver reads out of the sender's memory.
+//! The link `fabric`: frames through libfabric, with bodies that their sender writes into the receiver's memory, or their
+//! receiver reads out of the sender's.
 //!
-//! Promised: the contract of [`crate::links`], with frames in order. A body that lies in the memory given to
-//! [`Link::share`] is neither copied nor sent: its frame names it, and the receiver reads it by a one-sided read, straight
-//! to where its sink placed it. Nobody at the sender handles that read where the hardware does, and with a provider in
-//! software whoever polls the link does: never a thread that the program computes in.
+//! Promised: the contract of [`crate::links`], with frames in order. The memory given to [`Link::share`] is registered
+//! once. A body whose place in the receiver's shared memory is known ([`Link::send_placed`]) is written there by a
+//! one-sided write; another body that lies in the sender's shared memory is named by its frame, and the receiver reads it
+//! by one-sided reads, straight to where its sink placed it. Nobody at the other side handles either where the hardware
+//! does, and with a provider in software whoever polls the link does: never a thread that the program computes in.
 //!
 //! Never done here: protecting what travels. Frames are plain, so this link is for networks that are trusted; what lets
 //! a process take part (endpoint addresses, cookies, keys of memory) goes over a tcp connection between each pair, which
@@ -13,9 +15,41 @@
 //!
 //! Each pair has the connection of the link `tcp`. Over it the two tell each other where their endpoints are; its end is
 //! the end of the pair. Frames then travel as packets of at most 8 KiB into buffers that the receiver posted; there are
-//! never more under way than it has buffers for. A longer body, and any over 1 KiB in the shared memory, is read by the
-//! receiver. A node that leaves hands what is not confirmed yet to the tcp connection, so that nothing is lost and nobody
-//! has to wait for a peer that does not poll.
+//! never more under way than it has buffers for. Three ways for a body:
+//!
+//! * *in its packet*: up to 1 KiB, and up to what a packet holds where it does not lie in the shared memory;
+//! * *written*: up to 32 KiB where its place is known. A page so takes one trip, and a read two more: the offer, the
+//!   question and the answer. A sender's copy outside of the shared memory need not be registered for peers;
+//! * *read*: everything else. A long run does not notice two trips, its receiver decides how much comes at one time, and
+//!   makes its memory exist before.
+//!
+//! A node that leaves waits until what it wrote is confirmed, then hands what else is not to the tcp connection, so that
+//! nothing is lost and, but for writes, nobody has to wait for a peer that does not poll.
+//!
+//! # Writes: when they are safe, and what orders them
+//!
+//! The bytes land before the receiver has heard of their frame, so they may land only where nobody looks until then. The
+//! runtime sends so the bytes of pages that were asked for: from the moment at which they are sent, the receiver awaits
+//! every one of these pages and its program can touch none. That is no more than what delivery needs: a protocol allows
+//! that a message comes at any moment after it was sent, and the receiver refuses pages in another state at whichever
+//! moment they come. So no peer announces places in its requests; one that is asked to pass a request on would have to
+//! carry them. The receiver still asks its sink, and drops a peer that wrote to another place than the sink's. Pages of a
+//! peer that was lost stay untouchable, so it does not matter there that a write of it may land until the link is closed,
+//! which a receiver of writes cannot know.
+//!
+//! A frame that is written is delivered when two things are here: the packet with its header, and the word that goes
+//! with the write (FI_REMOTE_CQ_DATA: node and number of the frame), which every provider gives only after the bytes are
+//! in place. They may come in either order, so no ordering between messages and writes (FI_ORDER_SAW) is asked for:
+//! `tcp` and `shm` would have it, `efa` has not. The word is given, with `tcp`, by the poll of the receiver that took the
+//! last byte from the socket, with `shm` by the one that copied the body out of the sender's memory, with `verbs` by the
+//! write with immediate data, with `efa` and `cxi` by their own event. A provider without words of 4 bytes, or that
+//! refuses such a write, makes its peers read. Such a write is also one that no process makes into another's memory under
+//! `shm`: the receiver copies, inside its own calls, so an end of the link is the end of writes there too.
+//!
+//! The sender's completion need not mean that the bytes are there (FI_DELIVERY_COMPLETE, which costs `tcp` a packet for
+//! each write, is not asked for); the body is kept until the frame is confirmed. A node that leaves asks its peers what
+//! they have delivered, and gives no body that was written to the tcp connection: the write could land after it, over
+//! what was stored since.
 //!
 //! # Locks
 //!
@@ -25,13 +59,15 @@
 //! # Modules
 //!
 //! `device` (libfabric, through `libfabric.c`), `packet` and `rendezvous` (bytes of what is sent over the fabric and over
-//! tcp), `outward` and `inward` (the two halves of a pair), `peers`, `tender` (a thread for what has no event).
+//! tcp), `outward` and `inward` (the two halves of a pair), `pushing` (writes), `peers`, `tender` (a thread for what has
+//! no event).
 
 mod device;
 mod inward;
 mod outward;
 mod packet;
 mod peers;
+mod pushing;
 mod rendezvous;
 mod tender;
 
@@ -46,6 +82,7 @@ use thiserror::Error;
 use self::device::Device;
 pub use self::device::providers;
 use self::inward::Poll;
+use self::outward::NOWHERE;
 use self::peers::{LOST, Shared, UP, lock};
 use crate::HEADER_BYTES;
 use crate::links::tcp::doorman::spawn_without_signals;
@@ -142,6 +179,11 @@ impl Fabric {
     pub fn one_sided_reads(&self) -> u64 {
         self.shared.one_sided_reads.load(Ordering::Relaxed)
     }
+
+    /// How many one-sided writes this node began.
+    pub fn one_sided_writes(&self) -> u64 {
+        self.shared.one_sided_writes.load(Ordering::Relaxed)
+    }
 }
 
 /// Opens the endpoint on a thread of its own without signals: threads that a provider starts inherit that.
@@ -167,7 +209,17 @@ impl Link for Fabric {
     }
 
     fn send(&self, peer: usize, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<(), SendError> {
-        self.shared.send(peer, header, payload)
+        self.shared.send(peer, header, payload, NOWHERE)
+    }
+
+    fn send_placed(
+        &self,
+        peer: usize,
+        header: &[u8; HEADER_BYTES],
+        payload: Payload<'_>,
+        place: usize,
+    ) -> Result<(), SendError> {
+        self.shared.send(peer, header, payload, place as u64)
     }
 
     fn share(&self, memory: SharedMemory) -> Result<(), String> {
@@ -175,7 +227,9 @@ impl Link for Fabric {
         if self.shared.closed.load(Ordering::SeqCst) {
             return Err("this link is closed".to_owned());
         }
-        self.shared.device.share(memory)
+        self.shared.device.share(memory)?;
+        self.shared.tell_of_memory();
+        Ok(())
     }
 
     fn way(&self, _peer: usize) -> Choice {
@@ -239,10 +293,12 @@ impl Link for Fabric {
             let _ = thread.join();
         }
         let mut receive = lock(&shared.receive);
+        let passed_over = shared.finish_writes();
         for index in (0..shared.peers.len()).filter(|&index| index != shared.node) {
             shared.detour(index);
         }
         shared.tcp.close();
+        drop(passed_over);
         shared.end(&mut receive);
     }
 }

@@ -33,8 +33,8 @@
 //!   [`crate::wrap::secure`].
 //! * [`udp`]: the same over datagrams, not ordered.
 //! * [`shm`]: shared memory between nodes of one host; to others tcp, decided for each pair.
-//! * `fabric`: over libfabric, with bodies that the receiver reads from the sender's memory; only where the crate was
-//!   built with the feature of that name.
+//! * `fabric`: over libfabric, with bodies that the sender writes into the receiver's memory, or the receiver reads from
+//!   the sender's; only where the crate was built with the feature of that name.
 //! * [`in_process`]: between threads, for tests of the layers above.
 //!
 //! A new choice is one file here, one entry in [`Choice`], and one line in the conformance suite.
@@ -64,7 +64,7 @@ pub enum Choice {
     Tcp,
     /// Datagrams between nodes.
     Udp,
-    /// Messages and one-sided reads through libfabric.
+    /// Messages, one-sided reads and one-sided writes through libfabric.
     Fabric,
     /// Queues between threads of one process.
     InProcess,
@@ -327,6 +327,10 @@ pub struct LinkStatistics {
     pub multicast_negative: u64,
     /// Fragments among `packets_resent` that had gone by multicast before.
     pub multicast_repaired: u64,
+    /// Parts of bodies that this node read out of a peer's memory by itself.
+    pub one_sided_reads: u64,
+    /// Bodies that this node wrote into a peer's memory by itself.
+    pub one_sided_writes: u64,
     /// Peers that hear the multicasts of this node now.
     pub multicast_peers: u64,
     /// The same for each peer, by node number; the entry of this node stays empty.
@@ -365,6 +369,27 @@ pub trait Link: Send + Sync {
     ///
     /// What a [`Payload::Pinned`] must be until then is said there.
     fn send(&self, peer: usize, header: &[u8; HEADER_BYTES], payload: Payload<'_>) -> Result<(), SendError>;
+
+    /// Sends one frame, as [`Link::send`] does, of which the sender knows where it will be put: the receiver's sink places
+    /// its body at the byte `place` of the memory that was given to [`Link::share`] there. A link that can writes it there
+    /// by itself, before the receiver has heard of the frame.
+    ///
+    /// The caller promises, for the receiver, that nobody uses these bytes there from now on until the frame is delivered,
+    /// whatever else comes first; and that where this node is lost before, nobody uses them until the link there is closed.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Link::send`].
+    fn send_placed(
+        &self,
+        peer: usize,
+        header: &[u8; HEADER_BYTES],
+        payload: Payload<'_>,
+        place: usize,
+    ) -> Result<(), SendError> {
+        let _ = place;
+        self.send(peer, header, payload)
+    }
 
     /// Sends one frame to several peers, as [`Link::send`] to each does: by one multicast where the link has it.
     ///

@@ -3,6 +3,9 @@
 
 #![allow(dead_code, unreachable_pub)]
 
+#[cfg(feature = "fabric")]
+pub mod fabric;
+
 use std::collections::HashMap;
 use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;

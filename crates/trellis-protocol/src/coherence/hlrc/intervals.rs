@@ -102,6 +102,11 @@ impl Intervals {
         &self.time
     }
 
+    /// How many intervals and notices are kept for whoever may lack them; at most [`NOTICES_MAX`].
+    pub fn kept(&self) -> usize {
+        self.kept
+    }
+
     /// A notice of the interval that is open.
     pub fn note(&mut self, notice: Notice) {
         match self.open.last_mut() {
@@ -440,6 +445,80 @@ mod tests {
         nodes[1].note(notice(3, 1));
         nodes[1].close();
         assert_eq!(release(&mut nodes, 1, 0), [notice(3, 1)]);
+    }
+
+    /// Numbers that look random, the same in every run.
+    struct Dice(u64);
+
+    impl Dice {
+        fn below(&mut self, end: u64) -> u64 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (self.0 >> 33) % end
+        }
+    }
+
+    /// Some stores, and a release of them to another node; how many notices and intervals that may be.
+    fn hand_over(nodes: &mut [Intervals], dice: &mut Dice, stamp: u64, stores_max: u64) -> usize {
+        let (from, to) = (dice.below(4) as usize, dice.below(4) as usize);
+        let stores = dice.below(stores_max + 1);
+        for _ in 0..stores {
+            nodes[from].note(notice(dice.below(1000) as u32, stamp));
+        }
+        nodes[from].close();
+        if from != to {
+            let told = tell(nodes, from, to);
+            assert_eq!(nodes[to].learn(NodeId(from as u16), &told), Ok(Learnt::Known));
+            nodes[to].take_unapplied(&mut Vec::new());
+        }
+        stores as usize + 1
+    }
+
+    fn come_to_a_barrier(nodes: &mut [Intervals], before: &mut [Vec<u64>]) {
+        for from in 1..4 {
+            release(nodes, from, 0);
+        }
+        for to in 1..4 {
+            release(nodes, 0, to);
+        }
+        for (node, before) in nodes.iter_mut().zip(before) {
+            let time = node.time().to_vec();
+            node.everybody_knows(&core::mem::replace(before, time));
+        }
+    }
+
+    #[test]
+    fn a_long_run_of_locks_and_barriers_keeps_what_was_said_since_two_barriers_ago() {
+        let (mut nodes, mut dice) = (nodes(4), Dice(1));
+        let mut before = vec![vec![0; 4]; 4];
+        let (mut since, mut since_one_before, mut most) = (0, 0, 0);
+        for stamp in 1..=10_000 {
+            since += hand_over(&mut nodes, &mut dice, stamp, 3);
+            for node in &nodes {
+                assert!(node.kept() <= since + since_one_before, "hand-over {stamp}: {} are kept", node.kept());
+                most = most.max(node.kept());
+            }
+            if stamp % 100 == 0 {
+                come_to_a_barrier(&mut nodes, &mut before);
+                (since, since_one_before) = (0, since);
+                assert!(nodes.iter().all(|node| node.time() == nodes[0].time()), "a barrier tells everything");
+            }
+        }
+        assert!(most > 100, "the run kept nothing: {most}");
+        come_to_a_barrier(&mut nodes, &mut before);
+        come_to_a_barrier(&mut nodes, &mut before);
+        assert!(nodes.iter().all(|node| node.kept() == 0), "nothing was stored between the last barriers");
+    }
+
+    #[test]
+    fn without_barriers_locks_keep_a_bounded_number() {
+        let (mut nodes, mut dice) = (nodes(4), Dice(2));
+        let mut noted = 0;
+        for stamp in 1..=4_000 {
+            noted += hand_over(&mut nodes, &mut dice, stamp, 64);
+            assert!(nodes.iter().all(|node| node.kept() <= NOTICES_MAX));
+        }
+        assert!(noted > NOTICES_MAX, "the run is too short to show it: {noted}");
+        assert!(nodes.iter().any(|node| node.kept() > NOTICES_MAX / 2), "nothing is forgotten before it must be");
     }
 
     #[test]

@@ -23,6 +23,8 @@ const SENDS_MAX: usize = 256;
 const READS_MAX: usize = 64;
 /// One read asks for so much at most; a longer body takes several.
 const READ_BYTES_MAX: usize = 1 << 20;
+/// One-sided writes under way at one time.
+const WRITES_MAX: usize = 64;
 /// Completions taken at one time.
 pub(super) const COMPLETIONS_MAX: usize = 64;
 /// An endpoint's address at most.
@@ -37,6 +39,7 @@ pub(super) struct Completion {
     pub(super) slot: u32,
     pub(super) error: i32,
     pub(super) bytes: u64,
+    pub(super) word: u64,
 }
 
 #[repr(C)]
@@ -48,9 +51,13 @@ struct Facts {
     wait_descriptor: i32,
     needs_local_registration: i32,
     has_virtual_addresses: i32,
+    word_bytes: i32,
 }
 
-const _: () = assert!(size_of::<Completion>() == 16 && size_of::<Facts>() == 40);
+const _: () = assert!(size_of::<Completion>() == 24 && size_of::<Facts>() == 40);
+
+/// The slot of what a peer wrote here.
+const LANDED: u32 = u32::MAX - 1;
 
 #[repr(C)]
 struct Endpoint {
@@ -100,6 +107,17 @@ unsafe extern "C" {
         address: u64,
         key: u64,
     ) -> i64;
+    fn trellis_fabric_write(
+        endpoint: *mut Endpoint,
+        slot: u32,
+        at: *const u8,
+        bytes: usize,
+        description: *mut c_void,
+        peer: u64,
+        address: u64,
+        key: u64,
+        word: u64,
+    ) -> i64;
     fn trellis_fabric_poll(endpoint: *mut Endpoint, out: *mut Completion, room: usize) -> i64;
     fn trellis_fabric_may_sleep(endpoint: *mut Endpoint) -> i32;
     fn trellis_fabric_sentence(error: i32) -> *const c_char;
@@ -114,6 +132,10 @@ pub(super) enum Use {
     Send,
     /// A one-sided read.
     Read,
+    /// A one-sided write.
+    Write,
+    /// A peer's one-sided write to the shared memory of this node, which is over.
+    Landed,
 }
 
 /// Whether the provider took an operation, or wants to be asked again.
@@ -150,11 +172,27 @@ impl Drop for Registration {
     }
 }
 
-/// Where a peer reads from.
+/// Where a peer's memory is read or written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Source {
     pub(super) address: u64,
     pub(super) key: u64,
+}
+
+/// Memory of a peer that this node may write to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) address: u64,
+    pub(super) key: u64,
+    pub(super) bytes: u64,
+}
+
+impl Target {
+    /// So many bytes of it.
+    pub(super) fn part(self, place: u64, bytes: usize) -> Option<Source> {
+        let end = place.checked_add(bytes as u64)?;
+        (end <= self.bytes).then_some(Source { address: self.address.checked_add(place)?, key: self.key })
+    }
 }
 
 struct Shared {
@@ -175,6 +213,9 @@ pub(super) struct Device {
     sends: usize,
     free_sends: Mutex<Vec<u32>>,
     free_reads: Mutex<Vec<u32>>,
+    free_writes: Mutex<Vec<u32>>,
+    /// A write can bring the peer a word.
+    writes: bool,
     read_bytes_max: usize,
     needs_local_registration: bool,
     has_virtual_addresses: bool,
@@ -195,7 +236,7 @@ impl Device {
     pub(super) fn open(provider: &str, host: &str, receives: usize) -> Result<Device, String> {
         let text = |text: &str| CString::new(text).map_err(|_| "a zero byte in a name".to_owned());
         let (named, host) = (text(provider)?, text(host)?);
-        let slots = receives + SENDS_MAX + READS_MAX;
+        let slots = receives + SENDS_MAX + READS_MAX + WRITES_MAX;
         let mut why: [c_char; 256] = [0; 256];
         let before = SignalActions::take();
         // SAFETY: both texts end in zero and live through the call; `why` has the room that is told.
@@ -216,6 +257,7 @@ impl Device {
         let limit = |wanted: usize, most: u64| wanted.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1);
         let (receives, sends) = (limit(receives, facts.receives_max), limit(SENDS_MAX, facts.sends_max));
         let first_read = receives + sends;
+        let first_write = first_read + READS_MAX;
         lock(&PARKED).0 += usize::from(is_of_this_host(&provider));
         let device = Device {
             endpoint: AtomicPtr::new(endpoint),
@@ -227,7 +269,9 @@ impl Device {
             receives,
             sends,
             free_sends: Mutex::new((receives as u32..first_read as u32).collect()),
-            free_reads: Mutex::new((first_read as u32..(first_read + READS_MAX) as u32).collect()),
+            free_reads: Mutex::new((first_read as u32..first_write as u32).collect()),
+            free_writes: Mutex::new((first_write as u32..(first_write + WRITES_MAX) as u32).collect()),
+            writes: facts.word_bytes >= 4,
             read_bytes_max: limit(READ_BYTES_MAX, facts.message_bytes_max),
             needs_local_registration: facts.needs_local_registration != 0,
             has_virtual_addresses: facts.has_virtual_addresses != 0,
@@ -296,16 +340,18 @@ impl Device {
         let slot = slot as usize;
         let first_read = self.receives + self.sends;
         match slot {
+            _ if slot == LANDED as usize => Some(Use::Landed),
             _ if slot < self.receives => Some(Use::Receive),
             _ if slot < first_read => Some(Use::Send),
             _ if slot < first_read + READS_MAX => Some(Use::Read),
+            _ if slot < first_read + READS_MAX + WRITES_MAX => Some(Use::Write),
             _ => None,
         }
     }
 
     /// How many slots there are.
     pub(super) fn slots(&self) -> usize {
-        self.receives + self.sends + READS_MAX
+        self.receives + self.sends + READS_MAX + WRITES_MAX
     }
 
     /// Registers the memory that bodies come from and go to, once and for all.
@@ -314,6 +360,21 @@ impl Device {
         let registration = unsafe { self.register(memory.pointer, memory.bytes, Access::Both) }?;
         *lock(&self.shared) = Some(Shared { base: memory.pointer as usize, bytes: memory.bytes, registration });
         Ok(())
+    }
+
+    /// The shared memory, as peers write to it.
+    pub(super) fn target(&self) -> Option<Target> {
+        let shared = lock(&self.shared);
+        let shared = shared.as_ref()?;
+        let address = if self.has_virtual_addresses { shared.base as u64 } else { 0 };
+        Some(Target { address, key: shared.registration.key, bytes: shared.bytes as u64 })
+    }
+
+    /// Where the byte `place` of the shared memory is, if so many bytes are there.
+    pub(super) fn at(&self, place: u64, bytes: usize) -> Option<*mut u8> {
+        let shared = lock(&self.shared);
+        let pointer = (shared.as_ref()?.base as u64).checked_add(place)? as *mut u8;
+        shared.as_ref()?.holds(pointer, bytes).then_some(pointer)
     }
 
     /// Where peers read a body that lies in the shared memory.
@@ -336,12 +397,13 @@ impl Device {
         Ok((Source { address, key: registration.key }, registration))
     }
 
-    /// What must be registered before it may be read into.
+    /// What must be registered before it may be read into or written from.
     ///
     /// # Safety
     ///
-    /// The bytes must stay writable until the registration is dropped or the device stopped.
-    pub(super) unsafe fn prepare(&self, pointer: *mut u8, bytes: usize) -> Result<Option<Registration>, String> {
+    /// The bytes must stay readable, and writable where they are read into, until the registration is dropped or the device
+    /// stopped.
+    pub(super) unsafe fn prepare(&self, pointer: *const u8, bytes: usize) -> Result<Option<Registration>, String> {
         if !self.needs_local_registration || self.source(pointer, bytes).is_some() {
             return Ok(None);
         }
@@ -391,11 +453,22 @@ impl Device {
         lock(&self.free_reads).pop()
     }
 
-    /// A sending or reading slot whose operation is over.
+    /// A slot for a one-sided write, if one is free.
+    pub(super) fn take_write(&self) -> Option<u32> {
+        lock(&self.free_writes).pop()
+    }
+
+    /// Whether peers can be written to.
+    pub(super) fn writes(&self) -> bool {
+        self.writes
+    }
+
+    /// A slot of this node's own whose operation is over, unless it receives.
     pub(super) fn give(&self, slot: u32) {
         match self.use_of(slot) {
             Some(Use::Send) => lock(&self.free_sends).push(slot),
             Some(Use::Read) => lock(&self.free_reads).push(slot),
+            Some(Use::Write) => lock(&self.free_writes).push(slot),
             _ => {}
         }
     }
@@ -447,20 +520,56 @@ impl Device {
         peer: u64,
         from: Source,
     ) -> Result<usize, String> {
-        let description = match registration {
-            Some(registration) => registration.description,
-            None if self.needs_local_registration => {
-                let shared = lock(&self.shared);
-                shared.as_ref().map_or(std::ptr::null_mut(), |shared| shared.registration.description)
-            }
-            None => std::ptr::null_mut(),
-        };
+        let description = self.description(registration);
         let bytes = bytes.min(self.read_bytes_max);
         // SAFETY: the caller's promise.
         let result = unsafe {
             trellis_fabric_read(self.endpoint()?, slot, pointer, bytes, description, peer, from.address, from.key)
         };
         Ok(if taken(result)? == Taken::Yes { bytes } else { 0 })
+    }
+
+    /// Writes to a peer's memory; the peer hears `word` when the bytes are there.
+    ///
+    /// # Safety
+    ///
+    /// The bytes at `pointer` must stay readable until the completion, or until the device is stopped.
+    pub(super) unsafe fn write(
+        &self,
+        slot: u32,
+        (pointer, bytes): (*const u8, usize),
+        registration: Option<&Registration>,
+        peer: u64,
+        to: Source,
+        word: u32,
+    ) -> Result<Taken, String> {
+        let description = self.description(registration);
+        // SAFETY: the caller's promise.
+        taken(unsafe {
+            trellis_fabric_write(
+                self.endpoint()?,
+                slot,
+                pointer,
+                bytes,
+                description,
+                peer,
+                to.address,
+                to.key,
+                u64::from(word),
+            )
+        })
+    }
+
+    /// What the provider wants to be told about this node's end of a one-sided operation.
+    fn description(&self, registration: Option<&Registration>) -> *mut c_void {
+        match registration {
+            Some(registration) => registration.description,
+            None if self.needs_local_registration => {
+                let shared = lock(&self.shared);
+                shared.as_ref().map_or(std::ptr::null_mut(), |shared| shared.registration.description)
+            }
+            None => std::ptr::null_mut(),
+        }
     }
 
     /// Takes completions that are there.

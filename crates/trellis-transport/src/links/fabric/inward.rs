@@ -8,14 +8,17 @@
 
 #![allow(unsafe_code)]
 
+mod connections;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-use super::device::{COMPLETIONS_MAX, Completion, Registration, Source, Taken, Use, sentence};
+use super::device::{COMPLETIONS_MAX, Completion, Registration, Source, Taken, Use};
 use super::packet::{Kind, Packet};
 use super::peers::{LOST, Shared, UP, lock};
-use super::rendezvous::{Greeting, Said};
-use crate::links::{Link, Lost, Payload, Placement, Refused, Sink};
+use super::pushing::{failure, read_word};
+use super::rendezvous::Said;
+use crate::links::{Link, Lost, Payload, Placement, Sink};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX};
 
 /// Batches of completions in one poll, so that a poll ends.
@@ -50,6 +53,8 @@ pub(super) struct Receive {
 struct Inward {
     expected: u64,
     early: BTreeMap<u64, Early>,
+    /// The ends of the numbers of frames whose bodies were written here and that were not delivered yet.
+    landed: Vec<u16>,
     reading: Option<Reading>,
     room: Option<Box<[u8; INLINE_BODY_BYTES_MAX]>>,
     hello_in: bool,
@@ -74,6 +79,7 @@ struct Early {
 enum Content {
     Here(Vec<u8>),
     Offered { bytes: u64, source: Source, wants_word: bool },
+    Pushed { bytes: u64, place: u64 },
 }
 
 /// The frame whose body is being read.
@@ -188,7 +194,7 @@ impl Poll<'_> {
     /// One operation is over; whether it brought something.
     fn complete(&mut self, completion: &Completion) -> bool {
         let (shared, slot) = (self.shared, completion.slot);
-        let why = (completion.error != 0).then(|| sentence(i64::from(completion.error)));
+        let why = failure(completion);
         match shared.device.use_of(slot) {
             Some(Use::Receive) => {
                 if why.is_none() {
@@ -218,6 +224,14 @@ impl Poll<'_> {
                 shared.device.give(slot);
                 shared.peers[index].reads.fetch_sub(1, Ordering::AcqRel);
                 self.part_read(index, why);
+                true
+            }
+            Some(Use::Write) => {
+                shared.written(slot, why);
+                false
+            }
+            Some(Use::Landed) => {
+                self.landed(completion.word);
                 true
             }
             None => false,
@@ -273,6 +287,23 @@ impl Poll<'_> {
                 self.keep(index, sequence, Early { header, content: Content::Offered { bytes, source, wants_word } });
                 self.go_on(index);
             }
+            Kind::Pushed { sequence, header, bytes, place } => {
+                self.keep(index, sequence, Early { header, content: Content::Pushed { bytes, place } });
+                self.go_on(index);
+            }
+        }
+    }
+
+    /// A body was written here; the packet of its frame may have come or not.
+    fn landed(&mut self, word: u64) {
+        let (index, number) = read_word(word);
+        let window = self.shared.window;
+        let Some(inward) = self.receive.inwards.get_mut(index).filter(|_| index != self.shared.node) else { return };
+        // A frame that came another way since is behind, and its body of no interest.
+        let ahead = number.wrapping_sub(inward.expected as u16);
+        if !inward.is_lost && u64::from(ahead) < window && !inward.landed.contains(&number) {
+            inward.landed.push(number);
+            self.go_on(index);
         }
     }
 
@@ -304,8 +335,15 @@ impl Poll<'_> {
                 return;
             }
             let expected = inward.expected;
+            let Some(early) = inward.early.get(&expected) else { return };
+            let number = inward.landed.iter().position(|&number| number == expected as u16);
+            if number.is_none() && matches!(early.content, Content::Pushed { .. }) {
+                return;
+            }
+            number.map(|number| inward.landed.swap_remove(number));
             let Some(early) = inward.early.remove(&expected) else { return };
             match early.content {
+                Content::Pushed { bytes, place } => self.frame_pushed(index, &early.header, bytes, place),
                 Content::Here(body) => self.frame_here(index, &early.header, &body),
                 Content::Offered { bytes, source, wants_word } => {
                     self.frame_offered(index, early.header, bytes, source, wants_word);
@@ -351,6 +389,16 @@ impl Poll<'_> {
             }
             Some(_) => self.deliver(index, header, body, body.len()),
             None => {}
+        }
+    }
+
+    /// The body lies where its sender says that it belongs; the sink decides whether it does.
+    fn frame_pushed(&mut self, index: usize, header: &[u8; HEADER_BYTES], bytes: u64, place: u64) {
+        let Some(placement) = self.place(index, header, bytes) else { return };
+        let written = self.shared.device.at(place, bytes as usize);
+        match placement {
+            Placement::At { pointer, bytes } if written == Some(pointer) => self.deliver(index, header, &[], bytes),
+            _ => self.refuse(index, "its body was written to another place than the one where it belongs".to_owned()),
         }
     }
 
@@ -557,7 +605,8 @@ impl Poll<'_> {
                 // Whoever rings wants to know what was seen after that.
                 came |= self.take_completions();
                 let seen = shared.peers[index].seen.load(Ordering::Acquire);
-                let _ = shared.tcp.send(index, &Said::Seen(seen).write(), Payload::Nothing);
+                let said = Said::Seen { packets: seen, delivered: self.receive.inwards[index].expected };
+                let _ = shared.tcp.send(index, &said.write(), Payload::Nothing);
             }
             self.look_at_broken(index);
             if self.receive.inwards[index].leaving.is_some() {
@@ -649,6 +698,7 @@ impl Poll<'_> {
             return;
         }
         inward.early.clear();
+        inward.landed.clear();
         (inward.reading, inward.detour) = (None, None);
         if inward.leaving.take().is_some() {
             self.receive.leaving -= 1;
@@ -664,7 +714,7 @@ impl Poll<'_> {
     fn prepare_to_sleep(&mut self) {
         let device = &self.shared.device;
         if device.wait_descriptor().is_none() {
-            if self.receive.reads() {
+            if self.receive.reads() || self.shared.is_writing() {
                 self.shared.nudge();
             }
             return;
@@ -676,115 +726,5 @@ impl Poll<'_> {
         if !self.receive.armed {
             self.shared.nudge();
         }
-    }
-}
-
-/// What comes over the tcp connections.
-impl Sink for Poll<'_> {
-    fn place(&mut self, index: usize, header: &[u8; HEADER_BYTES]) -> Result<Placement, Refused> {
-        Ok(match Said::read(header) {
-            Some(Said::Greeting(bytes)) => Placement::Inline(bytes),
-            Some(Said::Bell | Said::Seen(_) | Said::Dropped) => Placement::Nothing,
-            Some(Said::Detour { .. }) => Placement::Inline(HEADER_BYTES),
-            Some(Said::DetourBody(bytes)) => match &mut self.inward(index).detour {
-                Some((_, _, body)) if body.len() == bytes => Placement::At { pointer: body.as_mut_ptr(), bytes },
-                _ => return Err("a body without a frame".into()),
-            },
-            None => return Err("its version of the link `fabric` says something that this one does not know".into()),
-        })
-    }
-
-    fn deliver(&mut self, index: usize, header: &[u8; HEADER_BYTES], body: &[u8]) {
-        let shared = self.shared;
-        match Said::read(header) {
-            Some(Said::Greeting(_)) => self.greeted(index, body),
-            Some(Said::Bell) => self.inward(index).bell_due = true,
-            Some(Said::Seen(packets)) => {
-                let peer = &shared.peers[index];
-                peer.has_seen(packets);
-                if peer.unseen_since.load(Ordering::Acquire) != 0 {
-                    peer.unseen_since.store(shared.now(), Ordering::Release);
-                }
-                peer.bell.store(0, Ordering::Release);
-                shared.tender.wake();
-            }
-            Some(Said::Dropped) => self.leave(index, Lost::Ended),
-            Some(Said::Detour { sequence, bytes }) => {
-                let Ok(header) = body.try_into() else { return };
-                if bytes == 0 {
-                    self.detoured(index, sequence, header, Vec::new());
-                } else {
-                    self.inward(index).detour = Some((sequence, header, vec![0; bytes]));
-                }
-            }
-            Some(Said::DetourBody(_)) => {
-                if let Some((sequence, header, body)) = self.inward(index).detour.take() {
-                    self.detoured(index, sequence, header, body);
-                }
-            }
-            None => {}
-        }
-    }
-
-    fn connected(&mut self, index: usize) {
-        let shared = self.shared;
-        let address = match shared.device.address() {
-            Ok(address) => address,
-            Err(why) => return shared.note_broken(index, why),
-        };
-        let provider = shared.device.provider().to_owned();
-        let greeting = Greeting { cookie: shared.peers[index].cookie, window: shared.window, provider, address };
-        let bytes = greeting.write();
-        // A connection that is gone again is reported as such.
-        let _ = shared.tcp.send(index, &Said::Greeting(bytes.len()).write(), Payload::Copy(&bytes));
-    }
-
-    fn lost(&mut self, index: usize, why: &Lost) {
-        self.leave(index, why.clone());
-    }
-}
-
-impl Poll<'_> {
-    fn greeted(&mut self, index: usize, bytes: &[u8]) {
-        let shared = self.shared;
-        let own = shared.device.provider();
-        let refuse = |why: String| Lost::NodeRefused { why };
-        let Some(greeting) = Greeting::read(bytes) else {
-            return self.leave(index, refuse("its greeting over the link `fabric` cannot be read".to_owned()));
-        };
-        if greeting.provider != own {
-            let why = format!(
-                "node {index} uses the libfabric provider `{}` and this node `{own}`; give both the same fabric_provider",
-                greeting.provider
-            );
-            return self.leave(index, refuse(why));
-        }
-        match shared.device.insert(&greeting.address) {
-            Ok(number) => {
-                let _ = shared.peers[index].there.set(super::peers::There { number, greeting });
-                let mut outward = lock(&shared.peers[index].outward);
-                outward.owe_hello();
-                shared.pump(index, &mut outward);
-                shared.disquiet();
-            }
-            Err(why) => shared.note_broken(index, why),
-        }
-    }
-
-    /// A frame of a peer that leaves, over the tcp connection; it may have come over the fabric already.
-    fn detoured(&mut self, index: usize, sequence: u64, header: [u8; HEADER_BYTES], body: Vec<u8>) {
-        self.announce(index);
-        let inward = self.inward(index);
-        let expected = inward.expected;
-        if inward.is_lost || sequence < expected {
-            return;
-        }
-        if let Some(reading) = inward.reading.as_mut().filter(|_| sequence == expected) {
-            reading.detour = Some(body);
-            return self.end_reading(index);
-        }
-        // What was only offered over the fabric can perhaps not be read any more.
-        inward.early.insert(sequence, Early { header, content: Content::Here(body) });
-        self.go_on(index);
     }
 }

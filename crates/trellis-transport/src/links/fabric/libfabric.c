@@ -1,8 +1,8 @@
 /* The narrow bridge to libfabric. Its interface is mostly inline functions over tables of operations, so it is compiled
  * here, against the headers of the machine, instead of being described a second time in Rust.
  *
- * Promised: one reliable-datagram endpoint with messages and one-sided reads, safe for several threads; every operation
- * is named by a slot, whose context lives here as long as the endpoint. Nothing here waits.
+ * Promised: one reliable-datagram endpoint with messages, one-sided reads and one-sided writes, safe for several
+ * threads; every operation is named by a slot, whose context lives here as long as the endpoint. Nothing here waits.
  *
  * Never done here: owning a buffer, deciding anything about frames or peers. The Rust side is `device.rs`; the two
  * structures at the top have the same layout there. */
@@ -22,14 +22,16 @@
 #include <rdma/fi_rma.h>
 
 #define COMPLETIONS_MAX 64
+#define LANDED (UINT32_MAX - 1)
 #define ADDRESS_SPACE_FLAGS                                                                                            \
     (FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_ENDPOINT)
 
 /* What became of one operation. */
 struct trellis_completion {
-    uint32_t slot;
+    uint32_t slot; /* LANDED: none of this endpoint's; a peer wrote to its memory */
     int32_t error;
     uint64_t bytes;
+    uint64_t word; /* what that peer gave with its write */
 };
 
 /* What the provider is like. */
@@ -40,6 +42,7 @@ struct trellis_fabric_facts {
     int32_t wait_descriptor; /* -1: the provider has none */
     int32_t needs_local_registration;
     int32_t has_virtual_addresses;
+    int32_t word_bytes; /* how long a word that goes with a write may be */
 };
 
 struct trellis_fabric {
@@ -64,7 +67,7 @@ static struct fi_info *wanted(const char *provider) {
     if (!hints)
         return NULL;
     hints->ep_attr->type = FI_EP_RDM;
-    hints->caps = FI_MSG | FI_RMA | FI_SEND | FI_RECV | FI_READ | FI_REMOTE_READ;
+    hints->caps = FI_MSG | FI_RMA | FI_SEND | FI_RECV | FI_READ | FI_REMOTE_READ | FI_WRITE | FI_REMOTE_WRITE;
     hints->mode = FI_CONTEXT | FI_CONTEXT2;
     hints->domain_attr->mr_mode = ADDRESS_SPACE_FLAGS;
     hints->domain_attr->threading = FI_THREAD_SAFE;
@@ -91,7 +94,7 @@ static struct fi_info *choose(const char *provider, const char *host, char *why,
     }
     int error = fi_getinfo(FI_VERSION(1, 17), NULL, NULL, 0, hints, &found);
     if (error) {
-        explain(why, room, "it offers no reliable datagrams with one-sided reads here", error);
+        explain(why, room, "it offers no reliable datagrams with one-sided reads and writes here", error);
         fi_freeinfo(hints);
         return NULL;
     }
@@ -113,8 +116,9 @@ static struct fi_info *choose(const char *provider, const char *host, char *why,
 
 static int open_completions(struct trellis_fabric *self) {
     struct fi_cq_attr attributes = {
-        .size = self->slots,
-        .format = FI_CQ_FORMAT_MSG,
+        /* Beside what this endpoint began: what its peers wrote, which is never more than it has buffers for. */
+        .size = 2 * self->slots,
+        .format = FI_CQ_FORMAT_DATA,
         .wait_obj = FI_WAIT_FD,
     };
     self->wait_descriptor = -1;
@@ -208,6 +212,7 @@ void trellis_fabric_facts(struct trellis_fabric *self, struct trellis_fabric_fac
     facts->wait_descriptor = self->wait_descriptor;
     facts->needs_local_registration = (self->info->domain_attr->mr_mode & FI_MR_LOCAL) != 0;
     facts->has_virtual_addresses = (self->info->domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
+    facts->word_bytes = (int32_t)self->info->domain_attr->cq_data_size;
 }
 
 /* The provider's name, such as "tcp;ofi_rxm". Lives as long as the endpoint. */
@@ -227,12 +232,13 @@ int trellis_fabric_insert(struct trellis_fabric *self, const uint8_t *address, u
     return count == 1 ? 0 : (count < 0 ? count : -FI_EINVAL);
 }
 
-/* Registers memory: to be received into and sent from, and `shared` also to be read by peers. */
+/* Registers memory. `shared` 0: to be received into and sent from; 1: to be read by peers; 2: to be read and written by
+ * peers and from here. */
 int trellis_fabric_register(struct trellis_fabric *self, const void *pointer, size_t bytes, int shared,
                             struct fid_mr **registration, uint64_t *key, void **description) {
-    uint64_t access = shared ? FI_REMOTE_READ : FI_SEND | FI_RECV | FI_READ;
+    uint64_t access = shared ? FI_REMOTE_READ : FI_SEND | FI_RECV | FI_READ | FI_WRITE;
     if (shared == 2)
-        access |= FI_READ;
+        access |= FI_REMOTE_WRITE | FI_READ | FI_WRITE;
     uint64_t wanted_key = __atomic_fetch_add(&self->next_key, 1, __ATOMIC_RELAXED);
     int error = fi_mr_reg(self->domain, pointer, bytes, access, 0, wanted_key, 0, registration, NULL);
     if (error)
@@ -268,6 +274,24 @@ int64_t trellis_fabric_read(struct trellis_fabric *self, uint32_t slot, void *po
     return fi_read(self->endpoint, pointer, bytes, description, peer, address, key, &self->contexts[slot]);
 }
 
+/* Writes to a peer's memory. The peer gets `word` when the bytes are there; the completion here says less. */
+int64_t trellis_fabric_write(struct trellis_fabric *self, uint32_t slot, const void *pointer, size_t bytes,
+                             void *description, uint64_t peer, uint64_t address, uint64_t key, uint64_t word) {
+    struct iovec from = {.iov_base = (void *)pointer, .iov_len = bytes};
+    struct fi_rma_iov to = {.addr = address, .len = bytes, .key = key};
+    struct fi_msg_rma message = {
+        .msg_iov = &from,
+        .desc = &description,
+        .iov_count = 1,
+        .addr = peer,
+        .rma_iov = &to,
+        .rma_iov_count = 1,
+        .context = &self->contexts[slot],
+        .data = word,
+    };
+    return fi_writemsg(self->endpoint, &message, FI_REMOTE_CQ_DATA | FI_COMPLETION);
+}
+
 static uint32_t slot_of(struct trellis_fabric *self, void *context) {
     struct fi_context2 *here = context;
     if (here < self->contexts || here >= self->contexts + self->slots)
@@ -277,7 +301,7 @@ static uint32_t slot_of(struct trellis_fabric *self, void *context) {
 
 /* Completions that are there; their number, or a negative error. */
 int64_t trellis_fabric_poll(struct trellis_fabric *self, struct trellis_completion *out, size_t room) {
-    struct fi_cq_msg_entry entries[COMPLETIONS_MAX];
+    struct fi_cq_data_entry entries[COMPLETIONS_MAX];
     if (room > COMPLETIONS_MAX)
         room = COMPLETIONS_MAX;
     int64_t count = fi_cq_read(self->completions, entries, room);
@@ -293,12 +317,16 @@ int64_t trellis_fabric_poll(struct trellis_fabric *self, struct trellis_completi
         out[0].slot = slot_of(self, failed.op_context);
         out[0].error = failed.err ? failed.err : FI_EOTHER;
         out[0].bytes = 0;
+        out[0].word = 0;
         return 1;
     }
     for (int64_t index = 0; index < count; index++) {
-        out[index].slot = slot_of(self, entries[index].op_context);
+        /* The context of what a peer began is the provider's own, and may look like one of these. */
+        int landed = (entries[index].flags & FI_REMOTE_CQ_DATA) != 0;
+        out[index].slot = landed ? LANDED : slot_of(self, entries[index].op_context);
         out[index].error = 0;
         out[index].bytes = entries[index].len;
+        out[index].word = landed ? entries[index].data : 0;
     }
     return count;
 }

@@ -14,12 +14,16 @@ use std::sync::atomic::Ordering;
 use super::device::{Registration, Source, Taken};
 use super::packet::{Kind, PACKET_BODY_BYTES_MAX, Packet};
 use super::peers::{HELLO_BIT, Shared, lock};
+use super::pushing::Pushed;
 use super::rendezvous::Said;
 use crate::links::{Link, Lost, Payload, SendError, check_sendable};
 use crate::{HEADER_BYTES, QUEUE_BYTES_MAX, QUEUED_FRAME_BYTES};
 
 /// A body in the shared memory that is longer is read by its receiver instead of being sent.
 const SHARED_BODY_BYTES_SENT_MAX: usize = 1024;
+
+/// The place of a body whose place in the receiver's shared memory is not known.
+pub(super) const NOWHERE: u64 = u64::MAX;
 
 /// How far this half is.
 #[derive(Default)]
@@ -38,14 +42,18 @@ enum Body {
     Pinned(*const u8, usize),
 }
 
-struct Frame {
-    sequence: u64,
-    header: [u8; HEADER_BYTES],
+pub(super) struct Frame {
+    pub(super) sequence: u64,
+    pub(super) header: [u8; HEADER_BYTES],
     body: Body,
+    /// At which byte of the receiver's shared memory the body belongs; past any memory ([`NOWHERE`]) if that is not known.
+    pub(super) place: u64,
+    /// The body was given to the provider, to be written there.
+    pub(super) is_written: bool,
     /// Lets the peer read a body that does not lie in the shared memory.
-    registration: Option<Registration>,
+    pub(super) registration: Option<Registration>,
     /// What it counts against the maximum; zero when nothing of the caller's memory is held any more.
-    held_bytes: usize,
+    pub(super) held_bytes: usize,
 }
 
 // SAFETY: the pointer of a pinned body is readable from any thread, by the promise of `Payload::Pinned`.
@@ -58,7 +66,7 @@ pub(super) struct Outward {
     next: u64,
     waiting: VecDeque<Frame>,
     sent: VecDeque<Frame>,
-    held_bytes: usize,
+    pub(super) held_bytes: usize,
     hello_due: bool,
     /// How many frames the peer knows to have been delivered here.
     told: u64,
@@ -78,6 +86,10 @@ impl Body {
 }
 
 impl Frame {
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.body.bytes()
+    }
+
     /// Whether its body lies in its packet.
     fn is_whole(&self, source: Option<Source>) -> bool {
         let most = if source.is_some() { SHARED_BODY_BYTES_SENT_MAX } else { PACKET_BODY_BYTES_MAX };
@@ -100,6 +112,11 @@ impl Outward {
         }
     }
 
+    /// Whether a frame is not confirmed whose body was given to the provider to be written.
+    pub(super) fn is_writing(&self) -> bool {
+        self.sent.iter().chain(&self.waiting).any(|frame| frame.is_written)
+    }
+
     /// The end: frames and registrations are dropped.
     pub(super) fn end(&mut self, why: Lost) {
         if !matches!(self.phase, Phase::Lost(_)) {
@@ -117,7 +134,8 @@ impl Outward {
         self.word_due |= untold > 0 && (at_once || untold * 2 >= window);
     }
 
-    fn acknowledged(&mut self, delivered: u64) {
+    /// So many frames were delivered there.
+    pub(super) fn acknowledged(&mut self, delivered: u64) {
         while let Some(frame) = self.sent.pop_front_if(|frame| frame.sequence < delivered) {
             self.held_bytes -= frame.held_bytes;
         }
@@ -130,6 +148,7 @@ impl Shared {
         index: usize,
         header: &[u8; HEADER_BYTES],
         payload: Payload<'_>,
+        place: u64,
     ) -> Result<(), SendError> {
         let bytes = payload.bytes();
         check_sendable(self.node, self.peers.len(), index, bytes)?;
@@ -157,7 +176,15 @@ impl Shared {
         let sequence = outward.next;
         outward.next += 1;
         outward.held_bytes += cost;
-        outward.waiting.push_back(Frame { sequence, header: *header, body, registration: None, held_bytes: cost });
+        outward.waiting.push_back(Frame {
+            sequence,
+            header: *header,
+            body,
+            place,
+            is_written: false,
+            registration: None,
+            held_bytes: cost,
+        });
         peer.frames_out.fetch_add(1, Ordering::Relaxed);
         peer.bytes_out.fetch_add((HEADER_BYTES + bytes) as u64, Ordering::Relaxed);
         self.pump(index, &mut outward);
@@ -203,7 +230,7 @@ impl Shared {
             Body::Pinned(pointer, bytes) => self.device.source(pointer, bytes),
             _ => None,
         };
-        if frame.is_whole(source) {
+        if frame.is_whole(source) && !frame.is_written {
             return match self.put(index, outward, Kind::Frame { sequence, header }, Some(&frame)) {
                 true => {
                     // The provider has a copy; what is kept is bounded by the window.
@@ -212,6 +239,11 @@ impl Shared {
                 }
                 false => Err(frame),
             };
+        }
+        match self.push(index, outward, &mut frame, source.is_some()) {
+            Pushed::Yes => return Ok(frame),
+            Pushed::Again => return Err(frame),
+            Pushed::OtherWay => {}
         }
         let bytes = frame.body.bytes().len() as u64;
         let wants_word = source.is_none();
@@ -243,7 +275,7 @@ impl Shared {
     }
 
     /// Hands one packet to the provider, with the body of `frame`; whether it was taken.
-    fn put(&self, index: usize, outward: &mut Outward, kind: Kind, frame: Option<&Frame>) -> bool {
+    pub(super) fn put(&self, index: usize, outward: &mut Outward, kind: Kind, frame: Option<&Frame>) -> bool {
         let peer = &self.peers[index];
         let Some(there) = peer.there.get() else { return false };
         let Some(slot) = self.device.take_send() else {
@@ -291,6 +323,11 @@ impl Shared {
             return;
         }
         for frame in outward.sent.iter().chain(&outward.waiting) {
+            if frame.is_written {
+                // The peer did not say in time that it is there. So it may still land, over what would be stored after
+                // this body came the other way.
+                break;
+            }
             let body = frame.body.bytes();
             let first = Said::Detour { sequence: frame.sequence, bytes: body.len() };
             let mut sent = self.tcp.send(index, &first.write(), Payload::Copy(&frame.header));

@@ -40,6 +40,17 @@ pub(super) enum Kind {
         /// Whether the sender wants to hear at once when it was read.
         wants_word: bool,
     },
+    /// A frame whose body its sender writes to the receiver's shared memory.
+    Pushed {
+        /// Its place in the order of frames.
+        sequence: u64,
+        /// Its header.
+        header: [u8; HEADER_BYTES],
+        /// How long the body is.
+        bytes: u64,
+        /// At which byte of the receiver's shared memory it begins.
+        place: u64,
+    },
     /// Nothing but the counts.
     Word,
 }
@@ -63,6 +74,7 @@ const HELLO: u8 = 1;
 const FRAME: u8 = 2;
 const OFFER: u8 = 3;
 const WORD: u8 = 4;
+const PUSHED: u8 = 5;
 
 impl Packet {
     /// Writes the packet with its body; how many bytes it has.
@@ -71,11 +83,14 @@ impl Packet {
             Kind::Hello => (HELLO, 0, None, 0, None, false),
             Kind::Frame { sequence, header } => (FRAME, *sequence, Some(header), body.len() as u64, None, false),
             Kind::Offer { sequence, header, bytes, source, wants_word } => {
-                (OFFER, *sequence, Some(header), *bytes, Some(source), *wants_word)
+                (OFFER, *sequence, Some(header), *bytes, Some(*source), *wants_word)
+            }
+            Kind::Pushed { sequence, header, bytes, place } => {
+                (PUSHED, *sequence, Some(header), *bytes, Some(Source { address: *place, key: 0 }), false)
             }
             Kind::Word => (WORD, 0, None, 0, None, false),
         };
-        let source = source.copied().unwrap_or(Source { address: 0, key: 0 });
+        let source = source.unwrap_or(Source { address: 0, key: 0 });
         out[..8].copy_from_slice(&self.cookie.to_le_bytes());
         out[8..10].copy_from_slice(&self.from.to_le_bytes());
         out[10] = kind;
@@ -103,6 +118,7 @@ impl Packet {
                 let source = Source { address: number(48), key: number(56) };
                 Kind::Offer { sequence, header, bytes: body_bytes, source, wants_word }
             }
+            PUSHED => Kind::Pushed { sequence, header, bytes: body_bytes, place: number(48) },
             WORD if body_bytes == 0 => Kind::Word,
             _ => return None,
         };
@@ -133,6 +149,7 @@ mod tests {
             (Kind::Frame { sequence: 5, header }, vec![]),
             (Kind::Frame { sequence: 6, header }, vec![3; PACKET_BODY_BYTES_MAX]),
             (offer, vec![]),
+            (Kind::Pushed { sequence: 9, header, bytes: 4096, place: 1 << 40 }, vec![]),
         ] {
             let mut bytes = [0xEE; PACKET_BYTES];
             let length = packet(kind).write(&body, &mut bytes);

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use super::device::Device;
+use super::device::{Device, Source, Target};
 use super::inward::Receive;
 use super::outward::Outward;
 use super::rendezvous::Greeting;
@@ -53,6 +53,7 @@ pub(super) struct Shared {
     pub(super) packets_out: AtomicU64,
     pub(super) packets_refused: AtomicU64,
     pub(super) one_sided_reads: AtomicU64,
+    pub(super) one_sided_writes: AtomicU64,
 }
 
 /// Set in a slot's owner when the packet is the hello.
@@ -63,6 +64,8 @@ pub(super) struct Peer {
     /// What this peer puts into its packets to this node.
     pub(super) cookie: u64,
     pub(super) there: OnceLock<There>,
+    /// Its shared memory, for bodies whose place there is known.
+    pub(super) target: OnceLock<Target>,
     pub(super) outward: Mutex<Outward>,
     /// Its frames that were delivered here.
     pub(super) delivered: AtomicU64,
@@ -77,6 +80,10 @@ pub(super) struct Peer {
     pub(super) bell: AtomicU64,
     /// One-sided reads from it that are under way.
     pub(super) reads: AtomicUsize,
+    /// One-sided writes to it that are under way.
+    pub(super) writes: AtomicUsize,
+    /// The provider refused to begin one: from now on it reads.
+    pub(super) reads_only: AtomicBool,
     /// Why the fabric does not reach it any more, and since when, in nanoseconds.
     pub(super) broken: Mutex<Option<(u64, String)>>,
     pub(super) is_broken: AtomicBool,
@@ -131,6 +138,7 @@ impl Shared {
             packets_out: AtomicU64::new(0),
             packets_refused: AtomicU64::new(0),
             one_sided_reads: AtomicU64::new(0),
+            one_sided_writes: AtomicU64::new(0),
         };
         Ok(shared)
     }
@@ -188,6 +196,11 @@ impl Shared {
         }
     }
 
+    /// Whether peers are being written to.
+    pub(super) fn is_writing(&self) -> bool {
+        self.peers.iter().any(|peer| peer.writes.load(Ordering::Acquire) > 0)
+    }
+
     pub(super) fn own(&self, slot: u32, owner: u32) {
         self.owners[slot as usize].store(owner, Ordering::Relaxed);
     }
@@ -207,6 +220,8 @@ impl Shared {
             packets_in: read(&self.packets_in),
             packets_out: read(&self.packets_out),
             packets_refused: read(&self.packets_refused),
+            one_sided_reads: read(&self.one_sided_reads),
+            one_sided_writes: read(&self.one_sided_writes),
             ..LinkStatistics::default()
         };
         for peer in &self.peers {
@@ -241,7 +256,10 @@ impl Peer {
             packets_seen_there: AtomicU64::new(0),
             unseen_since: AtomicU64::new(0),
             bell: AtomicU64::new(0),
+            target: OnceLock::new(),
             reads: AtomicUsize::new(0),
+            writes: AtomicUsize::new(0),
+            reads_only: AtomicBool::new(false),
             broken: Mutex::new(None),
             is_broken: AtomicBool::new(false),
             frames_in: AtomicU64::new(0),
@@ -250,6 +268,12 @@ impl Peer {
             bytes_out: AtomicU64::new(0),
             frames_refused: AtomicU64::new(0),
         }
+    }
+
+    /// Where so many bytes of its shared memory are written, if it may be written to.
+    pub(super) fn part(&self, place: u64, bytes: usize) -> Option<Source> {
+        let target = self.target.get().filter(|_| !self.reads_only.load(Ordering::Relaxed))?;
+        target.part(place, bytes)
     }
 
     /// The peer has seen so many of this node's packets.

@@ -5,7 +5,7 @@
 //!
 //! Never done here: anything but bytes to words and back.
 
-use super::device::ADDRESS_BYTES_MAX;
+use super::device::{ADDRESS_BYTES_MAX, Target};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES};
 
 /// The longest [`Greeting`].
@@ -18,8 +18,13 @@ pub(super) enum Said {
     Greeting(usize),
     /// Something may wait for you that woke nobody: look, then say what you saw.
     Bell,
-    /// How many packets were seen, in answer.
-    Seen(u64),
+    /// The answer.
+    Seen {
+        /// How many packets were seen.
+        packets: u64,
+        /// How many frames were delivered.
+        delivered: u64,
+    },
     /// The header of a frame that its sender will not send over the fabric any more follows; then its body.
     Detour {
         /// Its place in the order of frames.
@@ -31,6 +36,8 @@ pub(super) enum Said {
     DetourBody(usize),
     /// You are not wanted any more.
     Dropped,
+    /// Here is my shared memory, for bodies that you write.
+    Shared(Target),
 }
 
 const GREETING: u8 = 1;
@@ -39,21 +46,24 @@ const SEEN: u8 = 3;
 const DETOUR: u8 = 4;
 const DETOUR_BODY: u8 = 5;
 const DROPPED: u8 = 6;
+const SHARED: u8 = 7;
 
 impl Said {
     pub(super) fn write(self) -> [u8; HEADER_BYTES] {
-        let (kind, first, second) = match self {
-            Said::Greeting(bytes) => (GREETING, bytes as u64, 0),
-            Said::Bell => (BELL, 0, 0),
-            Said::Seen(packets) => (SEEN, packets, 0),
-            Said::Detour { sequence, bytes } => (DETOUR, bytes as u64, sequence),
-            Said::DetourBody(bytes) => (DETOUR_BODY, bytes as u64, 0),
-            Said::Dropped => (DROPPED, 0, 0),
+        let (kind, first, second, third) = match self {
+            Said::Greeting(bytes) => (GREETING, bytes as u64, 0, 0),
+            Said::Bell => (BELL, 0, 0, 0),
+            Said::Seen { packets, delivered } => (SEEN, packets, delivered, 0),
+            Said::Detour { sequence, bytes } => (DETOUR, bytes as u64, sequence, 0),
+            Said::DetourBody(bytes) => (DETOUR_BODY, bytes as u64, 0, 0),
+            Said::Dropped => (DROPPED, 0, 0, 0),
+            Said::Shared(Target { address, key, bytes }) => (SHARED, address, key, bytes),
         };
         let mut header = [0; HEADER_BYTES];
         header[0] = kind;
         header[8..16].copy_from_slice(&first.to_le_bytes());
         header[16..24].copy_from_slice(&second.to_le_bytes());
+        header[24..32].copy_from_slice(&third.to_le_bytes());
         header
     }
 
@@ -63,10 +73,11 @@ impl Said {
         Some(match header[0] {
             GREETING => Said::Greeting(bytes(GREETING_BYTES_MAX)?),
             BELL => Said::Bell,
-            SEEN => Said::Seen(number(8)),
+            SEEN => Said::Seen { packets: number(8), delivered: number(16) },
             DETOUR => Said::Detour { sequence: number(16), bytes: bytes(BODY_BYTES_MAX)? },
             DETOUR_BODY => Said::DetourBody(bytes(BODY_BYTES_MAX)?),
             DROPPED => Said::Dropped,
+            SHARED => Said::Shared(Target { address: number(8), key: number(16), bytes: number(24) }),
             _ => return None,
         })
     }
@@ -121,10 +132,11 @@ mod tests {
         for said in [
             Said::Greeting(77),
             Said::Bell,
-            Said::Seen(u64::MAX),
+            Said::Seen { packets: u64::MAX, delivered: 3 },
             Said::Detour { sequence: 5, bytes: BODY_BYTES_MAX },
             Said::DetourBody(1),
             Said::Dropped,
+            Said::Shared(Target { address: 1 << 47, key: u64::MAX, bytes: 1 << 30 }),
         ] {
             assert_eq!(Said::read(&said.write()), Some(said));
         }

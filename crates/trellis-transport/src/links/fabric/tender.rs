@@ -96,10 +96,8 @@ impl Shared {
         for (index, peer) in self.peers.iter().enumerate() {
             let sent = peer.packets_sent.load(Ordering::Acquire);
             let unseen = sent > peer.packets_seen_there.load(Ordering::Acquire);
-            if !(unseen || peer.reads.load(Ordering::Acquire) > 0)
-                || peer.bell.load(Ordering::Acquire) == sent + 1
-                || self.is_in(index, LOST)
-            {
+            let open = peer.reads.load(Ordering::Acquire) + peer.writes.load(Ordering::Acquire);
+            if !(unseen || open > 0) || peer.bell.load(Ordering::Acquire) == sent + 1 || self.is_in(index, LOST) {
                 continue;
             }
             let since = match peer.unseen_since.compare_exchange(0, now, Ordering::AcqRel, Ordering::Acquire) {
