@@ -173,9 +173,14 @@ impl Region {
             .map_err(|error| error_without_base(error, bytes))?;
         keep_private(&application, &engine)?;
         if options.reserve == Reserve::Full {
-            file.populate(0, bytes).map_err(|error| RegionError::DoesNotFit {
+            // Mapped as well, where the kernel can: then no first touch costs anything later.
+            let taken = file.populate(0, bytes).and_then(|()| match engine.populate(0, bytes) {
+                Err(libc::EINVAL) => Ok(()),
+                done => done,
+            });
+            taken.map_err(|error| RegionError::DoesNotFit {
                 bytes,
-                limit: format!("taking all of it at the start failed ({})", io::Error::from_raw_os_error(error)),
+                limit: not_taken(&io::Error::from_raw_os_error(error)),
             })?;
         }
         let view = Span { start: application.base(), bytes };
@@ -496,6 +501,17 @@ impl Region {
         (base + page * self.page_bytes) as *mut u8
     }
 
+    /// Takes the memory of all twins now: as much again as the region has.
+    ///
+    /// # Errors
+    /// The machine has not that much.
+    pub fn reserve_twins(&self) -> Result<(), RegionError> {
+        let bytes = self.bytes;
+        limits::can_hold(bytes).map_err(|limit| RegionError::DoesNotFit { bytes, limit })?;
+        let taken = self.parts.twins.populate();
+        taken.map_err(|error| RegionError::DoesNotFit { bytes, limit: not_taken(&error) })
+    }
+
     /// Gives the memory of twins back.
     ///
     /// # Panics
@@ -561,6 +577,10 @@ fn check_options(options: &RegionOptions) -> Result<(), RegionError> {
         Some(base) if !base.is_multiple_of(page_bytes) => Err(RegionError::BaseUnaligned { base, page_bytes }),
         _ => Ok(()),
     }
+}
+
+fn not_taken(error: &io::Error) -> String {
+    format!("taking all of it at the start failed ({error})")
 }
 
 fn check_room(options: &RegionOptions) -> Result<(), RegionError> {

@@ -302,7 +302,12 @@ fn make_region(config: &Config) -> Result<trellis_memory::Region, JoinError> {
         catcher,
         reserve,
     };
-    trellis_memory::Region::create(&options).map_err(|source| refused_region(config, source))
+    let region = trellis_memory::Region::create(&options).map_err(|source| refused_region(config, source))?;
+    if reserve == trellis_memory::Reserve::Full && config.has_release_consistency() {
+        // Each node keeps, beside its copy of a page, the bytes as they were published last.
+        region.reserve_twins().map_err(|source| refused_region(config, source))?;
+    }
+    Ok(region)
 }
 
 /// Which key the memory was refused for.

@@ -156,9 +156,7 @@ impl Reader {
 
     /// What only release consistency has, and what it has not.
     fn check_consistency(&self) -> Result<(), ConfigError> {
-        let mut protocols = std::iter::once(self.config.coherence)
-            .chain(self.config.coherence_ranges.iter().map(|range| range.protocol));
-        let is_used = protocols.any(|protocol| protocol.is_release_consistent());
+        let is_used = self.config.has_release_consistency();
         if is_used && self.config.joiners_max > 0 {
             return Err(self.origin("joiners_max").error(
                 "under hlrc every node meets in barriers, and a node that joins later does not; set joiners_max = 0, or \

@@ -113,7 +113,7 @@ choices! {
     Reserve {
         /// Refuse at start if the region is larger than the memory available; take memory when it is touched.
         Lazy = "lazy",
-        /// Take all of it at start.
+        /// Take all of it at start, and map it, so that no first touch costs anything later; with hlrc, twice as much.
         Full = "full",
         /// No check.
         Overcommit = "overcommit",

@@ -172,6 +172,12 @@ impl Config {
         self.node_count() + self.joiners_max
     }
 
+    /// Whether some of the region starts under a protocol with release consistency.
+    pub(crate) fn has_release_consistency(&self) -> bool {
+        let ranges = self.coherence_ranges.iter().map(|range| range.protocol);
+        std::iter::once(self.coherence).chain(ranges).any(|protocol| protocol.is_release_consistent())
+    }
+
     /// Whether every node is certainly on this host: each address is `localhost` or a loopback address.
     pub fn is_on_loopback(&self) -> bool {
         self.nodes.iter().all(|item| values::host_and_port(item).is_ok_and(|(host, _)| values::is_loopback(host)))

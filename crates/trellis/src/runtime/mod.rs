@@ -38,7 +38,7 @@ use trellis_protocol::{NodeId, PageIndex, PageRange, sync};
 use trellis_transport::{Link, Payload, SendError};
 
 use crate::cluster::WaitError;
-use crate::config::{Config, Security, Start, WriteDetection};
+use crate::config::{Config, Reserve, Security, Start, WriteDetection};
 use crate::launch::{Activity, StatusPage, monotonic_ns};
 use crate::record::LiveCounters;
 
@@ -159,7 +159,7 @@ fn detect_stores(config: &Config, region: &MappedRegion) -> std::io::Result<bool
         }
         WriteDetection::Auto | WriteDetection::Marks => {}
     }
-    if !protocols(config).iter().any(|protocol| protocol.is_release_consistent()) {
+    if !config.has_release_consistency() {
         // Some may be later.
         return Ok(true);
     }
@@ -203,6 +203,7 @@ impl Node {
         let pages = region.pages() as u32;
         let silence_max = config.silence_seconds_max.saturating_mul(1_000_000_000);
         let marks = detect_stores(&config, &region)?;
+        let already = if config.reserve == Reserve::Full { u64::MAX } else { 0 };
         let progress = Progress::new(&config, link.readiness(), region.event_fd())?;
         Ok(Node {
             me,
@@ -225,13 +226,13 @@ impl Node {
                 nodes,
                 pages,
                 link.is_ordered(),
-                protocols(&config).iter().any(|protocol| protocol.is_release_consistent()),
+                config.has_release_consistency(),
             ),
             breakdown: breakdown::Breakdown::default(),
             bodies: sink::Bodies::default(),
             heap: heap::SharedHeap::new(&config),
             heard: (0..nodes).map(|_| AtomicBool::new(false)).collect(),
-            prepared: (0..pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            prepared: (0..pages.div_ceil(64)).map(|_| AtomicU64::new(already)).collect(),
             recent: AtomicU64::new(0),
             met: (0..nodes).map(|_| AtomicBool::new(false)).collect(),
             refused_bodies: (0..nodes).map(|_| OnceLock::new()).collect(),

@@ -18,6 +18,9 @@ use crate::terminal::Progress;
 /// What `SPLASH3_ROI_BEGIN` calls the part of the run that the programs time.
 const TIMED_PHASE: &str = "measured";
 
+/// Enough for the largest program of the paper's sizes.
+const REGION_BYTES: &str = "128MiB";
+
 /// What is run, and how.
 pub(super) struct Request<'a> {
     pub(super) programs: &'a [Program],
@@ -205,13 +208,16 @@ fn on_nodes(
 }
 
 /// The configuration of the nodes: every node on a core of its own where there are enough, pages at home with who touched
-/// them first, and what the user wants instead.
+/// them first, all memory taken before the programs begin (the threads they are compared with have touched theirs when
+/// the time begins), and what the user wants instead.
 fn settings(common: &Common, nodes: usize, record: &str) -> Vec<(String, String)> {
     let pin = if nodes <= cores() { "core" } else { "none" };
     let mut settings = vec![
         ("coherence", "hlrc(adaptive)"),
         ("home", "first-touch"),
         ("link", "auto"),
+        ("region_bytes", REGION_BYTES),
+        ("reserve", "full"),
         ("pin", pin),
         ("catch", &common.catcher),
         ("security", &common.security),
