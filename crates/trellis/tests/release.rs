@@ -63,6 +63,31 @@ fn what_one_node_stores_the_others_load_after_a_barrier() {
     });
 }
 
+/// With one barrier a round such pages stay open and are compared with their twins; then they rest, and are stored to
+/// again.
+#[test]
+fn pages_that_are_stored_to_in_every_interval_lose_nothing() {
+    const PAGES: usize = 40;
+    let stored_in = |round: u64| !(8..13).contains(&round);
+    on_every_kind(2, |cluster| {
+        let me = cluster.node();
+        let place = |page: usize, round: u64, node: usize| page * PAGE_WORDS + (round as usize % 50) * 2 + node;
+        for round in 1..=20u64 {
+            for page in (0..PAGES).filter(|_| stored_in(round)) {
+                store(cluster, place(page, round, me), round << 32 | page as u64);
+            }
+            cluster.barrier(1).unwrap();
+            for page in 0..PAGES {
+                for earlier in (1..=round).filter(|&earlier| stored_in(earlier)) {
+                    let found = load(cluster, place(page, earlier, 1 - me));
+                    assert_eq!(found, earlier << 32 | page as u64, "page {page}, stored in {earlier}, seen in {round}");
+                }
+            }
+        }
+        cluster.barrier(2).unwrap();
+    });
+}
+
 #[test]
 fn counters_under_locks_count_although_they_share_pages() {
     const ROUNDS: usize = 100;

@@ -131,7 +131,11 @@ pub(crate) fn run(arguments: &ConsistencyArguments) -> Ending {
     let stores = part(Part::FirstStores, "hlrc(invalidate)")?;
     figures.add("first_store_us", stores("store_us"), "first store to a fetched page in an interval (µs, mean)");
     figures.add("first_store_faults", stores("faults"), "trips to user space for these stores");
-    figures.add("repeated_store_us", stores("again_us"), "the same where these pages are stored to every time (µs, mean)");
+    figures.add(
+        "repeated_store_us",
+        stores("again_us"),
+        "the same where these pages are stored to every time (µs, mean)",
+    );
     figures.tell("rounds", arguments.rounds, "rounds");
     figures.print(arguments.common.json)
 }

@@ -5,7 +5,7 @@
 //! barrier, when the page is untouched or its home alone holds it ([`Ranges::change`]). It must never look into a
 //! protocol, nor keep a protocol's state for pages that another one looks after.
 
-use super::{Coherence, Effect, Geometry, Input, Message, Protocol, Running};
+use super::{Coherence, Effect, Geometry, Hlrc, Input, Message, Protocol, Running};
 use crate::Nanoseconds;
 use crate::page::{Access, NodeId, PageIndex, PageRange};
 use alloc::vec;
@@ -115,9 +115,10 @@ impl Ranges {
         }
     }
 
-    /// How many protocols answer [`Input::Publish`].
+    /// How many protocols have something to publish: those answer [`Input::Publish`], others need not be asked.
     pub fn publishers(&self) -> u32 {
-        self.protocols.iter().filter(|(protocol, _)| protocol.is_release_consistent()).count() as u32
+        let running = self.protocols.iter().filter_map(|(_, running)| running.as_hlrc());
+        running.filter(|hlrc| hlrc.has_news()).count() as u32
     }
 
     /// The nodes whose acknowledgements a publication waits for.
@@ -137,6 +138,11 @@ impl Ranges {
     /// Whether stores to `page` are noticed by marks now ([`super::hlrc`]).
     pub fn is_watched(&self, page: PageIndex) -> bool {
         self.of(page).as_hlrc().is_some_and(|hlrc| hlrc.is_watched(page))
+    }
+
+    /// Whether the bytes of `page` as they were published last are kept ([`super::hlrc`]).
+    pub fn has_twin(&self, page: PageIndex) -> bool {
+        self.of(page).as_hlrc().is_some_and(|hlrc| hlrc.has_twin(page))
     }
 
     /// Splits a wish at the borders.
@@ -177,7 +183,13 @@ impl Coherence for Ranges {
                 return self.split(now, range, input, effects);
             }
             Input::Changed { page } => (page, input),
-            Input::Gone { .. } | Input::Publish { .. } | Input::Carry { .. } => {
+            Input::Publish { .. } => {
+                let running = self.protocols.iter_mut().map(|(_, running)| running);
+                return running
+                    .filter(|running| running.as_hlrc().is_some_and(Hlrc::has_news))
+                    .for_each(|running| running.step(now, input, effects));
+            }
+            Input::Gone { .. } | Input::Carry { .. } => {
                 return self.protocols.iter_mut().for_each(|(_, protocol)| protocol.step(now, input, effects));
             }
         };

@@ -314,7 +314,7 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "spin_microseconds_max",
-        default: "50",
+        default: "200",
         accepted: "0 to 1000000",
         meaning: "How long a waiting thread polls before it sleeps; never when more nodes than cores share a host.",
         apply: |config, raw| {

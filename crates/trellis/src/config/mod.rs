@@ -134,7 +134,7 @@ impl Default for Config {
             start_seconds_max: 60,
             silence_seconds_max: 10,
             wait_seconds_max: 3_600,
-            spin_microseconds_max: 50,
+            spin_microseconds_max: 200,
             prefetch_pages_max: 128,
             record: None,
             record_faults_max: 1_000_000,

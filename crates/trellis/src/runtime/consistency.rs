@@ -16,7 +16,7 @@ use trellis_protocol::wire;
 use trellis_protocol::{CHUNK_PAGES, NodeId, PageIndex, PageRange};
 
 use super::Node;
-use super::pages::{Waiting, lock, runs};
+use super::pages::{Shard, Waiting, lock, runs};
 use super::progress::Waited;
 use crate::cluster::WaitError;
 use crate::record::LiveCounters;
@@ -46,6 +46,10 @@ pub(super) struct Consistency {
     unpublished: AtomicU32,
     /// One bit per chunk in which stores are noticed by marks.
     watched: Box<[AtomicU64]>,
+    /// How often this node has published.
+    publication: AtomicU32,
+    /// Some pages stay open and are compared with their twins.
+    is_comparing: AtomicBool,
     /// Whether some of these may be watched no more.
     is_doubtful: AtomicBool,
 }
@@ -81,6 +85,8 @@ impl Consistency {
             publisher: AtomicU32::new(0),
             unpublished: AtomicU32::new(0),
             watched: (0..chunks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            publication: AtomicU32::new(0),
+            is_comparing: AtomicBool::new(false),
             is_doubtful: AtomicBool::new(false),
         }
     }
@@ -112,6 +118,17 @@ impl Consistency {
     pub(super) fn doubt(&self) {
         if !self.is_doubtful.load(Ordering::Relaxed) {
             self.is_doubtful.store(true, Ordering::Release);
+        }
+    }
+
+    pub(super) fn publication(&self) -> u32 {
+        self.publication.load(Ordering::Relaxed)
+    }
+
+    /// Some page stays open from now on.
+    pub(super) fn compare(&self) {
+        if !self.is_comparing.load(Ordering::Relaxed) {
+            self.is_comparing.store(true, Ordering::Release);
         }
     }
 
@@ -205,8 +222,14 @@ impl Node {
         }
     }
 
-    /// Asks the kernel which pages were stored to, where it marks them.
+    /// Finds out which pages were stored to: the kernel marked them, or they stay open and are compared.
     fn look_for_stores(&self) {
+        self.consistency.publication.fetch_add(1, Ordering::Relaxed);
+        if self.consistency.is_comparing.load(Ordering::Acquire)
+            && let Err(error) = self.compare_open_pages()
+        {
+            self.fail(format!("cannot protect a page again: {error}"));
+        }
         if self.consistency.is_doubtful.swap(false, Ordering::AcqRel) {
             self.forget_unwatched();
         }
@@ -228,7 +251,19 @@ impl Node {
             let (first, end) = (first * CHUNK_PAGES, (end * CHUNK_PAGES).min(pages));
             let found = &mut |page: usize, count: usize| {
                 for run in runs(page as u32..(page + count) as u32) {
-                    self.step(&mut lock(self.shard_of(run.first())), Input::Stored { range: run });
+                    let mut shard = lock(self.shard_of(run.first()));
+                    let is_marked = |shard: &Shard, page: u32| !shard.compared.is_open(PageIndex(page));
+                    let mut first = run.first().0;
+                    while first < run.end() {
+                        let marked = is_marked(&shard, first);
+                        let end = (first + 1..run.end()).find(|&page| is_marked(&shard, page) != marked);
+                        let end = end.unwrap_or(run.end());
+                        if marked {
+                            let range = PageRange::around(PageIndex(first), first, end);
+                            self.step(&mut shard, Input::Stored { range });
+                        }
+                        first = end;
+                    }
                 }
             };
             if let Err(error) = self.region.stored_to(first as usize, (end - first) as usize, found) {

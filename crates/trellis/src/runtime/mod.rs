@@ -10,6 +10,7 @@
 
 mod breakdown;
 mod change;
+mod compared;
 mod consistency;
 mod diffs;
 mod elastic;

@@ -7,6 +7,7 @@ use trellis_protocol::coherence::{Coherence, Effect, Event, Geometry, Input, Mes
 use trellis_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
 use trellis_protocol::{Access, NodeId, PageIndex, PageRange, wire};
 
+use super::compared::Compared;
 use super::diffs::{Pieces, joined};
 use super::range_locks::LockCall;
 use super::{Node, SHARDS};
@@ -52,6 +53,8 @@ pub(super) struct Shard {
     pub(super) answered: Vec<(NodeId, Message)>,
     /// Dropped pages that differ from their twins.
     pub(super) changed: Vec<PageIndex>,
+    /// Pages that stay open and are compared with their twins.
+    pub(super) compared: Compared,
 }
 
 #[derive(Clone, Copy)]
@@ -100,6 +103,7 @@ impl Shard {
             told_to_wait: Vec::new(),
             answered: Vec::new(),
             changed: Vec::new(),
+            compared: Compared::default(),
         };
         for range in &config.coherence_ranges {
             let first = (range.first / config.page_bytes) as u32;
@@ -250,14 +254,10 @@ impl Node {
             Effect::Revoke(range) => {
                 LiveCounters::add(&self.counters().invalidations, u64::from(range.count()));
                 self.consistency.doubt();
+                shard.compared.forget(range);
                 self.region.revoke(place(range).0, place(range).1)
             }
-            Effect::Downgrade(range) => {
-                if shard.protocol.is_watched(range.first()) {
-                    self.consistency.watch(range.first());
-                }
-                self.region.downgrade(place(range).0, place(range).1)
-            }
+            Effect::Downgrade(range) => self.notice_stores(shard, range),
             Effect::KeepTwin(range) => {
                 self.region.keep_twin(place(range).0, place(range).1);
                 Ok(())

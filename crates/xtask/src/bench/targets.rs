@@ -234,7 +234,11 @@ pub(crate) const TARGETS: &[Benchmark] = &[
         name: "consistency",
         arguments: &[],
         figures: &[
-            figure("false_sharing_invalidate_us", "2 nodes, alternate words of 1,000 pages, hlrc(invalidate) (us)", Target::None),
+            figure(
+                "false_sharing_invalidate_us",
+                "2 nodes, alternate words of 1,000 pages, hlrc(invalidate) (us)",
+                Target::None,
+            ),
             figure("false_sharing_adaptive_us", "the same, hlrc(adaptive) (us)", Target::None),
             figure("ivy_over_hlrc", "the same, ivy / the fastest hlrc", Target::AtLeast(20.0)),
             figure("sparse_mib_per_second", "16 MiB, one byte in eight, a barrier (MiB/s)", Target::AtLeast(150.0)),

@@ -16,6 +16,10 @@ use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 
+/// An interval that nobody was told of goes on with the next; from so many notices on those that a later one replaces are
+/// taken out, when there are twice as many as the last time.
+const NOTICES_THINNED_MIN: usize = 64;
+
 /// Notices that one node keeps; beyond that it forgets the oldest.
 pub const NOTICES_MAX: usize = 1 << 16;
 /// Longest knowledge in bytes that a message carries.
@@ -66,13 +70,18 @@ pub struct Intervals {
     told: Vec<Vec<u64>>,
     /// By peer, where messages may overtake each other: how many have carried notices to it, and from it.
     sequence: Option<Vec<(u32, u32)>>,
+    /// The last of this node's intervals that anybody was told of.
+    told_last: u64,
+    /// How many notices the last of this node's intervals had when they were thinned.
+    thinned: usize,
     /// Notices of the interval that has not ended.
     open: Vec<Notice>,
     /// Notices of others that have not been applied here.
     unapplied: Vec<Notice>,
     /// Any page may have changed, to be applied.
     unapplied_any: bool,
-    kept: usize,
+    /// By node: notices and intervals in its log.
+    kept: Vec<usize>,
 }
 
 const SEGMENT_BYTES: usize = 2 + 8 + 8 + 1 + 4;
@@ -89,11 +98,13 @@ impl Intervals {
             time: vec![0; nodes],
             log: vec![VecDeque::new(); nodes],
             told: vec![Vec::new(); nodes],
+            told_last: 0,
+            thinned: 0,
             sequence: (!is_ordered).then(|| vec![(0, 0); nodes]),
             open: Vec::new(),
             unapplied: Vec::new(),
             unapplied_any: false,
-            kept: 0,
+            kept: vec![0; nodes],
         }
     }
 
@@ -104,7 +115,7 @@ impl Intervals {
 
     /// How many intervals and notices are kept for whoever may lack them; at most [`NOTICES_MAX`].
     pub fn kept(&self) -> usize {
-        self.kept
+        self.kept.iter().sum()
     }
 
     /// A notice of the interval that is open.
@@ -121,13 +132,26 @@ impl Intervals {
         }
     }
 
-    /// Ends the interval, before a release. One without notices is none.
+    /// Ends the interval, before a release. One without notices is none; and one that nobody was told of since the last
+    /// release goes on.
     pub fn close(&mut self) {
         if self.open.is_empty() {
             return;
         }
-        let notices = core::mem::take(&mut self.open);
         let me = usize::from(self.me.0);
+        if let Some(last) = self.log[me].back_mut().filter(|last| last.upto > self.told_last) {
+            let before = last.notices.len();
+            last.notices.append(&mut self.open);
+            if last.notices.len() > NOTICES_THINNED_MIN.max(2 * self.thinned) {
+                thin(&mut last.notices);
+                self.thinned = last.notices.len();
+            }
+            let after = last.notices.len();
+            self.kept[me] = self.kept[me] - before + after;
+            return self.forget();
+        }
+        let notices = core::mem::take(&mut self.open);
+        self.thinned = 0;
         let after = self.time[me];
         self.time[me] = after + 1;
         self.keep(me, Segment { after, upto: after + 1, any: false, notices });
@@ -153,10 +177,9 @@ impl Intervals {
             self.told[to] = vec![0; self.time.len()];
         }
         let news: usize = (0..self.time.len())
-            .filter(|&node| node != to)
-            .map(|node| (node, self.told[to][node]))
-            .map(|(node, told)| self.log[node].iter().filter(move |segment| segment.upto > told))
-            .flat_map(|segments| segments.map(|segment| SEGMENT_BYTES + segment.notices.len() * NOTICE_BYTES))
+            .filter(|&node| node != to && self.time[node] > self.told[to][node])
+            .flat_map(|node| self.since(node, self.told[to][node]))
+            .map(|segment| SEGMENT_BYTES + segment.notices.len() * NOTICE_BYTES)
             .sum();
         let is_short = news <= KNOWLEDGE_BYTES_MAX - self.time.len() * SEGMENT_BYTES;
         for node in (0..self.time.len()).filter(|&node| node != to) {
@@ -168,13 +191,20 @@ impl Intervals {
             if !is_short || oldest > told {
                 put_segment(node, told, self.time[node], true, &[], out);
             } else {
-                for segment in self.log[node].iter().filter(|segment| segment.upto > told) {
+                for segment in self.since(node, told) {
                     let after = segment.after.max(told);
                     put_segment(node, after, segment.upto, segment.any, &segment.notices, out);
                 }
             }
             self.told[to][node] = self.time[node];
         }
+        self.told_last = self.time[usize::from(self.me.0)];
+    }
+
+    /// The intervals of `node` behind number `told`.
+    fn since(&self, node: usize, told: u64) -> impl Iterator<Item = &Segment> {
+        let log = &self.log[node];
+        log.range(log.partition_point(|segment| segment.upto <= told)..)
     }
 
     /// Takes what `from` told. Where it is too early nothing has changed.
@@ -253,14 +283,17 @@ impl Intervals {
     }
 
     fn keep(&mut self, node: usize, segment: Segment) {
-        self.kept += segment.notices.len() + 1;
+        self.kept[node] += segment.notices.len() + 1;
         self.log[node].push_back(segment);
-        while self.kept > NOTICES_MAX {
-            let longest = (0..self.log.len())
-                .max_by_key(|&node| self.log[node].iter().map(|segment| segment.notices.len() + 1).sum::<usize>());
-            let longest = longest.expect("a cluster has nodes");
+        self.forget();
+    }
+
+    /// Keeps no more than may be kept: the node with most of it loses its oldest.
+    fn forget(&mut self) {
+        while self.kept() > NOTICES_MAX {
+            let longest = (0..self.log.len()).max_by_key(|&node| self.kept[node]).expect("a cluster has nodes");
             let Some(oldest) = self.log[longest].pop_front() else { return };
-            self.kept -= oldest.notices.len() + 1;
+            self.kept[longest] -= oldest.notices.len() + 1;
         }
     }
 
@@ -271,9 +304,10 @@ impl Intervals {
         for (node, &time) in time.iter().enumerate() {
             while self.log[node].front().is_some_and(|segment| segment.upto <= time) {
                 let oldest = self.log[node].pop_front().expect("there is one");
-                self.kept -= oldest.notices.len() + 1;
+                self.kept[node] -= oldest.notices.len() + 1;
             }
         }
+        self.told_last = self.told_last.max(time[usize::from(self.me.0)]);
         for told in &mut self.told {
             if told.is_empty() {
                 *told = time.to_vec();
@@ -292,6 +326,15 @@ impl Intervals {
         into.append(&mut self.unapplied);
         core::mem::take(&mut self.unapplied_any)
     }
+}
+
+/// Takes out the notices that a later one of the same pages replaces.
+fn thin(notices: &mut Vec<Notice>) {
+    notices.sort_unstable_by_key(|notice| {
+        let Notice { range, stamp } = *notice;
+        (range.first(), range.count(), core::cmp::Reverse(stamp))
+    });
+    notices.dedup_by_key(|notice| notice.range);
 }
 
 fn put_segment(node: usize, after: u64, upto: u64, any: bool, notices: &[Notice], out: &mut Vec<u8>) {
@@ -420,8 +463,10 @@ mod tests {
         for interval in 0..NOTICES_MAX as u64 + 10 {
             nodes[0].note(notice((interval % 1000) as u32, interval));
             nodes[0].close();
+            // What somebody was told of is over.
+            tell(&mut nodes, 0, 2);
         }
-        assert!(nodes[0].kept <= NOTICES_MAX);
+        assert!(nodes[0].kept() <= NOTICES_MAX);
         let told = tell(&mut nodes, 0, 1);
         assert!(told.len() <= KNOWLEDGE_BYTES_MAX);
         assert_eq!(nodes[1].learn(NodeId(0), &told), Ok(Learnt::Known));
@@ -441,7 +486,7 @@ mod tests {
         release(&mut nodes, 0, 1);
         let time = nodes[1].time().to_vec();
         nodes.iter_mut().for_each(|node| node.everybody_knows(&time));
-        assert!(nodes.iter().all(|node| node.kept == 0));
+        assert!(nodes.iter().all(|node| node.kept() == 0));
         nodes[1].note(notice(3, 1));
         nodes[1].close();
         assert_eq!(release(&mut nodes, 1, 0), [notice(3, 1)]);
@@ -519,6 +564,28 @@ mod tests {
         }
         assert!(noted > NOTICES_MAX, "the run is too short to show it: {noted}");
         assert!(nodes.iter().any(|node| node.kept() > NOTICES_MAX / 2), "nothing is forgotten before it must be");
+    }
+
+    #[test]
+    fn an_interval_that_nobody_was_told_of_goes_on() {
+        let mut nodes = nodes(2);
+        for stamp in 1..=10_000 {
+            nodes[0].note(notice(3, stamp));
+            nodes[0].note(notice(stamp as u32 % 5 * 2, stamp));
+            nodes[0].close();
+        }
+        assert_eq!(nodes[0].time(), [1, 0]);
+        assert!(nodes[0].kept() <= 2 * NOTICES_THINNED_MIN + 2, "{} are kept", nodes[0].kept());
+        let learnt = release(&mut nodes, 0, 1);
+        for page in [3, 0, 2, 4, 6, 8] {
+            let newest =
+                learnt.iter().filter(|notice| notice.range.contains(PageIndex(page))).map(|notice| notice.stamp);
+            assert!(newest.max().is_some_and(|stamp| stamp > 9_990), "page {page}");
+        }
+        nodes[0].note(notice(7, 20_000));
+        nodes[0].close();
+        assert_eq!(nodes[0].time(), [2, 0], "the other was told of the first");
+        assert_eq!(release(&mut nodes, 0, 1), [notice(7, 20_000)]);
     }
 
     #[test]

@@ -49,6 +49,7 @@ pub use carried::Objection;
 
 use super::{Coherence, Content, Effect, Geometry, Input, Message, violation};
 use crate::Nanoseconds;
+use crate::homes::{HomeOf, Placement};
 use crate::page::{Access, NodeId, NodeSets, PageIndex, PageRange, PageSet};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -235,6 +236,16 @@ impl Hlrc {
         self.geometry.marks && self.flags[self.geometry.slot(page)] & (READABLE | WRITABLE) == READABLE
     }
 
+    /// Whether the bytes of `page` as they were published last are kept.
+    pub fn has_twin(&self, page: PageIndex) -> bool {
+        self.has(page, TWIN)
+    }
+
+    /// Whether a publication would have anything to do or to wait for.
+    pub fn has_news(&self) -> bool {
+        !(self.dirty.is_empty() && self.awaited.is_empty() && self.late.is_empty())
+    }
+
     fn message(&mut self, from: NodeId, message: Message, effects: &mut Vec<Effect>) {
         match message {
             Message::Request { demand, range, write, announced, requester, hops } if requester != self.geometry.me => {
@@ -292,7 +303,9 @@ impl Hlrc {
         while next < wish.end() {
             let page = PageIndex(next);
             let rest = PageRange::around(page, next, wish.end());
-            next = if self.is_askable(page) { self.ask(page, rest, write, announced, effects).end() } else { next + 1 };
+            // To ask for a page that nobody has touched makes its home here: a guess must not do that.
+            let may_ask = self.is_askable(page) && (announced || self.is_home_known(page));
+            next = if may_ask { self.ask(page, rest, write, announced, effects).end() } else { next + 1 };
         }
     }
 
@@ -301,6 +314,11 @@ impl Hlrc {
         self.flags[self.geometry.slot(page)] & (READABLE | WRITABLE | PENDING) == 0
             && !self.is_home(page)
             && !self.is_awaited(page)
+    }
+
+    /// Whether somebody certainly is the home of `page`.
+    fn is_home_known(&self, page: PageIndex) -> bool {
+        self.geometry.home.placement() == Placement::Fixed || self.homes[self.geometry.slot(page)] != 0
     }
 
     /// Asks for `page` and for what of `wish` around it can be had from the same node; returns the run.
