@@ -179,7 +179,7 @@ impl Userfault {
         let mut part = at..at;
         while at < end {
             let (held, until) = marks.held.run(at, end);
-            if held && at - part.end > GAP_PAGES_MAX || held && part.is_empty() {
+            if held && (part.is_empty() || at - part.end > GAP_PAGES_MAX) {
                 if !part.is_empty() {
                     step(self.span(part.start, part.end))?;
                 }

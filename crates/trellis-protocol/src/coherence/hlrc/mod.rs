@@ -37,7 +37,7 @@
 //!
 //! # With a lock's token
 //!
-//! A page that goes from holder to holder of a lock goes with the lock ([`carried`]), unless its copies get updates.
+//! A page that goes from holder to holder of a lock goes with the lock (`carried.rs`), unless its copies get updates.
 
 mod carried;
 mod home;
