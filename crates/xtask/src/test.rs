@@ -22,6 +22,10 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut build = workspace.cargo();
     build.args(["test", "--workspace", "--locked", "--no-run"]);
     step::command("build the tests", &mut build)?;
+    // Tests link programs with the library as it lies beside the command; for tests alone cargo does not put it there.
+    let mut library = workspace.cargo();
+    library.args(["build", "--locked", "-p", "trellis-c", "-p", "trellis-cli"]);
+    step::command("build the library beside the command", &mut library)?;
     let mut log = Log::default();
     let status = step::step("run the tests", || run_tests(workspace, &mut log))?;
     if !log.results.is_empty() {
