@@ -17,7 +17,7 @@ use trellis_protocol::{CHUNK_PAGES, NodeId, PageIndex, PageRange};
 
 use super::Node;
 use super::pages::{Shard, Waiting, lock, runs};
-use super::progress::Waited;
+use super::progress::{Polling, Waited};
 use crate::cluster::WaitError;
 use crate::record::LiveCounters;
 
@@ -158,6 +158,7 @@ impl Node {
         self.consistency.unpublished.store(1, Ordering::Release);
         let unacknowledged_max = (UNACKNOWLEDGED_BYTES_MAX / self.config.page_bytes / self.shards.len()).max(1) as u32;
         let together_max = (TOGETHER_BYTES_MAX / self.config.page_bytes).max(1) as u32;
+        let early = self.poll_early();
         for shard in &self.shards {
             let mut shard = lock(shard);
             let publishers = shard.protocol.publishers();
@@ -167,7 +168,7 @@ impl Node {
             }
         }
         self.published();
-        let waited = self.wait_unless_done(&ticket);
+        let waited = self.wait_unless_done(&ticket, early);
         lock(&self.consistency.knowledge).intervals.close();
         LiveCounters::add(&self.counters().overhead_ns, self.now() - started);
         match waited {
@@ -181,12 +182,12 @@ impl Node {
         }
     }
 
-    fn wait_unless_done(&self, ticket: &super::Ticket<'_>) -> Waited {
+    fn wait_unless_done(&self, ticket: &super::Ticket<'_>, early: Option<Polling<'_>>) -> Waited {
         if ticket.is_done() {
             return Waited::Done;
         }
         let seconds = self.config.wait_seconds_max;
-        self.wait(ticket, self.now().saturating_add(seconds.saturating_mul(1_000_000_000)))
+        self.wait_polling(early, ticket, self.now().saturating_add(seconds.saturating_mul(1_000_000_000)))
     }
 
     /// Sends pages that this node published last to `to`, which gets the token of a lock next.

@@ -13,7 +13,7 @@ use trellis_protocol::prefetch::Wish;
 use trellis_protocol::{Access, PageIndex, PageRange};
 
 use super::pages::{Waiting, lock};
-use super::progress::Waited;
+use super::progress::{Polling, Waited};
 use super::{Node, Ticket};
 use crate::launch::Activity;
 use crate::record::{FaultKind, LiveCounters};
@@ -68,6 +68,7 @@ impl Node {
         let mut asked_anybody = false;
         while shard.protocol.access(page) < needed {
             shard.waiting.push(Waiting::Fault { page, ticket: ticket.name() });
+            let early = self.poll_early();
             asked_anybody |= self.ask(&mut shard, page, &wish) || !ticket.is_done();
             drop(shard);
             self.read_ahead(&wish);
@@ -75,7 +76,7 @@ impl Node {
                 // The request travels; meanwhile the page's memory is made. If there is none, receiving says so.
                 let _ = self.prepare(PageRange::one(page));
             }
-            self.wait_for_page(&ticket, fault);
+            self.wait_for_page(&ticket, fault, early);
             ticket.rearm();
             shard = lock(self.shard_of(page));
             shard.looks(page);
@@ -101,7 +102,7 @@ impl Node {
         shard.sent > 0
     }
 
-    fn wait_for_page(&self, ticket: &Ticket<'_>, fault: Fault) {
+    fn wait_for_page(&self, ticket: &Ticket<'_>, fault: Fault, mut early: Option<Polling<'_>>) {
         if ticket.is_done() {
             return;
         }
@@ -110,7 +111,7 @@ impl Node {
         self.doing(activity);
         let since = self.now();
         loop {
-            match self.wait(ticket, self.now() + FAULT_NS_MAX) {
+            match self.wait_polling(early.take(), ticket, self.now() + FAULT_NS_MAX) {
                 Waited::Done => return self.doing(Activity::Computing),
                 Waited::Failed => self.end_after_failure(),
                 Waited::TooLong => self.give_up_unless_locked(PageIndex(fault.page as u32), since),

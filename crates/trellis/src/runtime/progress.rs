@@ -5,7 +5,8 @@
 //! nobody waits, the service thread sleeps on the link's readiness and takes the role when something arrives. While a
 //! thread of the program polls, the service thread's interest in the link is switched off, so that a message wakes
 //! nobody. The link is told whenever a thread polls again and again: one that can keep silent meanwhile spares the peers
-//! a system call for each frame, and this thread the two that switch the interest.
+//! a system call for each frame, and this thread the two that switch the interest. It is told before a request is sent
+//! whose answer may be faster than the work that comes in between: a call that nobody needs costs 10 µs.
 //!
 //! The service thread sleeps again at once while the program computes, and polls on for the same bounded time while a
 //! thread of the program sleeps.
@@ -182,6 +183,47 @@ impl Progress {
     }
 }
 
+/// A thread that polls, or is about to: the receiving role, if it was free, and the link's silence, if it can keep silent.
+pub(super) struct Polling<'a> {
+    node: &'a Node,
+    has_role: bool,
+    /// No frame calls the service thread while this lives.
+    is_silent: bool,
+    /// The link was told that somebody attends.
+    attends: bool,
+    /// The service thread's interest in the link is switched off.
+    is_unwatched: bool,
+}
+
+impl Polling<'_> {
+    /// To be called without any lock: what called just before this thread came is looked at here, so that it does not call
+    /// once more.
+    fn end(mut self) {
+        self.stop_attending();
+        if self.is_silent && self.node.progress.was_called() {
+            self.node.receive();
+        }
+    }
+
+    fn stop_attending(&mut self) {
+        if std::mem::take(&mut self.attends) {
+            self.node.link.attend(false);
+        }
+    }
+}
+
+impl Drop for Polling<'_> {
+    fn drop(&mut self) {
+        self.stop_attending();
+        if self.is_unwatched {
+            self.node.progress.watch_link(true);
+        }
+        if self.has_role {
+            self.node.progress.drop_role();
+        }
+    }
+}
+
 /// How long one stretch of polling goes on.
 struct Patience {
     since: u64,
@@ -212,9 +254,15 @@ impl Patience {
 impl Node {
     /// Waits until the ticket is signalled, the cluster failed, or `deadline` passed.
     pub(crate) fn wait(&self, ticket: &Ticket<'_>, deadline: u64) -> Waited {
+        self.wait_polling(None, ticket, deadline)
+    }
+
+    /// The same, after [`Node::poll_early`].
+    pub(super) fn wait_polling(&self, mut early: Option<Polling<'_>>, ticket: &Ticket<'_>, deadline: u64) -> Waited {
         let _inside = self.inside();
         loop {
-            if self.poll_until(ticket, deadline) {
+            let polling = early.take().unwrap_or_else(|| self.begin_polling());
+            if self.poll_until(polling, ticket, deadline) {
                 return Waited::Done;
             }
             if self.failure.is_set() {
@@ -230,17 +278,29 @@ impl Node {
         }
     }
 
-    /// Polls, with the receiving role if it is free, for the bounded time; whether the ticket was signalled.
-    fn poll_until(&self, ticket: &Ticket<'_>, deadline: u64) -> bool {
-        let mut patience = Patience::new(self);
+    /// To be called before something is sent whose answer this thread will wait for, where other work comes in between:
+    /// an answer that is faster calls nobody. To be waited with soon, and never held while this thread sleeps; `None`
+    /// where the link cannot keep silent. Takes no lock.
+    pub(super) fn poll_early(&self) -> Option<Polling<'_>> {
+        Some(self.begin_polling()).filter(|polling| polling.is_silent)
+    }
+
+    fn begin_polling(&self) -> Polling<'_> {
         let has_role = self.progress.take_role();
         let is_silent = has_role && self.link.attend(true);
-        if has_role && !is_silent {
+        Polling { node: self, has_role, is_silent, attends: has_role, is_unwatched: false }
+    }
+
+    /// Polls, with the receiving role if it was free, for the bounded time; whether the ticket was signalled.
+    fn poll_until(&self, mut polling: Polling<'_>, ticket: &Ticket<'_>, deadline: u64) -> bool {
+        let mut patience = Patience::new(self);
+        if polling.has_role && !polling.is_silent {
             self.progress.watch_link(false);
+            polling.is_unwatched = true;
         }
         while !ticket.is_done() {
             self.serve_due();
-            if has_role && self.receive() {
+            if polling.has_role && self.receive() {
                 if !ticket.is_done() {
                     patience = Patience::new(self);
                 }
@@ -248,16 +308,7 @@ impl Node {
                 break;
             }
         }
-        if has_role {
-            self.link.attend(false);
-            if !is_silent {
-                self.progress.watch_link(true);
-            } else if self.progress.was_called() {
-                // What called just before this thread came is looked at here, so that it does not call once more.
-                self.receive();
-            }
-            self.progress.drop_role();
-        }
+        polling.end();
         ticket.is_done()
     }
 
