@@ -33,7 +33,7 @@ const DIFFED_PAGES: usize = 32;
 /// Of the bytes of such a page one in a hundred has changed.
 const CHANGED_BYTES: usize = PAGE_BYTES / 100;
 /// Sets of as many pages that are stored to for the first time in turn: no set again within some intervals.
-const FRESH_SETS: usize = 30;
+const FRESH_SETS: usize = 4;
 /// How long a home computes without a call of Trellis.
 const COMPUTES: Duration = Duration::from_millis(500);
 
