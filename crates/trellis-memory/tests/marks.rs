@@ -434,6 +434,30 @@ fn a_catcher_without_marks_says_so() {
 }
 
 #[test]
+fn the_memory_of_twins_can_be_taken_at_the_start() {
+    let _alone = peer::alone();
+    let options = RegionOptions {
+        base_address: None,
+        bytes: 8 << 20,
+        page_bytes: PAGE,
+        catcher: Catcher::Mprotect,
+        reserve: Reserve::Full,
+    };
+    let region = Region::create(&options).unwrap_or_else(|error| panic!("{error}"));
+    let resident = |address: *mut u8| {
+        let mut pages = vec![0u8; region.pages()];
+        // SAFETY: a mapping of the region's size, and a byte for each of its pages.
+        let asked = unsafe { libc::mincore(address.cast(), region.bytes(), pages.as_mut_ptr()) };
+        assert_eq!(asked, 0, "{}", std::io::Error::last_os_error());
+        pages.iter().filter(|page| **page & 1 != 0).count()
+    };
+    assert_eq!(resident(region.engine(0, region.pages())), region.pages());
+    assert_eq!(resident(region.twin(0, region.pages())), 0);
+    region.reserve_twins().unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(resident(region.twin(0, region.pages())), region.pages());
+}
+
+#[test]
 fn twins_keep_what_the_engine_view_held() {
     let _alone = peer::alone();
     let options = RegionOptions {

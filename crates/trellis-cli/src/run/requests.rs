@@ -164,6 +164,10 @@ mod tests {
     fn a_launcher_is_asked_and_answers() {
         let requests = Requests::listen().expect("a socket");
         let me = std::process::id() as i32;
+        // Another program's socket, whose name is no text.
+        let name = [b"trellis-\xff\xfe-", me.to_le_bytes().as_slice()].concat();
+        let other = SocketAddr::from_abstract_name(name).expect("a name");
+        let _other = std::os::unix::net::UnixListener::bind_addr(&other).expect("a socket");
         assert!(launchers().expect("the table").contains(&me));
         let asked = std::thread::spawn(move || ask(me, &Request::Leave(5)));
         let mut ready = libc::pollfd { fd: requests.descriptor(), events: libc::POLLIN, revents: 0 };
