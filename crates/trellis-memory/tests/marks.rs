@@ -17,6 +17,7 @@ macro_rules! marks {
             suite!($catcher;
                 a_store_is_noted_and_is_no_fault
                 what_nobody_stored_to_is_never_told
+                held_pages_far_apart_are_all_looked_at
                 write_pages_count_as_stored_to
                 stores_of_system_calls_are_noted
                 pages_larger_than_the_kernels
@@ -105,6 +106,19 @@ fn a_store_is_noted_and_is_no_fault(test: &str, catcher: Catcher) {
     assert_eq!(all_told(&world), [], "a revoked page leaves no report");
     assert_eq!(world.load(3 * PAGE), 2);
     assert_eq!((world.faults(), all_told(&world)), (vec![read_of(3)], vec![]), "installed again it is clean");
+}
+
+fn held_pages_far_apart_are_all_looked_at(test: &str, catcher: Catcher) {
+    let Some(world) = marked(test, Plan::of(catcher)) else { return };
+    // Gaps shorter than, as long as and longer than what is scanned along with its neighbours.
+    let held = [0, 2, 18, 35, 53, 54, 120, world.region.pages() - 1];
+    held.iter().for_each(|page| assert_eq!(world.load(page * PAGE), 0));
+    assert_eq!(all_told(&world), []);
+    for (number, page) in held.iter().enumerate() {
+        world.store(page * PAGE, 1);
+        let found: Vec<usize> = all_told(&world).into_iter().flat_map(|(first, count)| first..first + count).collect();
+        assert_eq!(found, held[..=number], "page {page}");
+    }
 }
 
 fn what_nobody_stored_to_is_never_told(test: &str, catcher: Catcher) {
