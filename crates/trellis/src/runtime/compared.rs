@@ -144,7 +144,7 @@ impl Node {
         }
         let has_twin = shard.protocol.has_twin(page);
         let mut stays = has_twin;
-        if has_twin && !self.may_differ_from_twin(page) {
+        if has_twin && !self.differs_from_twin(page) {
             if shard.compared.rests(page) {
                 return true;
             }
@@ -154,7 +154,7 @@ impl Node {
             shard.compared.forget(PageRange::one(page));
             *done = self.region.downgrade(page.0 as usize, 1);
             // From here on the kernel tells. What was stored until here, the twin does, if there is one.
-            if has_twin && !self.may_differ_from_twin(page) {
+            if has_twin && !self.differs_from_twin(page) {
                 return false;
             }
         }

@@ -222,26 +222,12 @@ impl Node {
         Ok(())
     }
 
-    /// Whether a page to which threads may be storing differs from its twin: what they stored before this call is seen.
-    pub(super) fn may_differ_from_twin(&self, page: PageIndex) -> bool {
-        let (now, before) = (self.engine(PageRange::one(page)), self.region.twin(page.0 as usize, 1));
-        // SAFETY: both are whole pages that live as long as the region; whatever the answer is for bytes that change
-        // meanwhile, the page is compared again later. The twin is used under this shard's lock only, which is held.
-        unsafe { libc::memcmp(now.cast(), before.cast(), self.config.page_bytes) != 0 }
-    }
-
-    /// Whether a page to which nobody here can store differs from its twin.
+    /// Whether a page differs from its twin. Threads may be storing to it: what they stored before this call is seen.
     pub(super) fn differs_from_twin(&self, page: PageIndex) -> bool {
-        let bytes = self.config.page_bytes;
-        // SAFETY: both are whole pages that live as long as the region. No thread of the program can reach the page, and
-        // diffs are put into it and the twin under this shard's lock, which is held.
-        let (now, before) = unsafe {
-            (
-                std::slice::from_raw_parts(self.engine(PageRange::one(page)), bytes),
-                std::slice::from_raw_parts(self.region.twin(page.0 as usize, 1), bytes),
-            )
-        };
-        now != before
+        let (now, before) = (self.engine(PageRange::one(page)), self.region.twin(page.0 as usize, 1));
+        // SAFETY: both are whole pages that live as long as the region. Where bytes change meanwhile either answer will
+        // do: such a page is looked at again. The twin is used under this shard's lock only, which is held.
+        unsafe { libc::memcmp(now.cast(), before.cast(), self.config.page_bytes) != 0 }
     }
 }
 
