@@ -11,7 +11,7 @@ use crate::step;
 use crate::workspace::Workspace;
 
 /// Crates that depend on no other crate of ours.
-const LEAVES: [&str; 3] = ["trellis-protocol", "trellis-memory", "trellis-transport"];
+const LEAVES: [&str; 4] = ["trellis-protocol", "trellis-memory", "trellis-transport", "trellis-store"];
 
 /// Checks every crate that a build for this machine links.
 pub(crate) fn check(workspace: &Workspace) -> Result<()> {
@@ -37,7 +37,8 @@ fn metadata(workspace: &Workspace) -> Result<Value> {
     let host = host.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc names no host")?.to_owned();
     let ask = || {
         let mut command = workspace.cargo();
-        command.args(["metadata", "--offline", "--locked", "--format-version", "1", "--filter-platform", &host]);
+        command.args(["metadata", "--offline", "--locked", "--all-features", "--format-version", "1"]);
+        command.args(["--filter-platform", &host]);
         command
     };
     // On a machine that never built everything some crates are missing; only then is a network needed.

@@ -1,0 +1,244 @@
+//! The whole contract of a store, for our own client.
+//!
+//! | command | answer |
+//! |---|---|
+//! | `TRELLIS.APPLY flags lane number milliseconds call` | what came of it (as `codec` writes both) |
+//! | `TRELLIS.GET key...` | values |
+//! | `TRELLIS.NUMBERS region kind from count` | numbers |
+//! | `TRELLIS.NAMES region count [after]` | names |
+//! | `TRELLIS.CAPABILITIES` | numbers, as [`capabilities`] lists them |
+//!
+//! Flags are those of the script in Redis: 1 for a call that waits while it is refused, 2 for one that was sent before.
+//! A call that changes something has a lane and a number that grows; the answer of each lane's last call is kept, so that
+//! a call that comes again is answered and not done again. What is kept is lost with this process, and the greeting says
+//! by a new `session` that it was.
+
+use std::collections::HashMap;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{After, Call, Failure};
+use crate::capabilities::Atomic;
+use crate::codec;
+use crate::error::StoreError;
+use crate::key::{Key, Kind};
+use crate::operation::Applied;
+use crate::resp::server::Shared;
+use crate::resp::waiting::{Wait, Waiter};
+
+/// How long an answer is kept at least.
+const KEPT: Duration = Duration::from_secs(600);
+/// How many lanes there may be before old ones are looked for.
+const LANES: usize = 4096;
+/// The longest that a client may wait in one call.
+const WAIT_MILLISECONDS_MAX: u64 = 24 * 60 * 60 * 1000;
+
+/// The last call of each lane.
+pub(in crate::resp) struct Lanes {
+    lanes: HashMap<Vec<u8>, Last>,
+    /// Beyond how many old ones are looked for.
+    limit: usize,
+}
+
+struct Last {
+    number: Vec<u8>,
+    state: State,
+    at: Instant,
+}
+
+enum State {
+    /// A thread does it.
+    Running,
+    /// It waits.
+    Waiting(Arc<Waiter>),
+    /// It was done.
+    Answered(Vec<u8>),
+}
+
+impl Default for Lanes {
+    fn default() -> Lanes {
+        Lanes { lanes: HashMap::new(), limit: LANES }
+    }
+}
+
+impl Lanes {
+    fn begin(&mut self, lane: &[u8], number: &[u8]) {
+        if self.lanes.len() >= self.limit {
+            self.lanes.retain(|_, last| !matches!(last.state, State::Answered(_)) || last.at.elapsed() < KEPT);
+            self.limit = (self.lanes.len() * 2).max(LANES);
+        }
+        let last = Last { number: number.to_vec(), state: State::Running, at: Instant::now() };
+        self.lanes.insert(lane.to_vec(), last);
+    }
+
+    /// A call waits from here on.
+    pub(in crate::resp) fn wait(&mut self, lane: &[u8], number: &[u8], waiter: &Arc<Waiter>) {
+        if let Some(last) = self.lanes.get_mut(lane).filter(|last| last.number == number) {
+            last.state = State::Waiting(Arc::clone(waiter));
+        }
+    }
+
+    /// A call is answered; one that failed may come again.
+    pub(in crate::resp) fn end(&mut self, lane: &[u8], number: &[u8], answer: Option<&[u8]>) {
+        let Some(last) = self.lanes.get_mut(lane).filter(|last| last.number == number) else { return };
+        match answer {
+            Some(answer) => {
+                last.state = State::Answered(answer.to_vec());
+                last.at = Instant::now();
+            }
+            None => drop(self.lanes.remove(lane)),
+        }
+    }
+}
+
+/// The lanes, for as long as nothing is waited for.
+pub(in crate::resp) fn locked(shared: &Shared) -> MutexGuard<'_, Lanes> {
+    shared.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A failure of the store, as the client understands it.
+pub(in crate::resp) fn refusal(error: &StoreError) -> String {
+    let kind = match error {
+        StoreError::Unsupported { .. } | StoreError::TooLarge { .. } => "unsupported",
+        StoreError::Unreachable { .. } | StoreError::Deadline { .. } => "unreachable",
+        StoreError::OutcomeUnknown { .. } => "unknown",
+        _ => "protocol",
+    };
+    format!("TRELLIS {kind} {error}")
+}
+
+/// What a client said last of its lane.
+enum Known {
+    /// Nothing of this call.
+    New,
+    /// It was answered.
+    Answered(Vec<u8>),
+    /// It waits, and its answer comes to this client now.
+    Waits(Arc<Waiter>),
+    /// It must come again.
+    Busy,
+    /// A later one was.
+    Old,
+}
+
+fn known(shared: &Shared, lane: &[u8], number: &[u8]) -> Known {
+    let mut lanes = locked(shared);
+    match lanes.lanes.get(lane) {
+        Some(last) if last.number.as_slice() > number => Known::Old,
+        Some(last) if last.number == number => match &last.state {
+            State::Running => Known::Busy,
+            State::Waiting(waiter) => Known::Waits(Arc::clone(waiter)),
+            State::Answered(answer) => Known::Answered(answer.clone()),
+        },
+        _ => {
+            lanes.begin(lane, number);
+            Known::New
+        }
+    }
+}
+
+pub(super) fn apply(call: &mut Call) -> Result<(), Failure> {
+    let flags = call.parts.integer(1)?;
+    let (lane, number) = (call.parts.get(2), call.parts.get(3));
+    let milliseconds = (call.parts.integer(4)?.max(0) as u64).min(WAIT_MILLISECONDS_MAX);
+    let Some((operations, guard)) = codec::decode_call(call.parts.get(5)) else {
+        return Err(Failure::Text("TRELLIS protocol these bytes are no call; do both sides have the same version?"));
+    };
+    if !lane.is_empty() {
+        match known(call.shared, lane, number) {
+            Known::New => {}
+            Known::Answered(answer) => {
+                call.reply.bulk(&answer);
+                return Ok(());
+            }
+            Known::Waits(waiter) => {
+                call.after = After::Wait(Wait::Join(waiter));
+                return Ok(());
+            }
+            Known::Busy => return Err(Failure::Text("BUSY this call is under way")),
+            Known::Old => return Err(Failure::Text("TRELLIS protocol this call was given up")),
+        }
+    }
+    let applied = call.shared.store.apply(&operations, guard.as_ref());
+    match applied {
+        Ok(Applied::Refused(..)) if flags % 2 == 1 && milliseconds > 0 => {
+            let deadline = Instant::now() + Duration::from_millis(milliseconds);
+            let (lane, number) = (lane.to_vec(), number.to_vec());
+            call.after = After::Wait(Wait::Start { operations, guard, deadline, lane, number });
+        }
+        Ok(applied) => {
+            let answer = codec::encode_applied(&applied);
+            if !lane.is_empty() {
+                locked(call.shared).end(lane, number, Some(&answer));
+            }
+            call.reply.bulk(&answer);
+        }
+        Err(error) => {
+            locked(call.shared).end(lane, number, None);
+            call.reply.error(&refusal(&error));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn get(call: &mut Call) -> Result<(), Failure> {
+    let keys: Option<Vec<Key>> = call.parts.from(1).map(Key::decode).collect();
+    let keys = keys.ok_or(Failure::Text("TRELLIS protocol these bytes are no key"))?;
+    match call.shared.store.get_many(&keys) {
+        Ok(values) => {
+            call.reply.array(values.len());
+            values.iter().for_each(|value| call.reply.optional(value.as_deref()));
+        }
+        Err(error) => call.reply.error(&refusal(&error)),
+    }
+    Ok(())
+}
+
+/// A number without a sign.
+fn unsigned(text: &[u8]) -> Result<u64, Failure> {
+    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(super::NO_INTEGER)
+}
+
+/// A region.
+fn region(text: &[u8]) -> Result<u32, Failure> {
+    u32::try_from(unsigned(text)?).map_err(|_| super::NO_INTEGER)
+}
+
+pub(super) fn numbers(call: &mut Call) -> Result<(), Failure> {
+    let kind = u8::try_from(unsigned(call.parts.get(2))?).ok().and_then(Kind::from_number);
+    let kind = kind.ok_or(super::NO_INTEGER)?;
+    let (from, count) = (unsigned(call.parts.get(3))?, unsigned(call.parts.get(4))?);
+    match call.shared.store.numbers(region(call.parts.get(1))?, kind, from, count as usize) {
+        Ok(numbers) => {
+            call.reply.array(numbers.len());
+            numbers.iter().for_each(|number| call.reply.bulk(number.to_string().as_bytes()));
+        }
+        Err(error) => call.reply.error(&refusal(&error)),
+    }
+    Ok(())
+}
+
+pub(super) fn names(call: &mut Call) -> Result<(), Failure> {
+    let after = (call.parts.len() == 4).then(|| call.parts.get(3));
+    let count = unsigned(call.parts.get(2))? as usize;
+    match call.shared.store.names(region(call.parts.get(1))?, after, count) {
+        Ok(names) => {
+            call.reply.array(names.len());
+            names.iter().for_each(|name| call.reply.bulk(name));
+        }
+        Err(error) => call.reply.error(&refusal(&error)),
+    }
+    Ok(())
+}
+
+/// Atomic over a whole call, byte ranges, native addition, durable (0 or 1 each); the longest value, the most steps, the
+/// longest call.
+pub(super) fn capabilities(call: &mut Call) -> Result<(), Failure> {
+    let can = call.shared.can;
+    let facts = [can.atomic == Atomic::Call, can.byte_ranges, can.native_add, can.durable];
+    let limits = [can.value_bytes_max, can.operations_max, can.call_bytes_max];
+    call.reply.array(facts.len() + limits.len());
+    facts.iter().for_each(|fact| call.reply.integer(i64::from(*fact)));
+    limits.iter().for_each(|limit| call.reply.integer(i64::try_from(*limit).unwrap_or(i64::MAX)));
+    Ok(())
+}

@@ -1,0 +1,424 @@
+//! The server: who comes, and what is done for whom.
+//!
+//! Each loop is a thread with an epoll; a client belongs to the loop that let it in. A loop takes what has arrived from a
+//! client, does all of it, and sends all answers at once, so that a client that sends many requests together pays for one.
+
+use std::collections::HashMap;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use super::commands::{self, After, Cursors, Lanes, Parts, Session};
+use super::connection::{Connection, Progress, Socket};
+use super::poll::{Event, Interest, Poll};
+use super::reply::Reply;
+use super::request::{Found, Limits, Place};
+use super::waiting::{self, Waiter};
+use crate::capabilities::{Atomic, Capabilities};
+use crate::store::Store;
+
+/// How many loops serve a store that is elsewhere.
+const LOOPS: usize = 8;
+/// What a request may have besides the bytes of a call.
+const REQUEST_EXTRA_BYTES: usize = 1 << 20;
+/// What is watched besides clients.
+const LISTENER: u64 = 0;
+const WAKER: u64 = 1;
+const FIRST_CLIENT: u64 = 2;
+
+/// How a server is.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What clients must say first. Without one, anybody who reaches the address may do anything.
+    pub password: Option<String>,
+    /// Lets the address be one that other machines reach. Requests and the password travel in clear text.
+    pub insecure_beyond_this_machine: bool,
+    /// How many threads serve clients; nothing for one where the store is of this process, and several elsewhere.
+    /// Transactions need one.
+    pub threads: Option<usize>,
+    /// The most clients at once.
+    pub clients_max: usize,
+    /// The region of the store in which the keys of clients are; database `n` is the region `n` after it.
+    pub region: u32,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            password: None,
+            insecure_beyond_this_machine: false,
+            threads: None,
+            clients_max: 10_000,
+            region: 0xffff_ff00,
+        }
+    }
+}
+
+/// What all loops know.
+pub(super) struct Shared {
+    pub(super) store: Arc<dyn Store>,
+    pub(super) can: Capabilities,
+    pub(super) password: Option<Vec<u8>>,
+    pub(super) region: u32,
+    /// Whether nobody else changes anything between two commands.
+    pub(super) alone: bool,
+    /// Whether several keys are changed all or nothing.
+    pub(super) together: bool,
+    /// The same as long as nothing that was kept is lost.
+    pub(super) incarnation: String,
+    /// The same as long as the answers of lanes are known.
+    pub(super) session: String,
+    pub(super) cursors: Mutex<Cursors>,
+    pub(super) lanes: Mutex<Lanes>,
+    pub(super) started: Instant,
+    pub(super) clients: AtomicUsize,
+    pub(super) loops: Vec<Mailbox>,
+    clients_max: usize,
+    limits: Limits,
+    numbers: AtomicU64,
+    stopped: AtomicBool,
+}
+
+/// What other threads leave for a loop.
+pub(super) struct Mailbox {
+    answers: Mutex<Vec<(u64, Vec<u8>)>>,
+    waker: UnixStream,
+}
+
+impl Mailbox {
+    /// Leaves the answer for a client.
+    pub(super) fn hand(&self, client: u64, answer: Vec<u8>) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).push((client, answer));
+        self.wake();
+    }
+
+    fn wake(&self) {
+        // A full socket has woken the loop already.
+        (&self.waker).write_all(&[1]).ok();
+    }
+}
+
+/// Where clients come in.
+enum Listener {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+impl Listener {
+    fn accept(&self) -> io::Result<Socket> {
+        match self {
+            Listener::Tcp(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nodelay(true)?;
+                stream.set_nonblocking(true)?;
+                Ok(Socket::Tcp(stream))
+            }
+            Listener::Unix(listener, _) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                Ok(Socket::Unix(stream))
+            }
+        }
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Tcp(listener) => listener.as_fd(),
+            Listener::Unix(listener, _) => listener.as_fd(),
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Listener::Unix(_, path) = self {
+            std::fs::remove_file(path).ok();
+        }
+    }
+}
+
+/// A server that listens and does not serve yet.
+pub struct Server {
+    listener: Arc<Listener>,
+    shared: Arc<Shared>,
+    wakers: Vec<UnixStream>,
+}
+
+/// A server that serves in threads of its own, until this is dropped.
+pub struct Running {
+    address: String,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Listens at `HOST:PORT` (port 0 for any that is free) or `unix:/PATH`.
+    ///
+    /// # Errors
+    ///
+    /// When the address cannot be had, and when other machines reach it and the options do not allow that.
+    pub fn bind(address: &str, store: Arc<dyn Store>, options: &Options) -> io::Result<Server> {
+        let listener = listen(address, options)?;
+        let can = store.capabilities();
+        let threads = options.threads.unwrap_or(if can.shared { LOOPS } else { 1 }).max(1);
+        let (mut loops, mut wakers) = (Vec::new(), Vec::new());
+        for _ in 0..threads {
+            let (waker, woken) = UnixStream::pair()?;
+            waker.set_nonblocking(true)?;
+            woken.set_nonblocking(true)?;
+            loops.push(Mailbox { answers: Mutex::default(), waker });
+            wakers.push(woken);
+        }
+        let session = random_name()?;
+        let kept = can.durable || can.shared;
+        let shared = Shared {
+            can,
+            password: options.password.as_ref().map(|password| password.clone().into_bytes()),
+            region: options.region,
+            alone: threads == 1 && !can.shared,
+            together: can.atomic == Atomic::Call,
+            incarnation: if kept { "kept".to_owned() } else { session.clone() },
+            session,
+            cursors: Mutex::default(),
+            lanes: Mutex::default(),
+            started: Instant::now(),
+            clients: AtomicUsize::new(0),
+            loops,
+            clients_max: options.clients_max,
+            limits: Limits { parts_max: 1 << 20, bytes_max: can.call_bytes_max.saturating_add(REQUEST_EXTRA_BYTES) },
+            numbers: AtomicU64::new(FIRST_CLIENT),
+            stopped: AtomicBool::new(false),
+            store,
+        };
+        Ok(Server { listener: Arc::new(listener), shared: Arc::new(shared), wakers })
+    }
+
+    /// Where it listens, as a client would say it.
+    pub fn address(&self) -> String {
+        match &*self.listener {
+            Listener::Tcp(listener) => {
+                listener.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string())
+            }
+            Listener::Unix(_, path) => format!("unix:{}", path.display()),
+        }
+    }
+
+    /// Serves.
+    ///
+    /// # Errors
+    ///
+    /// When a thread cannot be started.
+    pub fn start(self) -> io::Result<Running> {
+        let address = self.address();
+        let mut running = Running { address, shared: Arc::clone(&self.shared), threads: Vec::new() };
+        for (place, woken) in self.wakers.into_iter().enumerate() {
+            let mut turn = Loop::new(place, Arc::clone(&self.shared), Arc::clone(&self.listener), woken)?;
+            let thread = std::thread::Builder::new().name("trellis-resp".to_owned()).spawn(move || turn.run())?;
+            running.threads.push(thread);
+        }
+        Ok(running)
+    }
+}
+
+impl Running {
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Serves until the process ends.
+    pub fn wait(mut self) {
+        for thread in self.threads.drain(..) {
+            thread.join().ok();
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.shared.stopped.store(true, Ordering::Relaxed);
+        self.shared.loops.iter().for_each(Mailbox::wake);
+        for thread in self.threads.drain(..) {
+            thread.join().ok();
+        }
+    }
+}
+
+fn listen(address: &str, options: &Options) -> io::Result<Listener> {
+    let failed = |error: io::Error| io::Error::new(error.kind(), format!("cannot listen at {address}: {error}"));
+    if let Some(path) = address.strip_prefix("unix:") {
+        let listener = UnixListener::bind(path).map_err(failed)?;
+        listener.set_nonblocking(true)?;
+        return Ok(Listener::Unix(listener, path.into()));
+    }
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    let bound: SocketAddr = listener.local_addr()?;
+    if !bound.ip().is_loopback() && !options.insecure_beyond_this_machine {
+        let what = format!(
+            "other machines reach {bound}, and the Redis protocol protects nothing that it carries; listen on 127.0.0.1, \
+             or say that this is meant"
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+    }
+    listener.set_nonblocking(true)?;
+    Ok(Listener::Tcp(listener))
+}
+
+fn random_name() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A client, and the call for which it waits.
+struct Client {
+    connection: Connection,
+    waiter: Option<Arc<Waiter>>,
+}
+
+/// One thread that serves.
+struct Loop {
+    place: usize,
+    shared: Arc<Shared>,
+    listener: Arc<Listener>,
+    woken: UnixStream,
+    poll: Poll,
+    clients: HashMap<u64, Client>,
+    places: Vec<Place>,
+}
+
+impl Loop {
+    fn new(place: usize, shared: Arc<Shared>, listener: Arc<Listener>, woken: UnixStream) -> io::Result<Loop> {
+        let poll = Poll::new()?;
+        poll.add_shared(listener.as_fd(), LISTENER)?;
+        poll.add(woken.as_fd(), WAKER, Interest { read: true, ..Interest::default() })?;
+        Ok(Loop { place, shared, listener, woken, poll, clients: HashMap::new(), places: Vec::new() })
+    }
+
+    fn run(&mut self) {
+        let mut events: Vec<Event> = Vec::new();
+        while !self.shared.stopped.load(Ordering::Relaxed) && self.poll.wait(&mut events).is_ok() {
+            for event in &events {
+                match event.token {
+                    LISTENER => self.accept(),
+                    WAKER => self.take_answers(),
+                    number => self.serve(number, event.over),
+                }
+            }
+        }
+        self.shared.clients.fetch_sub(self.clients.len(), Ordering::Relaxed);
+    }
+
+    /// Lets in who waits at the door. (Another loop may have been quicker.)
+    fn accept(&mut self) {
+        while let Ok(socket) = self.listener.accept() {
+            if self.shared.clients.load(Ordering::Relaxed) >= self.shared.clients_max {
+                continue;
+            }
+            let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed);
+            let session = Session::new(self.shared.password.is_none(), number);
+            let connection = Connection::new(socket, session);
+            if self.poll.add(connection.socket.as_fd(), number, connection.interest).is_ok() {
+                self.shared.clients.fetch_add(1, Ordering::Relaxed);
+                self.clients.insert(number, Client { connection, waiter: None });
+            }
+        }
+    }
+
+    fn take_answers(&mut self) {
+        let mut wakes = [0; 256];
+        while matches!(self.woken.read(&mut wakes), Ok(count) if count > 0) {}
+        let mailbox = &self.shared.loops[self.place];
+        let answers = std::mem::take(&mut *mailbox.answers.lock().unwrap_or_else(PoisonError::into_inner));
+        for (number, answer) in answers {
+            if let Some(client) = self.clients.get_mut(&number) {
+                client.waiter = None;
+                client.connection.session.waiting = false;
+                client.connection.output.extend_from_slice(&answer);
+                self.go_on(number, Progress::Open);
+            }
+        }
+    }
+
+    fn serve(&mut self, number: u64, over: bool) {
+        let Some(client) = self.clients.get_mut(&number) else { return };
+        // Whoever waits, or does not take its answers, is not read from, but may still be gone.
+        let progress = if client.connection.may_go_on() {
+            client.connection.receive()
+        } else if over {
+            Progress::Ended
+        } else {
+            Progress::Open
+        };
+        self.go_on(number, progress);
+    }
+
+    /// Does what has arrived, sends answers, and lets go who has ended.
+    fn go_on(&mut self, number: u64, mut progress: Progress) {
+        if let Some(client) = self.clients.get_mut(&number) {
+            let asker = (self.place, number);
+            while progress == Progress::Open {
+                do_requests(&self.shared, asker, client, &mut self.places);
+                let blocked = client.connection.session.is_waiting();
+                let before = client.connection.may_go_on();
+                progress = client.connection.send();
+                // Answers that could not be sent had stopped it; now there is room again.
+                if blocked || before || !client.connection.may_go_on() {
+                    break;
+                }
+            }
+            let wanted = client.connection.wanted();
+            if progress == Progress::Open && wanted != client.connection.interest {
+                client.connection.interest = wanted;
+                if self.poll.change(client.connection.socket.as_fd(), number, wanted).is_err() {
+                    progress = Progress::Ended;
+                }
+            }
+        }
+        if progress == Progress::Ended
+            && let Some(client) = self.clients.remove(&number)
+        {
+            if let Some(waiter) = client.waiter {
+                waiter.leave((self.place, number));
+            }
+            self.shared.clients.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Does the requests that have arrived whole.
+fn do_requests(shared: &Arc<Shared>, asker: waiting::Client, client: &mut Client, places: &mut Vec<Place>) {
+    let connection = &mut client.connection;
+    while connection.may_go_on() {
+        let bytes = match connection.request(shared.limits, places) {
+            Found::Incomplete(_) => return,
+            Found::Broken(why) => {
+                Reply::new(&mut connection.output, false).error(&format!("ERR {why}"));
+                connection.closing = true;
+                return;
+            }
+            Found::Request(bytes) => bytes,
+        };
+        if !places.is_empty() {
+            let (session, input, output) = connection.parts();
+            match commands::run(shared, session, Parts { bytes: input, places }, output) {
+                After::Next => {}
+                After::Close => connection.closing = true,
+                After::Wait(wait) => match waiting::start(shared, asker, wait) {
+                    Ok(waiter) => {
+                        client.waiter = Some(waiter);
+                        connection.session.waiting = true;
+                    }
+                    Err(why) => Reply::new(&mut connection.output, false).error(why),
+                },
+            }
+        }
+        connection.consume(bytes);
+    }
+}

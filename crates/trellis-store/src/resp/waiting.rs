@@ -1,0 +1,169 @@
+//! Calls of clients that wait, each in a thread of its own so that the others go on.
+//!
+//! Promises that a call whose client is gone ends soon, so that nothing is taken for somebody who is not there: it waits in
+//! stretches of [`STRETCH`], and looks between them whether its client is still there. A client that comes back on a new
+//! connection takes its call over.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::commands::trellis;
+use super::reply::Reply;
+use super::server::Shared;
+use crate::codec;
+use crate::operation::{Applied, Guard, Operation};
+
+/// How long is waited before it is looked whether the client is still there.
+const STRETCH: Duration = Duration::from_millis(100);
+/// The most calls that wait at once.
+const WAITING_MAX: usize = 1024;
+
+/// How a client waits.
+pub(super) enum Wait {
+    /// For a call of its own.
+    Start { operations: Vec<Operation>, guard: Option<Guard>, deadline: Instant, lane: Vec<u8>, number: Vec<u8> },
+    /// For a call that it left waiting when its connection ended.
+    Join(Arc<Waiter>),
+}
+
+/// Who waits for a call: the number of a connection, in the loop of this number.
+pub(super) type Client = (usize, u64);
+
+/// A call that waits.
+pub(super) struct Waiter {
+    client: Mutex<Asker>,
+}
+
+enum Asker {
+    Here(Client),
+    /// Its connection has ended; it may come again.
+    Away,
+    /// The call has ended.
+    Over,
+}
+
+impl Waiter {
+    /// The connection of a client has ended.
+    pub(super) fn leave(&self, client: Client) {
+        let mut asker = self.asker();
+        if matches!(*asker, Asker::Here(here) if here == client) {
+            *asker = Asker::Away;
+        }
+    }
+
+    /// A client comes again. Says no when the call has ended meanwhile.
+    fn join(&self, client: Client) -> bool {
+        let mut asker = self.asker();
+        let open = !matches!(*asker, Asker::Over);
+        if open {
+            *asker = Asker::Here(client);
+        }
+        open
+    }
+
+    /// Ends a call whose client is away; says whether it has ended.
+    fn end_if_away(&self) -> bool {
+        let mut asker = self.asker();
+        let away = matches!(*asker, Asker::Away);
+        if away {
+            *asker = Asker::Over;
+        }
+        away
+    }
+
+    fn end(&self) -> Option<Client> {
+        match std::mem::replace(&mut *self.asker(), Asker::Over) {
+            Asker::Here(client) => Some(client),
+            Asker::Away | Asker::Over => None,
+        }
+    }
+
+    fn asker(&self) -> std::sync::MutexGuard<'_, Asker> {
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+static WAITING: AtomicUsize = AtomicUsize::new(0);
+
+/// How many calls wait, in this process.
+pub(super) fn count() -> usize {
+    WAITING.load(Ordering::Relaxed)
+}
+
+/// Lets a client wait; a sentence when it cannot.
+pub(super) fn start(shared: &Arc<Shared>, client: Client, wait: Wait) -> Result<Arc<Waiter>, &'static str> {
+    let (operations, guard, deadline, lane, number) = match wait {
+        Wait::Join(waiter) => {
+            // Ended in this moment: its answer, if there is one, is found when the client asks once more.
+            return if waiter.join(client) { Ok(waiter) } else { Err("BUSY this call has just ended; ask again") };
+        }
+        Wait::Start { operations, guard, deadline, lane, number } => (operations, guard, deadline, lane, number),
+    };
+    let waiter = Arc::new(Waiter { client: Mutex::new(Asker::Here(client)) });
+    if WAITING.fetch_add(1, Ordering::Relaxed) >= WAITING_MAX {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+        trellis::locked(shared).end(&lane, &number, None);
+        return Err("TRELLIS unreachable too many calls wait already");
+    }
+    trellis::locked(shared).wait(&lane, &number, &waiter);
+    let (of, named) = (lane.clone(), number.clone());
+    let call =
+        Call { shared: Arc::clone(shared), waiter: Arc::clone(&waiter), operations, guard, deadline, lane, number };
+    let thread = std::thread::Builder::new().name("trellis-wait".to_owned()).spawn(move || call.run());
+    if thread.is_err() {
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+        trellis::locked(shared).end(&of, &named, None);
+        return Err("TRELLIS unreachable no thread can be started for a call that waits");
+    }
+    Ok(waiter)
+}
+
+/// A call under way.
+struct Call {
+    shared: Arc<Shared>,
+    waiter: Arc<Waiter>,
+    operations: Vec<Operation>,
+    guard: Option<Guard>,
+    deadline: Instant,
+    lane: Vec<u8>,
+    number: Vec<u8>,
+}
+
+impl Call {
+    fn run(self) {
+        let mut out = Vec::new();
+        let mut answer = None;
+        loop {
+            let until = self.deadline.min(Instant::now() + STRETCH);
+            let applied = self.shared.store.apply_when(&self.operations, self.guard.as_ref(), until);
+            match applied {
+                Ok(Applied::Refused(..)) if Instant::now() < self.deadline => {
+                    let mut lanes = trellis::locked(&self.shared);
+                    if self.waiter.end_if_away() {
+                        lanes.end(&self.lane, &self.number, None);
+                        WAITING.fetch_sub(1, Ordering::Relaxed);
+                        return;
+                    }
+                    continue;
+                }
+                Ok(applied) => {
+                    let bytes = codec::encode_applied(&applied);
+                    Reply::new(&mut out, false).bulk(&bytes);
+                    answer = Some(bytes);
+                }
+                Err(error) => Reply::new(&mut out, false).error(&trellis::refusal(&error)),
+            }
+            break;
+        }
+        // Whoever comes again finds either the waiter or the answer.
+        let mut lanes = trellis::locked(&self.shared);
+        lanes.end(&self.lane, &self.number, answer.as_deref());
+        let client = self.waiter.end();
+        drop(lanes);
+        WAITING.fetch_sub(1, Ordering::Relaxed);
+        if let Some((place, connection)) = client {
+            self.shared.loops[place].hand(connection, out);
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The store `bigtable`: rows of one table of Google Bigtable.
+//!
+//! Promises what a row of Bigtable can promise. All control keys of a region lie in one row, so that a guard, an entry of a
+//! log and a lock change together ([`control`]); every other key has a row of its own ([`pages`]). A change of some bytes
+//! of a page goes as those bytes, without reading: each byte that was changed has a cell of its own beside the cell of the
+//! whole value ([`cells`]), so that neighbours never lose anything to each other.
+//!
+//! Every change that depends on what was read is conditional on the row's *mark*, which every change replaces; it is then
+//! done once even when its answer is lost. A change that depends on nothing is sent once; if its answer is lost and its
+//! mark is not found, the error is [`StoreError::OutcomeUnknown`].
+
+mod cells;
+mod control;
+mod link;
+mod pages;
+mod table;
+
+use std::sync::Arc;
+
+use crate::capabilities::{Atomic, Capabilities};
+use crate::error::StoreError;
+use crate::key::{Key, Kind};
+use crate::operation::{Applied, Guard, Operation};
+use crate::steps;
+use crate::store::Store;
+use crate::stores::grpc::lanes::{Lanes, Open};
+use link::Link;
+use table::Table;
+
+const CAPABILITIES: Capabilities = Capabilities {
+    atomic: Atomic::Control,
+    byte_ranges: true,
+    native_add: false,
+    wait: false,
+    durable: true,
+    shared: true,
+    // Bigtable takes 100 MiB and asks for no more than 10.
+    value_bytes_max: 8 << 20,
+    operations_max: 256,
+    call_bytes_max: 64 << 20,
+};
+
+/// A table of Bigtable.
+pub struct Bigtable {
+    table: Arc<Table>,
+    lanes: Lanes<Arc<Table>>,
+}
+
+/// Opens `bigtable://PROJECT/INSTANCE/TABLE`; makes the table if that is in an emulator and not there.
+pub(super) fn open(url: &str, rest: &str) -> Result<Arc<dyn Store>, StoreError> {
+    let table = Arc::new(Table::find(url, rest)?);
+    let lanes = Lanes::new(Arc::clone(&table));
+    lanes.call(async |link: &mut Link| link.greet().await)?;
+    Ok(Arc::new(Bigtable { table, lanes }))
+}
+
+impl Open for Arc<Table> {
+    type Client = Link;
+
+    async fn open(&self) -> Result<Link, StoreError> {
+        Ok(Link::new(Arc::clone(self)))
+    }
+
+    fn name(&self) -> &str {
+        &self.site.store
+    }
+}
+
+impl Store for Bigtable {
+    fn name(&self) -> &str {
+        &self.table.site.store
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        steps::check_keys(self.name(), keys)?;
+        self.lanes.call(async |link| link.values(keys).await)
+    }
+
+    fn apply(&self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
+        steps::check(self.name(), &CAPABILITIES, operations, guard)?;
+        let control = operations.first().is_none_or(|operation| operation.key().kind().is_control());
+        self.lanes.call(async |link| match control {
+            true => control::apply(link, operations, guard).await,
+            false => pages::apply(link, operations, guard).await,
+        })
+    }
+
+    fn numbers(&self, region: u32, kind: Kind, from: u64, count: usize) -> Result<Vec<u64>, StoreError> {
+        if kind == Kind::Named {
+            return Ok(Vec::new());
+        }
+        let mut numbers: Vec<u64> =
+            self.lanes.call(async |link| link.keys(region, kind, from).await)?.iter().map(Key::number).collect();
+        numbers.sort_unstable();
+        numbers.truncate(count);
+        Ok(numbers)
+    }
+
+    fn names(&self, region: u32, after: Option<&[u8]>, count: usize) -> Result<Vec<Vec<u8>>, StoreError> {
+        let keys = self.lanes.call(async |link| link.keys(region, Kind::Named, 0).await)?;
+        let names = keys.iter().filter_map(Key::name);
+        let mut names: Vec<_> =
+            names.filter(|name| after.is_none_or(|after| *name > after)).map(<[u8]>::to_vec).collect();
+        names.sort_unstable();
+        names.truncate(count);
+        Ok(names)
+    }
+}

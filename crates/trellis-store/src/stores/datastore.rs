@@ -1,0 +1,109 @@
+//! The store `datastore`: entities of one kind in Google Datastore (Firestore in Datastore mode).
+//!
+//! Promises that everything of a call is one transaction: one round trip to read and begin it, one to commit; one in all
+//! for a call that only reads, or that changes something whatever is there. Datastore cannot tell whether a commit was done
+//! whose answer was lost; so every entity carries the *marks* of the changes that wrote it last, and what became of a lost
+//! commit is read from them ([`transaction`]). Where they cannot tell, because nothing of it was there before or many others
+//! wrote it since, the error is [`StoreError::OutcomeUnknown`].
+
+mod link;
+mod place;
+mod transaction;
+
+use std::sync::Arc;
+
+use crate::capabilities::{Atomic, Capabilities};
+use crate::error::StoreError;
+use crate::key::{Key, Kind};
+use crate::operation::{Applied, Guard, Operation};
+use crate::steps;
+use crate::store::Store;
+use crate::stores::grpc::lanes::{Lanes, Open};
+use link::Link;
+use place::Place;
+
+const CAPABILITIES: Capabilities = Capabilities {
+    atomic: Atomic::Call,
+    byte_ranges: false,
+    native_add: false,
+    wait: false,
+    durable: true,
+    shared: true,
+    // An entity may have 1 MiB, with its key, its mark and their names.
+    value_bytes_max: 1_000_000,
+    // Datastore takes 500 changes; an append is up to two.
+    operations_max: 240,
+    call_bytes_max: 8 << 20,
+};
+
+/// A namespace of Datastore.
+pub struct Datastore {
+    place: Arc<Place>,
+    lanes: Lanes<Arc<Place>>,
+}
+
+/// Opens `datastore://PROJECT[/NAMESPACE]`.
+pub(super) fn open(url: &str, rest: &str) -> Result<Arc<dyn Store>, StoreError> {
+    let place = Arc::new(Place::find(url, rest)?);
+    let lanes = Lanes::new(Arc::clone(&place));
+    lanes.call(async |link: &mut Link| link.greet().await)?;
+    Ok(Arc::new(Datastore { place, lanes }))
+}
+
+impl Open for Arc<Place> {
+    type Client = Link;
+
+    async fn open(&self) -> Result<Link, StoreError> {
+        Ok(Link::new(Arc::clone(self)))
+    }
+
+    fn name(&self) -> &str {
+        &self.site.store
+    }
+}
+
+impl Store for Datastore {
+    fn name(&self) -> &str {
+        &self.place.site.store
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        steps::check_keys(self.name(), keys)?;
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.place.check_names(keys.iter())?;
+        self.lanes.call(async |link| link.values(keys).await)
+    }
+
+    fn apply(&self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
+        steps::check(self.name(), &CAPABILITIES, operations, guard)?;
+        self.place.check_names(operations.iter().map(Operation::key))?;
+        self.lanes.call(async |link| transaction::apply(link, operations, guard).await)
+    }
+
+    fn numbers(&self, region: u32, kind: Kind, from: u64, count: usize) -> Result<Vec<u64>, StoreError> {
+        if kind == Kind::Named {
+            return Ok(Vec::new());
+        }
+        let keys = self.lanes.call(async |link| link.keys(region, kind).await)?;
+        let mut numbers: Vec<u64> = keys.iter().map(Key::number).filter(|number| *number >= from).collect();
+        numbers.sort_unstable();
+        numbers.truncate(count);
+        Ok(numbers)
+    }
+
+    fn names(&self, region: u32, after: Option<&[u8]>, count: usize) -> Result<Vec<Vec<u8>>, StoreError> {
+        let keys = self.lanes.call(async |link| link.keys(region, Kind::Named).await)?;
+        let names = keys.iter().filter_map(Key::name);
+        let mut names: Vec<_> =
+            names.filter(|name| after.is_none_or(|after| *name > after)).map(<[u8]>::to_vec).collect();
+        names.sort_unstable();
+        names.truncate(count);
+        Ok(names)
+    }
+}

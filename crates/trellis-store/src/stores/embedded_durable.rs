@@ -1,0 +1,254 @@
+//! The store `embedded-durable`: a file of this machine, kept by redb.
+//!
+//! redb because it is maintained, has no dependency but libc, its transactions cover everything that a call may touch, and
+//! a commit is on the disk when it returns. Promises that what was acknowledged is there after the process was killed and
+//! after the machine lost its power, and that of a call that was not, all or nothing is there.
+//!
+//! A commit waits for the disk, so calls that come while one is under way are committed together, one after the other in
+//! the order in which they came. One process has the file at a time. After a crash the file is looked through when it is
+//! opened, which takes time in proportion to its size.
+//!
+//! It must never acknowledge before the commit.
+
+mod tables;
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use redb::{Database, DatabaseError, ReadableDatabase};
+
+use crate::capabilities::{Atomic, Capabilities};
+use crate::error::StoreError;
+use crate::key::{Key, Kind};
+use crate::operation::{Applied, Guard, Operation};
+use crate::steps;
+use crate::store::Store;
+use crate::stores::address;
+use crate::transaction;
+use tables::{Read, Write};
+
+const CAPABILITIES: Capabilities = Capabilities {
+    atomic: Atomic::Call,
+    byte_ranges: false,
+    native_add: true,
+    wait: true,
+    durable: true,
+    shared: false,
+    value_bytes_max: 16 << 20,
+    operations_max: 1 << 16,
+    call_bytes_max: 64 << 20,
+};
+
+/// How much of the file is kept in memory.
+const CACHE_BYTES: usize = 64 << 20;
+/// The most calls that are committed together.
+const TOGETHER_MAX: usize = 256;
+
+/// A file.
+pub struct EmbeddedDurable {
+    name: String,
+    file: Database,
+    /// Calls that wait for the commit under way.
+    queue: Mutex<VecDeque<Job>>,
+    /// Who commits.
+    writer: Mutex<()>,
+    changes: Changes,
+}
+
+/// How many commits changed something, for who waits for a change.
+#[derive(Default)]
+struct Changes {
+    count: Mutex<u64>,
+    more: Condvar,
+}
+
+/// A call that waits to be done.
+struct Job {
+    operations: Vec<Operation>,
+    guard: Option<Guard>,
+    answer: SyncSender<Result<Applied, StoreError>>,
+}
+
+/// Opens `embedded-durable:`.
+pub(super) fn open(url: &str, path: &str) -> Result<Arc<dyn Store>, StoreError> {
+    let path = path.strip_prefix("//").unwrap_or(path);
+    if !path.starts_with('/') {
+        return Err(address(url, "a file needs its whole path"));
+    }
+    Ok(Arc::new(EmbeddedDurable::open(Path::new(path))?))
+}
+
+impl EmbeddedDurable {
+    /// Opens a file; it is made when it is not there.
+    ///
+    /// # Errors
+    ///
+    /// When another process has it open, when it is something else, or when the disk does not let us.
+    pub fn open(path: &Path) -> Result<EmbeddedDurable, StoreError> {
+        let name = format!("embedded-durable:{}", path.display());
+        let file = Database::builder().set_cache_size(CACHE_BYTES).create(path).map_err(|error| match error {
+            DatabaseError::DatabaseAlreadyOpen => StoreError::Denied {
+                store: name.clone(),
+                reason: "another process has it open".to_owned(),
+                hint: "end that one, or let it serve the file to others: `trellis store serve`".to_owned(),
+            },
+            error => StoreError::Unreachable { store: name.clone(), reason: error.to_string() },
+        })?;
+        let store = EmbeddedDurable {
+            name,
+            file,
+            queue: Mutex::default(),
+            writer: Mutex::default(),
+            changes: Changes::default(),
+        };
+        // The tables exist from here on, for those who only read.
+        let transaction = store.file.begin_write().map_err(|error| store.failed(&error))?;
+        Write::new(&transaction).map_err(|error| store.failed(&error))?;
+        transaction.commit().map_err(|error| store.failed(&error))?;
+        Ok(store)
+    }
+
+    fn failed(&self, error: &dyn std::fmt::Display) -> StoreError {
+        StoreError::Protocol { store: self.name.clone(), reason: format!("its file fails: {error}") }
+    }
+
+    fn read(&self) -> Result<Read, StoreError> {
+        let transaction = self.file.begin_read().map_err(|error| self.failed(&error))?;
+        Read::new(transaction, &self.name)
+    }
+
+    /// Does a call, together with others that wait.
+    fn change(&self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
+        let (answer, answered) = sync_channel(1);
+        let job = Job { operations: operations.to_vec(), guard: guard.cloned(), answer };
+        locked(&self.queue).push_back(job);
+        let writer = locked(&self.writer);
+        // Whoever had the file before us may have done our call with its own.
+        if let Ok(answer) = answered.try_recv() {
+            return answer;
+        }
+        loop {
+            let mut queue = locked(&self.queue);
+            let count = queue.len().min(TOGETHER_MAX);
+            let jobs: Vec<Job> = queue.drain(..count).collect();
+            drop(queue);
+            self.commit(jobs);
+            if let Ok(answer) = answered.try_recv() {
+                drop(writer);
+                return answer;
+            }
+        }
+    }
+
+    /// Does calls in one transaction, and answers each.
+    fn commit(&self, jobs: Vec<Job>) {
+        let answers = self.commit_all(&jobs);
+        for (place, job) in jobs.iter().enumerate() {
+            let answer = match &answers {
+                Ok(answers) => Ok(answers[place].clone()),
+                Err(error) => Err(error.clone()),
+            };
+            // It is there as long as its caller waits for it.
+            job.answer.send(answer).ok();
+        }
+    }
+
+    fn commit_all(&self, jobs: &[Job]) -> Result<Vec<Applied>, StoreError> {
+        let transaction = self.file.begin_write().map_err(|error| self.failed(&error))?;
+        let mut answers = Vec::with_capacity(jobs.len());
+        let mut changed = false;
+        {
+            let mut tables = Write::new(&transaction).map_err(|error| self.failed(&error))?;
+            for job in jobs {
+                let mut snapshot = tables.snapshot(&self.name);
+                let (applied, changes) = transaction::run(&mut snapshot, &job.operations, job.guard.as_ref())?;
+                if !changes.is_empty() {
+                    tables.write(&changes).map_err(|error| self.failed(&error))?;
+                    changed = true;
+                }
+                answers.push(applied);
+            }
+        }
+        if !changed {
+            transaction.abort().map_err(|error| self.failed(&error))?;
+            return Ok(answers);
+        }
+        transaction.commit().map_err(|error| StoreError::OutcomeUnknown {
+            store: self.name.clone(),
+            what: "a commit".to_owned(),
+            reason: error.to_string(),
+        })?;
+        *locked(&self.changes.count) += 1;
+        self.changes.more.notify_all();
+        Ok(answers)
+    }
+}
+
+impl Store for EmbeddedDurable {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        steps::check_keys(&self.name, keys)?;
+        let mut tables = self.read()?;
+        keys.iter().map(|key| transaction::Snapshot::value(&mut tables, key)).collect()
+    }
+
+    fn apply(&self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
+        steps::check(&self.name, &CAPABILITIES, operations, guard)?;
+        if operations.iter().all(Operation::only_reads) {
+            return transaction::run(&mut self.read()?, operations, guard).map(|(applied, _)| applied);
+        }
+        self.change(operations, guard)
+    }
+
+    fn apply_when(
+        &self,
+        operations: &[Operation],
+        guard: Option<&Guard>,
+        deadline: Instant,
+    ) -> Result<Applied, StoreError> {
+        loop {
+            // What is changed after this number was read wakes us.
+            let seen = *locked(&self.changes.count);
+            let applied = self.apply(operations, guard)?;
+            if !matches!(applied, Applied::Refused(..)) {
+                return Ok(applied);
+            }
+            let mut count = locked(&self.changes.count);
+            while *count == seen {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Ok(applied);
+                }
+                let waited = self.changes.more.wait_timeout(count, left);
+                count = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+            drop(count);
+            if Instant::now() >= deadline {
+                return self.apply(operations, guard);
+            }
+        }
+    }
+
+    fn numbers(&self, region: u32, kind: Kind, from: u64, count: usize) -> Result<Vec<u64>, StoreError> {
+        self.read()?.numbers(region, kind, from, count)
+    }
+
+    fn names(&self, region: u32, after: Option<&[u8]>, count: usize) -> Result<Vec<Vec<u8>>, StoreError> {
+        self.read()?.names(region, after, count)
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing is left half-done under these locks: a transaction that was not committed is gone.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

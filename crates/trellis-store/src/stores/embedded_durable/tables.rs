@@ -1,0 +1,214 @@
+//! Where everything stands in the file.
+//!
+//! | table | key | value |
+//! |---|---|---|
+//! | `values` | kind u8, region u32, number u64, name | the value |
+//! | `logs` | region u32, number u64 | oldest kept number, newest number |
+//! | `entries` | region u32, number u64, sequence u64 | the entry |
+//!
+//! All numbers in keys are big-endian, so that the order of the keys is that of the numbers.
+
+use std::ops::RangeInclusive;
+
+use redb::{
+    ReadOnlyTable, ReadTransaction, ReadableTable, StorageError, Table, TableDefinition, TableError, WriteTransaction,
+};
+
+use crate::error::StoreError;
+use crate::key::{Key, Kind};
+use crate::operation::Entry;
+use crate::transaction::{Changes, LogChange, Snapshot};
+
+const VALUES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("values");
+const LOGS: TableDefinition<&[u8], (u64, u64)> = TableDefinition::new("logs");
+const ENTRIES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("entries");
+
+fn value_key(key: &Key) -> Vec<u8> {
+    [&of_kind(key.region(), key.kind())[..], &key.number().to_be_bytes(), key.name().unwrap_or_default()].concat()
+}
+
+fn of_kind(region: u32, kind: Kind) -> Vec<u8> {
+    [&[kind as u8][..], &region.to_be_bytes()].concat()
+}
+
+fn log_key(log: &Key) -> Vec<u8> {
+    [&log.region().to_be_bytes()[..], &log.number().to_be_bytes()].concat()
+}
+
+fn entry_key(log: &Key, sequence: u64) -> Vec<u8> {
+    [&log_key(log)[..], &sequence.to_be_bytes()].concat()
+}
+
+/// Everything as of one moment.
+pub(super) struct Read {
+    store: String,
+    values: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    logs: ReadOnlyTable<&'static [u8], (u64, u64)>,
+    entries: ReadOnlyTable<&'static [u8], &'static [u8]>,
+}
+
+impl Read {
+    pub(super) fn new(transaction: ReadTransaction, store: &str) -> Result<Read, StoreError> {
+        let failed = |error: TableError| failed(store, &error);
+        Ok(Read {
+            store: store.to_owned(),
+            values: transaction.open_table(VALUES).map_err(failed)?,
+            logs: transaction.open_table(LOGS).map_err(failed)?,
+            entries: transaction.open_table(ENTRIES).map_err(failed)?,
+        })
+    }
+
+    pub(super) fn numbers(&self, region: u32, kind: Kind, from: u64, count: usize) -> Result<Vec<u64>, StoreError> {
+        let failed = |error: StorageError| failed(&self.store, &error);
+        let number = |bytes: &[u8]| bytes.last_chunk().map_or(0, |number| u64::from_be_bytes(*number));
+        let mut numbers = Vec::new();
+        if kind == Kind::Log {
+            let key = |number| log_key(&Key::new(region, kind, number));
+            let range = self.logs.range::<&[u8]>(key(from).as_slice()..=key(u64::MAX).as_slice()).map_err(failed)?;
+            for item in range.take(count) {
+                numbers.push(number(item.map_err(failed)?.0.value()));
+            }
+            return Ok(numbers);
+        }
+        let key = |number| value_key(&Key::new(region, kind, number));
+        let range = self.values.range::<&[u8]>(key(from).as_slice()..=key(u64::MAX).as_slice()).map_err(failed)?;
+        for item in range.take(count) {
+            numbers.push(number(item.map_err(failed)?.0.value()));
+        }
+        Ok(numbers)
+    }
+
+    pub(super) fn names(&self, region: u32, after: Option<&[u8]>, count: usize) -> Result<Vec<Vec<u8>>, StoreError> {
+        let failed = |error: StorageError| failed(&self.store, &error);
+        let from = value_key(&Key::named(region, after.unwrap_or_default()));
+        let prefix = from.len() - after.unwrap_or_default().len();
+        let mut names = Vec::new();
+        for item in self.values.range::<&[u8]>(from.as_slice()..).map_err(failed)? {
+            let item = item.map_err(failed)?;
+            let key = item.0.value();
+            if names.len() == count || !key.starts_with(&from[..prefix]) {
+                break;
+            }
+            if after.is_none_or(|after| &key[prefix..] > after) {
+                names.push(key[prefix..].to_vec());
+            }
+        }
+        Ok(names)
+    }
+}
+
+impl Snapshot for Read {
+    fn value(&mut self, key: &Key) -> Result<Option<Vec<u8>>, StoreError> {
+        value(&self.values, key).map_err(|error| failed(&self.store, &error))
+    }
+
+    fn bounds(&mut self, log: &Key) -> Result<(u64, u64), StoreError> {
+        bounds(&self.logs, log).map_err(|error| failed(&self.store, &error))
+    }
+
+    fn entries(&mut self, log: &Key, numbers: RangeInclusive<u64>) -> Result<Vec<Entry>, StoreError> {
+        entries(&self.entries, log, numbers).map_err(|error| failed(&self.store, &error))
+    }
+}
+
+/// Everything, while it is changed.
+pub(super) struct Write<'a> {
+    values: Table<'a, &'static [u8], &'static [u8]>,
+    logs: Table<'a, &'static [u8], (u64, u64)>,
+    entries: Table<'a, &'static [u8], &'static [u8]>,
+}
+
+impl<'a> Write<'a> {
+    pub(super) fn new(transaction: &'a WriteTransaction) -> Result<Write<'a>, TableError> {
+        Ok(Write {
+            values: transaction.open_table(VALUES)?,
+            logs: transaction.open_table(LOGS)?,
+            entries: transaction.open_table(ENTRIES)?,
+        })
+    }
+
+    /// What is there now, with what this transaction wrote before.
+    pub(super) fn snapshot<'b>(&'b self, store: &'b str) -> Uncommitted<'a, 'b> {
+        Uncommitted { tables: self, store }
+    }
+
+    /// Writes what a call changes.
+    pub(super) fn write(&mut self, changes: &Changes) -> Result<(), StorageError> {
+        for (key, value) in &changes.values {
+            match value {
+                Some(value) => drop(self.values.insert(value_key(key).as_slice(), value.as_slice())?),
+                None => drop(self.values.remove(value_key(key).as_slice())?),
+            }
+        }
+        for (log, change) in &changes.logs {
+            self.write_log(log, change)?;
+        }
+        Ok(())
+    }
+
+    fn write_log(&mut self, log: &Key, change: &LogChange) -> Result<(), StorageError> {
+        let gone_before = if change.emptied { change.last_before + 1 } else { change.first };
+        for sequence in change.first_before..gone_before {
+            self.entries.remove(entry_key(log, sequence).as_slice())?;
+        }
+        for entry in &change.appended {
+            self.entries.insert(entry_key(log, entry.sequence).as_slice(), entry.bytes.as_slice())?;
+        }
+        let key = log_key(log);
+        if change.last == 0 {
+            self.logs.remove(key.as_slice())?;
+        } else {
+            self.logs.insert(key.as_slice(), (change.first, change.last))?;
+        }
+        Ok(())
+    }
+}
+
+/// What an uncommitted transaction sees.
+pub(super) struct Uncommitted<'a, 'b> {
+    tables: &'b Write<'a>,
+    store: &'b str,
+}
+
+impl Snapshot for Uncommitted<'_, '_> {
+    fn value(&mut self, key: &Key) -> Result<Option<Vec<u8>>, StoreError> {
+        value(&self.tables.values, key).map_err(|error| failed(self.store, &error))
+    }
+
+    fn bounds(&mut self, log: &Key) -> Result<(u64, u64), StoreError> {
+        bounds(&self.tables.logs, log).map_err(|error| failed(self.store, &error))
+    }
+
+    fn entries(&mut self, log: &Key, numbers: RangeInclusive<u64>) -> Result<Vec<Entry>, StoreError> {
+        entries(&self.tables.entries, log, numbers).map_err(|error| failed(self.store, &error))
+    }
+}
+
+type Bytes = &'static [u8];
+
+fn value(values: &impl ReadableTable<Bytes, Bytes>, key: &Key) -> Result<Option<Vec<u8>>, StorageError> {
+    Ok(values.get(value_key(key).as_slice())?.map(|value| value.value().to_vec()))
+}
+
+fn bounds(logs: &impl ReadableTable<Bytes, (u64, u64)>, log: &Key) -> Result<(u64, u64), StorageError> {
+    Ok(logs.get(log_key(log).as_slice())?.map_or((1, 0), |bounds| bounds.value()))
+}
+
+fn entries(
+    entries: &impl ReadableTable<Bytes, Bytes>,
+    log: &Key,
+    numbers: RangeInclusive<u64>,
+) -> Result<Vec<Entry>, StorageError> {
+    let (from, to) = (entry_key(log, *numbers.start()), entry_key(log, *numbers.end()));
+    let mut found = Vec::new();
+    for item in entries.range::<&[u8]>(from.as_slice()..=to.as_slice())? {
+        let item = item?;
+        let sequence = item.0.value().last_chunk().map_or(0, |number| u64::from_be_bytes(*number));
+        found.push(Entry { sequence, bytes: item.1.value().to_vec() });
+    }
+    Ok(found)
+}
+
+fn failed(store: &str, error: &dyn std::fmt::Display) -> StoreError {
+    StoreError::Protocol { store: store.to_owned(), reason: format!("its file fails: {error}") }
+}

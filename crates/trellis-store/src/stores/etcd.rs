@@ -1,0 +1,125 @@
+//! The store `etcd`: values and logs as keys of an etcd cluster, below `trellis/`.
+//!
+//! Promises that everything of a call is done in one transaction of etcd, or nothing; that a call reads and writes in one
+//! round trip each (one in all where it changes something whatever is there, or only reads); and that a change whose
+//! answer was lost is never done twice: every transaction also moves the *receipt* of its connection ([`receipt`]), and only
+//! from the state in which the one before left it, so that what became of it can be asked, and one that is still on the
+//! way can be shut out. Waiting is a watch of etcd.
+//!
+//! It must never touch a key outside `trellis/`.
+
+mod address;
+mod link;
+mod receipt;
+mod transaction;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::capabilities::{Atomic, Capabilities};
+use crate::error::StoreError;
+use crate::key::{Key, Kind};
+use crate::operation::{Applied, Guard, Operation};
+use crate::steps;
+use crate::store::Store;
+use crate::stores::grpc::lanes::{Lanes, Open};
+use address::Address;
+use link::Link;
+
+/// The most operations in a transaction of etcd; its default `--max-txn-ops`.
+const TRANSACTION_OPERATIONS_MAX: usize = 128;
+/// The most bytes in a request of etcd; its default `--max-request-bytes` is 1.5 MiB, of which some is for keys.
+const REQUEST_BYTES_MAX: usize = (3 << 19) - (32 << 10);
+
+const CAPABILITIES: Capabilities = Capabilities {
+    atomic: Atomic::Call,
+    byte_ranges: false,
+    native_add: false,
+    wait: true,
+    durable: true,
+    shared: true,
+    value_bytes_max: 1 << 20,
+    // Each step writes one key at most, an append one more for its log, and each transaction one for its receipt.
+    operations_max: 120,
+    call_bytes_max: REQUEST_BYTES_MAX,
+};
+
+/// An etcd cluster.
+pub struct Etcd {
+    address: Arc<Address>,
+    lanes: Lanes<Arc<Address>>,
+}
+
+/// Opens `etcd://[USER:PASSWORD@]HOST:PORT[,HOST:PORT][?tls]`.
+pub(super) fn open(url: &str, rest: &str) -> Result<Arc<dyn Store>, StoreError> {
+    let address = Arc::new(Address::parse(url, rest)?);
+    let lanes = Lanes::new(Arc::clone(&address));
+    lanes.call(async |link: &mut Link| link.greet().await)?;
+    Ok(Arc::new(Etcd { address, lanes }))
+}
+
+impl Open for Arc<Address> {
+    type Client = Link;
+
+    async fn open(&self) -> Result<Link, StoreError> {
+        Link::open(Arc::clone(self)).await
+    }
+
+    fn name(&self) -> &str {
+        &self.site.store
+    }
+}
+
+impl Store for Etcd {
+    fn name(&self) -> &str {
+        &self.address.site.store
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        steps::check_keys(self.name(), keys)?;
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.lanes.call(async |link| link.values(keys).await)
+    }
+
+    fn apply(&self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
+        steps::check(self.name(), &CAPABILITIES, operations, guard)?;
+        self.lanes.call(async |link| Ok(link.apply(operations, guard).await?.0))
+    }
+
+    fn apply_when(
+        &self,
+        operations: &[Operation],
+        guard: Option<&Guard>,
+        deadline: Instant,
+    ) -> Result<Applied, StoreError> {
+        steps::check(self.name(), &CAPABILITIES, operations, guard)?;
+        self.lanes.call(async |link| link.apply_when(operations, guard, deadline).await)
+    }
+
+    fn numbers(&self, region: u32, kind: Kind, from: u64, count: usize) -> Result<Vec<u64>, StoreError> {
+        if kind == Kind::Named {
+            return Ok(Vec::new());
+        }
+        let mut numbers: Vec<u64> =
+            self.lanes.call(async |link| link.keys(region, kind, from).await)?.iter().map(Key::number).collect();
+        numbers.sort_unstable();
+        numbers.truncate(count);
+        Ok(numbers)
+    }
+
+    fn names(&self, region: u32, after: Option<&[u8]>, count: usize) -> Result<Vec<Vec<u8>>, StoreError> {
+        let keys = self.lanes.call(async |link| link.keys(region, Kind::Named, 0).await)?;
+        let names = keys.iter().filter_map(Key::name);
+        let mut names: Vec<_> =
+            names.filter(|name| after.is_none_or(|after| *name > after)).map(<[u8]>::to_vec).collect();
+        names.sort_unstable();
+        names.truncate(count);
+        Ok(names)
+    }
+}

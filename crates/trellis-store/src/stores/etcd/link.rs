@@ -1,0 +1,189 @@
+//! A connection to one member of a cluster; another member when that one fails.
+//!
+//! Promises that what only reads is tried again until its time is over. What changes something is sent once
+//! ([`Link::send`]); whether to send it again is decided in [`super::transaction`].
+
+use std::sync::Arc;
+
+use etcd_client::{Client, Error, GetOptions, KvClient, Txn, TxnOp, TxnOpResponse, TxnResponse};
+use tonic::Code;
+
+use super::TRANSACTION_OPERATIONS_MAX;
+use super::address::Address;
+use super::receipt::Receipt;
+use crate::error::StoreError;
+use crate::key::{Key, Kind};
+use crate::stores::grpc::failure::{Failure, answer};
+use crate::stores::grpc::{ANSWER_BYTES_MAX, Patience, flat};
+
+/// Where everything of ours lies.
+const PREFIX: &[u8] = b"trellis/";
+
+/// A connection.
+pub(super) struct Link {
+    pub(super) address: Arc<Address>,
+    member: usize,
+    pub(super) client: Client,
+    kv: KvClient,
+    /// What the last change over this connection left behind.
+    pub(super) receipt: Option<Receipt>,
+}
+
+impl Link {
+    /// Connects to the first member that lets us.
+    pub(super) async fn open(address: Arc<Address>) -> Result<Link, StoreError> {
+        let mut last = None;
+        for member in 0..address.members() {
+            match answer(address.client(member)).await.map_err(understood) {
+                Ok(client) => {
+                    let kv = kv(&client);
+                    return Ok(Link { address, member, client, kv, receipt: None });
+                }
+                Err(failure) => last = Some(failure),
+            }
+        }
+        let failure = last.unwrap_or(Failure::NotSent("no member is named".to_owned()));
+        Err(address.site.unchanged("greeting it", failure))
+    }
+
+    /// Whether anybody is there who lets us in; asks every member once.
+    pub(super) async fn greet(&mut self) -> Result<(), StoreError> {
+        let mut left = self.address.members();
+        loop {
+            let options = GetOptions::new().with_prefix().with_keys_only().with_limit(1);
+            match self.send(Txn::new().and_then([TxnOp::get(PREFIX, Some(options))])).await {
+                Ok(_) => return Ok(()),
+                Err(failure) if left <= 1 => return Err(self.address.site.unchanged("greeting it", failure)),
+                Err(_) => left -= 1,
+            }
+        }
+    }
+
+    /// Sends a transaction, once. The next one goes to another member if this one fails.
+    pub(super) async fn send(&mut self, transaction: Txn) -> Result<TxnResponse, Failure> {
+        let result = answer(self.kv.txn(transaction)).await.map_err(understood);
+        if !matches!(result, Ok(_) | Err(Failure::Answered(..))) {
+            self.turn().await;
+        }
+        result
+    }
+
+    /// Turns to the next member; to the same one again when there is no other.
+    async fn turn(&mut self) {
+        if self.address.members() < 2 {
+            return;
+        }
+        self.member += 1;
+        if let Ok(client) = answer(self.address.client(self.member)).await {
+            self.kv = kv(&client);
+            self.client = client;
+        }
+    }
+
+    /// Reads, until it works or the time is over.
+    pub(super) async fn read(&mut self, reads: &[TxnOp], patience: &mut Patience) -> Result<TxnResponse, StoreError> {
+        loop {
+            match self.send(Txn::new().and_then(reads)).await {
+                Ok(response) => return Ok(response),
+                Err(failure) => {
+                    if !patience.pause_after(&failure).await {
+                        return Err(self.address.site.unchanged("a read", failure));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The values of some keys.
+    pub(super) async fn values(&mut self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        let mut patience = Patience::new();
+        let mut values = Vec::with_capacity(keys.len());
+        for chunk in keys.chunks(TRANSACTION_OPERATIONS_MAX) {
+            let reads: Vec<TxnOp> = chunk.iter().map(|key| TxnOp::get(place(flat::value(key)), None)).collect();
+            let response = self.read(&reads, &mut patience).await?;
+            values.extend(gets(&response).map(|found| found.into_iter().next().map(|one| one.bytes)));
+        }
+        Ok(values)
+    }
+
+    /// The keys of one kind in a region, in no order.
+    pub(super) async fn keys(&mut self, region: u32, kind: Kind, from: u64) -> Result<Vec<Key>, StoreError> {
+        let mut patience = Patience::new();
+        let mut keys = Vec::new();
+        for chunk in flat::ranges(region, kind, from).chunks(TRANSACTION_OPERATIONS_MAX) {
+            let range = |(from, to): &(Vec<u8>, Vec<u8>)| {
+                let options = GetOptions::new().with_range(place(to.clone())).with_keys_only();
+                TxnOp::get(place(from.clone()), Some(options))
+            };
+            let reads: Vec<TxnOp> = chunk.iter().map(range).collect();
+            let response = self.read(&reads, &mut patience).await?;
+            keys.extend(gets(&response).flatten().filter_map(|one| flat::key(&one.place)));
+        }
+        Ok(keys)
+    }
+}
+
+fn kv(client: &Client) -> KvClient {
+    client.kv_client().max_decoding_message_size(ANSWER_BYTES_MAX)
+}
+
+/// Something that was read.
+pub(super) struct Found {
+    /// Where it lies, without our prefix.
+    pub(super) place: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
+    /// The revision that changed it last.
+    pub(super) revision: i64,
+}
+
+/// Where it lies among everything else in the cluster.
+pub(super) fn place(flat: Vec<u8>) -> Vec<u8> {
+    [PREFIX, &flat].concat()
+}
+
+/// What each read of a transaction found.
+pub(super) fn gets(response: &TxnResponse) -> impl Iterator<Item = Vec<Found>> + use<> {
+    response.op_responses().into_iter().filter_map(|one| match one {
+        TxnOpResponse::Get(mut found) => Some(found.take_kvs().into_iter().map(Found::from).collect()),
+        _ => None,
+    })
+}
+
+impl From<etcd_client::KeyValue> for Found {
+    fn from(found: etcd_client::KeyValue) -> Found {
+        let revision = found.mod_revision();
+        let (place, bytes) = found.into_key_value();
+        Found { place: place.strip_prefix(PREFIX).unwrap_or(&place).to_vec(), bytes, revision }
+    }
+}
+
+/// The revision of the store when it answered.
+pub(super) fn revision(response: &TxnResponse) -> i64 {
+    response.header().map_or(0, etcd_client::ResponseHeader::revision)
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        match error {
+            Error::GRpcStatus(status) => Failure::from(status),
+            Error::TransportError(error) => Failure::NotSent(error.to_string()),
+            other => Failure::Answered(Code::Internal, other.to_string()),
+        }
+    }
+}
+
+/// etcd says with other codes that it does not know a user.
+fn understood(failure: Failure) -> Failure {
+    match failure {
+        Failure::Answered(Code::InvalidArgument, reason)
+            if reason.contains("authentication failed") || reason.contains("user name is empty") =>
+        {
+            Failure::Answered(Code::Unauthenticated, reason)
+        }
+        // Somebody has just turned authentication on or changed a role; the next attempt presents the user again.
+        Failure::Answered(Code::Internal, reason) if reason.contains("auth") => {
+            Failure::Answered(Code::Unauthenticated, reason)
+        }
+        other => other,
+    }
+}

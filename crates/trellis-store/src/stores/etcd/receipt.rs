@@ -1,0 +1,150 @@
+//! What a transaction leaves behind, so that its sender can find out whether it was done.
+//!
+//! Each connection has a key of its own, below `trellis/r`. Every transaction that changes something puts its number there,
+//! on the condition that nothing changed the key since the transaction before. So of a transaction whose answer was
+//! lost, the key tells whether it was done; and once the key has been moved on by [`fence`], it never will be.
+//!
+//! The key hangs on a lease, so that it goes away after whoever wrote it.
+
+use std::time::{Duration, Instant};
+
+use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp};
+
+use super::link::{Link, gets, place, revision};
+use crate::error::StoreError;
+use crate::stores::grpc::failure::{Failure, answer};
+use crate::stores::grpc::{Patience, random};
+
+/// How long a receipt stays after its connection last needed a new one.
+const LEASE_SECONDS: i64 = 900;
+/// How long a connection uses one receipt. Far less than the lease, so that one that is in use is there.
+const USE_SECONDS_MAX: u64 = 300;
+
+/// The key of a connection.
+#[derive(Clone)]
+pub(super) struct Receipt {
+    key: Vec<u8>,
+    lease: i64,
+    born: Instant,
+    /// The revision that changed it last.
+    revision: i64,
+    /// What it holds.
+    number: u64,
+}
+
+/// What became of a transaction whose answer was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    /// It was done.
+    Done,
+    /// It was not, and never will be.
+    Never,
+    /// The receipt itself is gone.
+    Unknown,
+}
+
+impl Receipt {
+    /// That nothing changed it since the transaction before.
+    pub(super) fn unmoved(&self) -> Compare {
+        Compare::mod_revision(self.key.clone(), CompareOp::Equal, self.revision)
+    }
+
+    /// Puts the number of the next transaction there.
+    pub(super) fn moved(&self) -> TxnOp {
+        self.put(self.number + 1)
+    }
+
+    /// Reads it.
+    pub(super) fn look(&self) -> TxnOp {
+        TxnOp::get(self.key.clone(), None)
+    }
+
+    /// Whether it was last changed by the transaction before.
+    pub(super) fn is_at(&self, revision: i64) -> bool {
+        self.revision == revision
+    }
+
+    /// The next transaction was done.
+    pub(super) fn advance(&mut self, revision: i64) {
+        self.number += 1;
+        self.revision = revision;
+    }
+
+    fn put(&self, number: u64) -> TxnOp {
+        let options = PutOptions::new().with_lease(self.lease);
+        TxnOp::put(self.key.clone(), number.to_be_bytes(), Some(options))
+    }
+}
+
+/// Makes sure that the connection has a receipt.
+pub(super) async fn renew(link: &mut Link, patience: &mut Patience) -> Result<(), StoreError> {
+    if let Some(receipt) = &link.receipt {
+        if receipt.born.elapsed() < Duration::from_secs(USE_SECONDS_MAX) {
+            return Ok(());
+        }
+        // If that fails, the lease ends by itself.
+        let old = receipt.lease;
+        link.receipt = None;
+        answer(link.client.lease_revoke(old)).await.ok();
+    }
+    loop {
+        match begin(link).await {
+            Ok(receipt) => {
+                link.receipt = Some(receipt);
+                return Ok(());
+            }
+            Err(failure) => {
+                if !patience.pause_after(&failure).await {
+                    return Err(link.address.site.unchanged("beginning a change", failure));
+                }
+            }
+        }
+    }
+}
+
+/// Makes a receipt, under a key that nobody else has; also not an attempt whose answer was lost.
+async fn begin(link: &mut Link) -> Result<Receipt, Failure> {
+    let lease = answer(link.client.lease_grant(LEASE_SECONDS, None)).await?.id();
+    let key = place(format!("r{:016x}{:016x}", random(), random()).into_bytes());
+    let mut receipt = Receipt { key, lease, born: Instant::now(), revision: 0, number: 0 };
+    let response = link.send(Txn::new().and_then([receipt.put(0)])).await?;
+    receipt.revision = revision(&response);
+    Ok(receipt)
+}
+
+/// Finds out what became of the transaction whose answer was lost, and shuts it out if it has not been done. The sentence
+/// tells that this cannot be known when the store does not come back in time.
+pub(super) async fn settle(link: &mut Link, lost: Failure, patience: &mut Patience) -> Result<Settled, StoreError> {
+    let Some(mut receipt) = link.receipt.clone() else { return Ok(Settled::Unknown) };
+    let (done, fenced) = (receipt.number + 1, receipt.number + 2);
+    loop {
+        let transaction =
+            Txn::new().when([receipt.unmoved()]).and_then([receipt.put(fenced)]).or_else([receipt.look()]);
+        let response = match link.send(transaction).await {
+            Ok(response) => response,
+            Err(failure) => {
+                if !patience.pause_after(&failure).await {
+                    return Err(link.address.site.changing("a change", lost));
+                }
+                continue;
+            }
+        };
+        let (number, moved) = if response.succeeded() {
+            (Some(fenced), revision(&response))
+        } else {
+            let found = gets(&response).flatten().next();
+            let number =
+                found.as_ref().and_then(|found| found.bytes.last_chunk()).map(|bytes| u64::from_be_bytes(*bytes));
+            (number, found.map_or(0, |found| found.revision))
+        };
+        let settled = match number {
+            Some(number) if number == done => Settled::Done,
+            Some(number) if number == fenced => Settled::Never,
+            _ => Settled::Unknown,
+        };
+        receipt.revision = moved;
+        receipt.number = number.unwrap_or_default();
+        link.receipt = (settled != Settled::Unknown).then_some(receipt);
+        return Ok(settled);
+    }
+}

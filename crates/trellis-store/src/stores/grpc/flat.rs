@@ -1,0 +1,179 @@
+//! How values and logs lie in a store that has nothing but keys in order: one key for each value, one for the bounds of
+//! each log, one for each entry.
+//!
+//! Promises that no two of them are the same key, and that the entries of a log lie together, in order.
+
+use std::collections::BTreeMap;
+
+use crate::error::StoreError;
+use crate::key::{Key, Kind};
+use crate::stores::grpc::image::{Head, Image, Needs};
+use crate::transaction::Changes;
+
+const VALUE: u8 = b'v';
+const HEAD: u8 = b'h';
+const ENTRY: u8 = b'e';
+
+/// Where a value lies.
+pub(in crate::stores) fn value(key: &Key) -> Vec<u8> {
+    tagged(VALUE, key)
+}
+
+/// Where the bounds of a log lie.
+pub(in crate::stores) fn head(log: &Key) -> Vec<u8> {
+    tagged(HEAD, log)
+}
+
+/// Where an entry of a log lies.
+pub(in crate::stores) fn entry(log: &Key, sequence: u64) -> Vec<u8> {
+    let mut bytes = tagged(ENTRY, log);
+    bytes.extend_from_slice(&sequence.to_be_bytes());
+    bytes
+}
+
+/// The number of the entry that lies there.
+pub(in crate::stores) fn sequence(place: &[u8]) -> Option<u64> {
+    place.last_chunk().map(|bytes| u64::from_be_bytes(*bytes))
+}
+
+fn tagged(tag: u8, key: &Key) -> Vec<u8> {
+    let mut bytes = vec![tag];
+    bytes.extend_from_slice(&key.encode());
+    bytes
+}
+
+/// The key of the value or of the log that lies there.
+pub(in crate::stores) fn key(place: &[u8]) -> Option<Key> {
+    let (tag, key) = place.split_first()?;
+    matches!(*tag, VALUE | HEAD).then(|| Key::decode(key)).flatten()
+}
+
+/// From where (with it) to where (without it) the values or logs of one kind in a region lie that have a number from
+/// `from` on: one range for each byte that spreads them.
+pub(in crate::stores) fn ranges(region: u32, kind: Kind, from: u64) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let tag = if kind == Kind::Log { HEAD } else { VALUE };
+    let spreads = if kind.is_control() { 0..=0 } else { 0..=u8::MAX };
+    let place = |spread, number: u64| {
+        let mut bytes = vec![tag, kind as u8, spread];
+        bytes.extend_from_slice(&region.to_be_bytes());
+        bytes.extend_from_slice(&number.to_be_bytes());
+        bytes
+    };
+    spreads
+        .map(|spread| {
+            // Behind the largest number, whatever name follows it.
+            let mut end = place(spread, u64::MAX);
+            end.resize(end.len() + 1, 0xff);
+            (place(spread, from), end)
+        })
+        .collect()
+}
+
+/// What lies where.
+pub(in crate::stores) type Found = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Where everything lies that a call needs, but for the entries of logs.
+pub(in crate::stores) fn places(needs: &Needs) -> Vec<Vec<u8>> {
+    needs.values.iter().map(value).chain(needs.logs.keys().map(head)).collect()
+}
+
+/// What was found, for a call; and where entries lie that it needs too, as the bounds of their logs tell.
+pub(in crate::stores) fn image(store: &str, needs: &Needs, found: &Found) -> Result<(Image, Vec<Vec<u8>>), StoreError> {
+    let mut image = Image::new(store);
+    let mut missing = std::collections::BTreeSet::new();
+    for key in &needs.values {
+        image.value_is(key, found.get(&value(key)).cloned());
+    }
+    for (log, windows) in &needs.logs {
+        let bounds = image.head_is(log, found.get(&head(log)).map(Vec::as_slice))?;
+        for sequence in windows.iter().flat_map(|window| window.numbers(bounds)) {
+            let place = entry(log, sequence);
+            match found.get(&place) {
+                Some(bytes) => image.entry_is(log, sequence, bytes.clone()),
+                None => drop(missing.insert(place)),
+            }
+        }
+    }
+    Ok((image, missing.into_iter().collect()))
+}
+
+/// Something to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::stores) enum Write {
+    /// It lies there.
+    Put(Vec<u8>, Vec<u8>),
+    /// Nothing lies there.
+    Delete(Vec<u8>),
+    /// The entries of a log from one number to another, both with it, are gone.
+    Forget(Key, u64, u64),
+}
+
+/// What a call writes.
+pub(in crate::stores) fn writes(changes: Changes) -> Vec<Write> {
+    let mut writes = Vec::with_capacity(changes.values.len() + 3 * changes.logs.len());
+    for (key, now) in changes.values {
+        let place = value(&key);
+        writes.push(match now {
+            Some(bytes) => Write::Put(place, bytes),
+            None => Write::Delete(place),
+        });
+    }
+    for (log, change) in changes.logs {
+        let kept_from = if change.emptied { change.last_before + 1 } else { change.first };
+        if kept_from > change.first_before {
+            writes.push(Write::Forget(log.clone(), change.first_before, kept_from.min(change.last_before + 1) - 1));
+        }
+        let appended = change.appended.into_iter();
+        writes.extend(appended.map(|new| Write::Put(entry(&log, new.sequence), new.bytes)));
+        let (before, now) = ((change.first_before, change.last_before), (change.first, change.last));
+        if change.last == 0 && change.last_before > 0 {
+            writes.push(Write::Delete(head(&log)));
+        } else if before != now {
+            writes.push(Write::Put(head(&log), Head { first: change.first, last: change.last }.encode()));
+        }
+    }
+    writes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::Entry;
+    use crate::transaction::LogChange;
+
+    #[test]
+    fn every_key_of_a_kind_lies_in_one_of_its_ranges() {
+        for kind in [Kind::Memory, Kind::Header, Kind::Named] {
+            let ranges = ranges(7, kind, 0);
+            for number in [0, 1, 77, u64::MAX] {
+                let key = if kind == Kind::Named { Key::named(7, b"\xff\xff") } else { Key::new(7, kind, number) };
+                let place = value(&key);
+                assert_eq!(ranges.iter().filter(|(from, to)| (from..to).contains(&&place)).count(), 1);
+                assert_eq!(super::key(&place), Some(key));
+            }
+            assert!(!ranges.iter().any(|(from, to)| (from..to).contains(&&value(&Key::new(8, Kind::Memory, 1)))));
+        }
+    }
+
+    #[test]
+    fn a_log_that_is_deleted_and_begun_again_leaves_nothing_behind() {
+        let log = Key::new(1, Kind::Log, 1);
+        let change = LogChange {
+            first_before: 3,
+            last_before: 5,
+            first: 1,
+            last: 1,
+            appended: vec![Entry { sequence: 1, bytes: b"new".to_vec() }],
+            emptied: true,
+        };
+        let changes = Changes { values: BTreeMap::new(), logs: BTreeMap::from([(log.clone(), change)]) };
+        assert_eq!(
+            writes(changes),
+            [
+                Write::Forget(log.clone(), 3, 5),
+                Write::Put(entry(&log, 1), b"new".to_vec()),
+                Write::Put(head(&log), Head { first: 1, last: 1 }.encode()),
+            ]
+        );
+    }
+}

@@ -1,0 +1,132 @@
+//! The stores, one file each, and how an address becomes one.
+//!
+//! A store promises what [`crate::Store`] says; the suite in `tests/conformance` is the same for all. A file here knows
+//! one kind of store and no other. What is heavy to build is behind a cargo feature of the same name as the store.
+
+use std::sync::Arc;
+
+use crate::error::StoreError;
+use crate::store::Store;
+
+#[cfg(feature = "bigtable")]
+pub mod bigtable;
+#[cfg(feature = "datastore")]
+pub mod datastore;
+pub mod embedded;
+pub mod embedded_durable;
+#[cfg(feature = "etcd")]
+pub mod etcd;
+#[cfg(feature = "google")]
+mod google;
+#[cfg(feature = "grpc")]
+#[cfg_attr(
+    not(all(feature = "bigtable", feature = "spanner", feature = "datastore", feature = "etcd")),
+    allow(dead_code, reason = "each store uses its part")
+)]
+mod grpc;
+pub mod redis;
+#[cfg(feature = "spanner")]
+pub mod spanner;
+
+/// Every form of an address.
+const ACCEPTED: &str = "embedded:, embedded:NAME, embedded-durable:/PATH, redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], \
+    redis+unix:/SOCKET, bigtable://PROJECT/INSTANCE/TABLE, spanner://PROJECT/INSTANCE/DATABASE, \
+    datastore://PROJECT[/NAMESPACE], etcd://HOST:PORT[,HOST:PORT]";
+
+/// Opens the store at an address:
+///
+/// | address | store |
+/// |---|---|
+/// | `embedded:` | a new one in this process, gone with it; `embedded:NAME` is the same one for all who name it |
+/// | `embedded-durable:/PATH` | in a file of this machine, for one process at a time |
+/// | `redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE]`, `redis+unix:/SOCKET` | any server that speaks the Redis protocol |
+/// | `bigtable://PROJECT/INSTANCE/TABLE` | Google Bigtable (feature `bigtable`) |
+/// | `spanner://PROJECT/INSTANCE/DATABASE` | Google Spanner (feature `spanner`) |
+/// | `datastore://PROJECT[/NAMESPACE]` | Google Datastore (feature `datastore`) |
+/// | `etcd://HOST:PORT[,HOST:PORT]` | etcd (feature `etcd`) |
+///
+/// # Errors
+///
+/// [`StoreError::Address`] for anything else, [`StoreError::Unsupported`] for a store that this build was made without,
+/// and whatever the store finds when it is opened.
+pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
+    let Some((scheme, rest)) = url.split_once(':') else {
+        return Err(address(url, "it names no kind of store"));
+    };
+    match scheme {
+        "embedded" => Ok(embedded::Embedded::open(rest)),
+        "embedded-durable" => embedded_durable::open(url, rest),
+        "redis" => redis::open(url, after_slashes(url, rest)?),
+        "redis+unix" => redis::open_unix(url, rest),
+        "rediss" => Err(address(url, "there is no TLS here; let a proxy such as stunnel add it")),
+        #[cfg(feature = "bigtable")]
+        "bigtable" => bigtable::open(url, after_slashes(url, rest)?),
+        #[cfg(feature = "spanner")]
+        "spanner" => spanner::open(url, after_slashes(url, rest)?),
+        #[cfg(feature = "datastore")]
+        "datastore" => datastore::open(url, after_slashes(url, rest)?),
+        #[cfg(feature = "etcd")]
+        "etcd" => etcd::open(url, after_slashes(url, rest)?),
+        #[allow(unreachable_patterns, reason = "a build may have some of them")]
+        "bigtable" | "spanner" | "datastore" | "etcd" => {
+            let what = format!("this build has no {scheme}; build it with the cargo feature `{scheme}`");
+            Err(StoreError::Unsupported { store: shown(url), what })
+        }
+        _ => Err(address(url, "there is no such kind of store")),
+    }
+}
+
+/// What follows `//`; a sentence when that is missing.
+fn after_slashes<'a>(url: &str, rest: &'a str) -> Result<&'a str, StoreError> {
+    rest.strip_prefix("//").ok_or_else(|| address(url, "`//` is missing after the kind of store"))
+}
+
+/// An address that is none.
+pub(crate) fn address(url: &str, reason: &str) -> StoreError {
+    StoreError::Address { url: shown(url), reason: reason.to_owned(), accepted: ACCEPTED.to_owned() }
+}
+
+/// An address as sentences may show it: without a password.
+pub(crate) fn shown(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let authority = rest.find('/').unwrap_or(rest.len());
+    match rest[..authority].rfind('@') {
+        Some(at) => format!("{scheme}://{}", &rest[at + 1..]),
+        None => url.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sentence(url: &str) -> String {
+        match open(url) {
+            Ok(store) => panic!("{url} opened {}", store.name()),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn what_is_no_address_is_answered_with_what_is() {
+        for url in ["", "nothing", "nosql://here"] {
+            let sentence = sentence(url);
+            assert!(sentence.contains("accepted: embedded:"), "{sentence}");
+        }
+    }
+
+    #[cfg(not(feature = "bigtable"))]
+    #[test]
+    fn a_store_that_is_not_compiled_in_names_its_feature() {
+        assert_eq!(
+            sentence("bigtable://p/i/t"),
+            "store bigtable://p/i/t: this build has no bigtable; build it with the cargo feature `bigtable`"
+        );
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        assert_eq!(shown("redis://me:secr@et@host:1/2"), "redis://host:1/2");
+        assert_eq!(shown("redis+unix:/tmp/a@b"), "redis+unix:/tmp/a@b");
+    }
+}

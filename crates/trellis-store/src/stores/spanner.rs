@@ -1,0 +1,107 @@
+//! The store `spanner`: rows of one table of Google Spanner, `Trellis (Place, Bytes)`.
+//!
+//! Promises that everything of a call is one transaction. A call reads what it needs and begins its transaction in one
+//! round trip, and commits in the next; one that only reads is one round trip. Transactions are optimistic: a read holds
+//! no locks, and a commit is refused when something that was read has changed, and then the call begins again. A commit whose
+//! answer was lost is sent again, which Spanner does not do twice.
+
+mod database;
+mod link;
+mod transaction;
+
+use std::sync::Arc;
+
+use crate::capabilities::{Atomic, Capabilities};
+use crate::error::StoreError;
+use crate::key::{Key, Kind};
+use crate::operation::{Applied, Guard, Operation};
+use crate::steps;
+use crate::store::Store;
+use crate::stores::grpc::lanes::{Lanes, Open};
+use database::Database;
+use link::Link;
+
+const CAPABILITIES: Capabilities = Capabilities {
+    atomic: Atomic::Call,
+    byte_ranges: false,
+    native_add: false,
+    wait: false,
+    durable: true,
+    shared: true,
+    value_bytes_max: 10 << 20,
+    operations_max: 1_000,
+    // Spanner takes 100 MB, and bytes grow by a third on the way.
+    call_bytes_max: 32 << 20,
+};
+
+/// A database of Spanner.
+pub struct Spanner {
+    database: Arc<Database>,
+    lanes: Lanes<Arc<Database>>,
+}
+
+/// Opens `spanner://PROJECT/INSTANCE/DATABASE`; makes the database if that is in an emulator and not there.
+pub(super) fn open(url: &str, rest: &str) -> Result<Arc<dyn Store>, StoreError> {
+    let database = Arc::new(Database::find(url, rest)?);
+    let lanes = Lanes::new(Arc::clone(&database));
+    lanes.call(async |link: &mut Link| link.greet().await)?;
+    Ok(Arc::new(Spanner { database, lanes }))
+}
+
+impl Open for Arc<Database> {
+    type Client = Link;
+
+    async fn open(&self) -> Result<Link, StoreError> {
+        Ok(Link::new(Arc::clone(self)))
+    }
+
+    fn name(&self) -> &str {
+        &self.site.store
+    }
+}
+
+impl Store for Spanner {
+    fn name(&self) -> &str {
+        &self.database.site.store
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        CAPABILITIES
+    }
+
+    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        steps::check_keys(self.name(), keys)?;
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.database.check_names(keys.iter())?;
+        self.lanes.call(async |link| link.values(keys).await)
+    }
+
+    fn apply(&self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
+        steps::check(self.name(), &CAPABILITIES, operations, guard)?;
+        self.database.check_names(operations.iter().map(Operation::key))?;
+        self.lanes.call(async |link| transaction::apply(link, operations, guard).await)
+    }
+
+    fn numbers(&self, region: u32, kind: Kind, from: u64, count: usize) -> Result<Vec<u64>, StoreError> {
+        if kind == Kind::Named {
+            return Ok(Vec::new());
+        }
+        let mut numbers: Vec<u64> =
+            self.lanes.call(async |link| link.keys(region, kind, from).await)?.iter().map(Key::number).collect();
+        numbers.sort_unstable();
+        numbers.truncate(count);
+        Ok(numbers)
+    }
+
+    fn names(&self, region: u32, after: Option<&[u8]>, count: usize) -> Result<Vec<Vec<u8>>, StoreError> {
+        let keys = self.lanes.call(async |link| link.keys(region, Kind::Named, 0).await)?;
+        let names = keys.iter().filter_map(Key::name);
+        let mut names: Vec<_> =
+            names.filter(|name| after.is_none_or(|after| *name > after)).map(<[u8]>::to_vec).collect();
+        names.sort_unstable();
+        names.truncate(count);
+        Ok(names)
+    }
+}

@@ -1,0 +1,161 @@
+//! Counts the calls of a store.
+//!
+//! Promises exact numbers: a call is counted when it begins, once, whatever comes of it and however long it waits.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use crate::capabilities::Capabilities;
+use crate::error::StoreError;
+use crate::key::{Key, Kind};
+use crate::operation::{Applied, Guard, Operation};
+use crate::store::Store;
+
+/// A store whose calls are counted.
+pub struct Counted {
+    store: Arc<dyn Store>,
+    gets: AtomicU64,
+    reads: AtomicU64,
+    changes: AtomicU64,
+    waits: AtomicU64,
+    listings: AtomicU64,
+    keys: AtomicU64,
+    steps: AtomicU64,
+}
+
+/// How many calls there were, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Calls of [`Store::get_many`].
+    pub gets: u64,
+    /// Calls of [`Store::apply`] that only read.
+    pub reads: u64,
+    /// Calls of [`Store::apply`] that change something.
+    pub changes: u64,
+    /// Calls of [`Store::apply_when`].
+    pub waits: u64,
+    /// Calls of [`Store::numbers`] and [`Store::names`].
+    pub listings: u64,
+    /// Keys in all calls of [`Store::get_many`].
+    pub keys: u64,
+    /// Steps in all calls of [`Store::apply`] and [`Store::apply_when`].
+    pub steps: u64,
+}
+
+impl Counts {
+    /// All calls.
+    pub fn calls(&self) -> u64 {
+        self.gets + self.reads + self.changes + self.waits + self.listings
+    }
+
+    /// What came since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Counts) -> Counts {
+        Counts {
+            gets: self.gets - before.gets,
+            reads: self.reads - before.reads,
+            changes: self.changes - before.changes,
+            waits: self.waits - before.waits,
+            listings: self.listings - before.listings,
+            keys: self.keys - before.keys,
+            steps: self.steps - before.steps,
+        }
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        write!(
+            out,
+            "{} calls (get {}, read {}, change {}, wait {}, list {}; {} keys, {} steps)",
+            self.calls(),
+            self.gets,
+            self.reads,
+            self.changes,
+            self.waits,
+            self.listings,
+            self.keys,
+            self.steps
+        )
+    }
+}
+
+impl Counted {
+    /// Counts what goes to a store from here on.
+    pub fn new(store: Arc<dyn Store>) -> Arc<Counted> {
+        Arc::new(Counted {
+            store,
+            gets: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
+            listings: AtomicU64::new(0),
+            keys: AtomicU64::new(0),
+            steps: AtomicU64::new(0),
+        })
+    }
+
+    /// The numbers so far.
+    pub fn counts(&self) -> Counts {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        Counts {
+            gets: load(&self.gets),
+            reads: load(&self.reads),
+            changes: load(&self.changes),
+            waits: load(&self.waits),
+            listings: load(&self.listings),
+            keys: load(&self.keys),
+            steps: load(&self.steps),
+        }
+    }
+}
+
+fn count(counter: &AtomicU64, by: usize) {
+    counter.fetch_add(by as u64, Ordering::Relaxed);
+}
+
+impl Store for Counted {
+    fn name(&self) -> &str {
+        self.store.name()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
+    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        count(&self.gets, 1);
+        count(&self.keys, keys.len());
+        self.store.get_many(keys)
+    }
+
+    fn apply(&self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
+        let reads = operations.iter().all(Operation::only_reads);
+        count(if reads { &self.reads } else { &self.changes }, 1);
+        count(&self.steps, operations.len());
+        self.store.apply(operations, guard)
+    }
+
+    fn apply_when(
+        &self,
+        operations: &[Operation],
+        guard: Option<&Guard>,
+        deadline: Instant,
+    ) -> Result<Applied, StoreError> {
+        count(&self.waits, 1);
+        count(&self.steps, operations.len());
+        self.store.apply_when(operations, guard, deadline)
+    }
+
+    fn numbers(&self, region: u32, kind: Kind, from: u64, count_max: usize) -> Result<Vec<u64>, StoreError> {
+        count(&self.listings, 1);
+        self.store.numbers(region, kind, from, count_max)
+    }
+
+    fn names(&self, region: u32, after: Option<&[u8]>, count_max: usize) -> Result<Vec<Vec<u8>>, StoreError> {
+        count(&self.listings, 1);
+        self.store.names(region, after, count_max)
+    }
+}

@@ -1,0 +1,221 @@
+//! Random calls, compared with a plain model that knows nothing of how any store works.
+
+use std::collections::BTreeMap;
+
+use trellis_store::{Entry, Outcome};
+
+use super::*;
+
+pub(super) const CASES: &[Case] = &[("random calls give what a model gives", random_calls)];
+
+/// Everything there is.
+#[derive(Clone, Default)]
+struct Model {
+    values: BTreeMap<Key, Vec<u8>>,
+    logs: BTreeMap<Key, (u64, Vec<Entry>)>,
+}
+
+impl Model {
+    fn apply(&mut self, operations: &[Operation], guard: Option<&Guard>) -> Applied {
+        if let Some(guard) = guard
+            && !self.is(&guard.key, &guard.expect)
+        {
+            return Applied::Fenced { found: self.values.get(&guard.key).cloned() };
+        }
+        let mut after = self.clone();
+        let mut outcomes = Vec::new();
+        for (step, operation) in operations.iter().enumerate() {
+            let Some(outcome) = after.step(operation) else {
+                let found = after.values.get(operation.key()).cloned();
+                let mut read = |operation: &Operation| match operation.only_reads() {
+                    true => self.step(operation).expect("nothing refuses a read"),
+                    false => Outcome::Skipped,
+                };
+                return Applied::Refused(Refused { step, found }, operations.iter().map(&mut read).collect());
+            };
+            outcomes.push(outcome);
+        }
+        *self = after;
+        Applied::Done(outcomes)
+    }
+
+    /// Bytes of a value; those it does not have are zero.
+    fn bytes(&self, key: &Key, offset: u32, count: usize) -> Vec<u8> {
+        let value = self.values.get(key).cloned().unwrap_or_default();
+        (0..count).map(|place| value.get(offset as usize + place).copied().unwrap_or(0)).collect()
+    }
+
+    fn is(&self, key: &Key, expect: &Expect) -> bool {
+        match expect {
+            Expect::Absent => !self.values.contains_key(key),
+            Expect::Value(bytes) => self.values.get(key) == Some(bytes),
+            Expect::Range { offset, bytes } => self.bytes(key, *offset, bytes.len()) == *bytes,
+        }
+    }
+
+    fn write(&mut self, key: &Key, offset: u32, bytes: &[u8]) {
+        let value = self.values.entry(key.clone()).or_default();
+        for (place, byte) in bytes.iter().enumerate() {
+            let at = offset as usize + place;
+            while value.len() <= at {
+                value.push(0);
+            }
+            value[at] = *byte;
+        }
+    }
+
+    fn change(&mut self, key: &Key, change: &Change) {
+        match change {
+            Change::Put(bytes) => drop(self.values.insert(key.clone(), bytes.clone())),
+            Change::PutRange { offset, bytes } => self.write(key, *offset, bytes),
+            Change::Delete => {
+                self.values.remove(key);
+                self.logs.remove(key);
+            }
+        }
+    }
+
+    fn step(&mut self, operation: &Operation) -> Option<Outcome> {
+        Some(match operation {
+            Operation::Get { key, range } => {
+                let mut value = self.values.get(key).cloned();
+                if let (Some(value), Some((offset, length))) = (&mut value, range) {
+                    value.drain(..(*offset as usize).min(value.len()));
+                    value.truncate(*length as usize);
+                }
+                Outcome::Value(value)
+            }
+            Operation::Change { key, change } => {
+                self.change(key, change);
+                Outcome::Changed
+            }
+            Operation::CompareAndSwap { key, expect, change } => {
+                if !self.is(key, expect) {
+                    return None;
+                }
+                self.change(key, change);
+                Outcome::Changed
+            }
+            Operation::Add { key, offset, width, delta, bounds } => {
+                let bytes = self.bytes(key, *offset, usize::from(*width));
+                let (before, after) = added(&bytes, *delta);
+                if bounds.is_some_and(|(least, most)| after < least || after > most) {
+                    return None;
+                }
+                self.write(key, *offset, &after.to_le_bytes()[..usize::from(*width)]);
+                Outcome::Added(before)
+            }
+            Operation::Append { log, bytes } => {
+                let (last, entries) = self.logs.entry(log.clone()).or_default();
+                *last += 1;
+                entries.push(Entry { sequence: *last, bytes: bytes.clone() });
+                Outcome::Appended(*last)
+            }
+            Operation::Entries { log, after, count } => {
+                let (last, kept) = self.logs.get(log).cloned().unwrap_or_default();
+                let first = kept.first().map_or(last + 1, |entry| entry.sequence);
+                let asked = kept.into_iter().filter(|entry| entry.sequence > *after).take(*count as usize);
+                Outcome::Entries { last, first, entries: asked.collect() }
+            }
+            Operation::Trim { log, upto } => {
+                if let Some((_, entries)) = self.logs.get_mut(log) {
+                    entries.retain(|entry| entry.sequence > *upto);
+                }
+                Outcome::Trimmed
+            }
+        })
+    }
+}
+
+/// A little-endian signed number before and after an addition, by plain arithmetic.
+fn added(bytes: &[u8], delta: i64) -> (i64, i64) {
+    let modulus = 1i128 << (8 * bytes.len());
+    let unsigned = bytes.iter().rev().fold(0i128, |number, byte| number << 8 | i128::from(*byte));
+    let signed = |number: i128| if number >= modulus / 2 { number - modulus } else { number } as i64;
+    (signed(unsigned), signed((unsigned + i128::from(delta)).rem_euclid(modulus)))
+}
+
+/// A stream of numbers from a seed.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) % bound
+    }
+
+    fn bytes(&mut self) -> Vec<u8> {
+        (0..1 + self.below(6)).map(|_| self.below(2) as u8).collect()
+    }
+
+    fn offset(&mut self) -> u32 {
+        self.below(6) as u32
+    }
+
+    fn change(&mut self) -> Change {
+        match self.below(5) {
+            0 => Change::Delete,
+            1 | 2 => Change::Put(self.bytes()),
+            _ => Change::PutRange { offset: self.offset(), bytes: self.bytes() },
+        }
+    }
+
+    fn expect(&mut self, model: &Model, key: &Key) -> Expect {
+        match self.below(4) {
+            0 => Expect::Absent,
+            1 => Expect::Value(self.bytes()),
+            2 => model.values.get(key).cloned().map_or(Expect::Absent, Expect::Value),
+            _ => {
+                let offset = self.offset();
+                Expect::Range { offset, bytes: model.bytes(key, offset, 2) }
+            }
+        }
+    }
+
+    fn operation(&mut self, model: &Model, context: &Context) -> Operation {
+        let key = context.control(1000 + self.below(3));
+        let log = context.log(1000 + self.below(2));
+        match self.below(12) {
+            0 => get(&key),
+            1 => get_range(&key, self.offset(), self.below(9) as u32),
+            2..=4 => Operation::Change { key, change: self.change() },
+            5 | 6 => {
+                let expect = self.expect(model, &key);
+                Operation::CompareAndSwap { key, expect, change: self.change() }
+            }
+            7 | 8 => {
+                let width = 1 << self.below(4);
+                let delta = self.below(u64::MAX) as i64 >> self.below(60);
+                let bounds = [None, Some((0, i64::MAX)), Some((-300, 300))][self.below(3) as usize];
+                Operation::Add { key, offset: self.offset(), width, delta, bounds }
+            }
+            9 => append(&log, &self.bytes()),
+            10 => entries(&log, self.below(8), self.below(8) as u32),
+            _ if self.below(8) == 0 => delete(&log),
+            _ => trim(&log, self.below(6)),
+        }
+    }
+}
+
+fn random_calls(context: &Context) {
+    let seed = match std::env::var("TRELLIS_SEED") {
+        Ok(seed) => seed.parse().expect("TRELLIS_SEED is a number"),
+        Err(_) => u64::from(context.region),
+    };
+    println!("TRELLIS_SEED={seed} cargo test -p trellis-store replays these calls");
+    let mut random = Random(seed);
+    let mut model = Model::default();
+    for call in 0..400 {
+        let operations: Vec<Operation> = (0..random.below(6)).map(|_| random.operation(&model, context)).collect();
+        let guard = (random.below(4) == 0).then(|| {
+            let key = context.control(1000 + random.below(3));
+            Guard { expect: random.expect(&model, &key), key }
+        });
+        let expected = model.apply(&operations, guard.as_ref());
+        let found = context.store.apply(&operations, guard.as_ref()).expect("the store answers");
+        assert_eq!(found, expected, "call {call} of seed {seed}: {operations:?} with {guard:?}");
+    }
+}

@@ -1,0 +1,116 @@
+//! A real `redis-server` for a test: on a free port and a socket, in a folder of its own, ended with the test.
+
+#![allow(dead_code, reason = "each test program uses its part")]
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// A server.
+pub(crate) struct RedisServer {
+    child: Child,
+    pub(crate) port: u16,
+    folder: PathBuf,
+    options: Vec<String>,
+}
+
+impl RedisServer {
+    /// Starts one; nothing, after saying so, where none is installed.
+    pub(crate) fn start(test: &str, options: &[&str]) -> Option<RedisServer> {
+        if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
+            println!("SKIPPED {test}: redis-server is not installed");
+            return None;
+        }
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("trellis-redis-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder for the server");
+        let options = options.iter().map(|option| (*option).to_owned()).collect();
+        let child = placeholder();
+        let mut server = RedisServer { child, port: 0, folder, options };
+        // Somebody else may take the port between our looking and the server's.
+        while !server.launch(free_port()) {}
+        Some(server)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.join("socket")
+    }
+
+    /// Kills it, as a crash would.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+
+    /// Starts it again where it was.
+    pub(crate) fn restart(&mut self) {
+        let port = self.port;
+        assert!(self.launch(port), "the port of the server is free again");
+    }
+
+    /// What `redis-cli` would print.
+    pub(crate) fn ask(&self, command: &str) -> String {
+        ask(self.port, command).expect("the server answers")
+    }
+
+    fn launch(&mut self, port: u16) -> bool {
+        let log = std::fs::File::create(self.folder.join("log")).expect("a file for the server's log");
+        self.port = port;
+        self.child = Command::new("redis-server")
+            .args(["--bind", "127.0.0.1", "--save", "", "--daemonize", "no", "--unixsocket"])
+            .arg(self.socket())
+            .args(["--port", &port.to_string(), "--dir"])
+            .arg(&self.folder)
+            .args(&self.options)
+            .stdout(log)
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("redis-server starts");
+        loop {
+            if self.child.try_wait().expect("it is our child").is_some() {
+                return false;
+            }
+            // With a password it answers that it wants one, which is an answer too.
+            if ask(port, "PING").is_ok_and(|answer| !answer.starts_with("-LOADING")) {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            println!("{}", std::fs::read_to_string(self.folder.join("log")).unwrap_or_default());
+        }
+        std::fs::remove_dir_all(&self.folder).ok();
+    }
+}
+
+/// Sends a line and returns the first bytes of the answer.
+fn ask(port: u16, command: &str) -> std::io::Result<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+    stream.write_all(format!("{command}\r\n").as_bytes())?;
+    let mut answer = [0; 4096];
+    let read = stream.read(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer[..read]).into_owned())
+}
+
+/// A port that nobody had a moment ago.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a free port").port()
+}
+
+fn placeholder() -> Child {
+    Command::new("true").spawn().expect("true starts")
+}

@@ -1,0 +1,151 @@
+//! Servers that tests start by themselves, on a free port of this machine, and end by their process.
+//!
+//! A test must never use a server that it did not start.
+
+#![allow(dead_code, reason = "each test program uses its part")]
+
+pub(crate) mod proxy;
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longer than any server needs to start.
+const START_SECONDS_MAX: u64 = 60;
+
+/// A server that runs as long as this lives.
+pub(crate) struct Server {
+    child: Option<Child>,
+    command: Vec<String>,
+    pub(crate) port: u16,
+    folder: PathBuf,
+}
+
+impl Server {
+    /// Starts it and waits until it takes connections. `{port}`, `{port+1}` and `{folder}` are put into the arguments.
+    pub(crate) fn start(command: &[&str]) -> Server {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        // In memory where there is such a folder: what a server must not lose when it is killed stays there too.
+        let memory = Path::new("/dev/shm");
+        let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
+        let folder = parent.join(format!("trellis-store-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder for the server can be made");
+        let port = free_port();
+        let fill = |part: &&str| {
+            let part = part.replace("{port+1}", &(port + 1).to_string()).replace("{port}", &port.to_string());
+            part.replace("{folder}", &folder.display().to_string())
+        };
+        let command = command.iter().map(fill).collect();
+        let mut server = Server { child: None, command, port, folder };
+        server.start_again();
+        server
+    }
+
+    /// Starts it once more on the same port and the same folder, after [`Server::kill`].
+    pub(crate) fn start_again(&mut self) {
+        let log = std::fs::File::create(self.folder.join("log")).expect("a file for the server's log can be made");
+        let child = Command::new(&self.command[0])
+            .args(&self.command[1..])
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("the log can be opened twice"))
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|error| panic!("{:?} cannot be started: {error}", self.command));
+        self.child = Some(child);
+        let begin = Instant::now();
+        while TcpStream::connect(self.address()).is_err() {
+            let ended = self.child.as_mut().expect("just started").try_wait().expect("a child of ours");
+            if ended.is_some() || begin.elapsed() > Duration::from_secs(START_SECONDS_MAX) {
+                panic!("{:?} does not take connections ({ended:?}): {}", self.command, self.log());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Ends it as a crash would.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            child.kill().expect("a child of ours can be ended");
+            child.wait().expect("a child of ours ends");
+        }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+    }
+
+    /// What it said since it was started last.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+        std::fs::remove_dir_all(&self.folder).ok();
+    }
+}
+
+/// A port that nobody uses, and whose neighbour nobody uses.
+pub(crate) fn free_port() -> u16 {
+    loop {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("there is a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        if port < u16::MAX && TcpListener::bind((Ipv4Addr::LOCALHOST, port + 1)).is_ok() {
+            return port;
+        }
+    }
+}
+
+/// Where a program is, if it is installed.
+pub(crate) fn installed(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/local/go/bin")]);
+    folders.map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+/// Builds one of the servers that are written in Go, once, and says where it is; or why that is not possible here.
+///
+/// What is built lies under the target folder, under a name made of its sources, so that a change builds it anew.
+pub(crate) fn built(name: &str) -> Result<PathBuf, String> {
+    let go = installed("go").ok_or("go is not installed")?;
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers").join(name);
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("servers");
+    std::fs::create_dir_all(&cache).map_err(|error| format!("{}: {error}", cache.display()))?;
+    let program = cache.join(format!("{name}-{:016x}", fingerprint(&sources)));
+    // One process at a time builds; others wait for it.
+    let lock = std::fs::File::create(cache.join(format!("{name}.lock"))).map_err(|error| error.to_string())?;
+    lock.lock().map_err(|error| error.to_string())?;
+    if program.is_file() {
+        return Ok(program);
+    }
+    let unfinished = cache.join(format!("{name}.unfinished"));
+    let package = if name == "bigtable" { "cloud.google.com/go/bigtable/cmd/emulator" } else { "." };
+    let output = Command::new(go)
+        .args(["build", "-trimpath", "-mod=readonly", "-o"])
+        .arg(&unfinished)
+        .arg(package)
+        .current_dir(&sources)
+        // What go.mod and go.sum pin, and nothing else.
+        .env("GOFLAGS", "")
+        .env("GOTOOLCHAIN", "local")
+        .output()
+        .map_err(|error| format!("go cannot be run: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("go cannot build {name}: {}", String::from_utf8_lossy(&output.stderr).trim()));
+    }
+    std::fs::rename(&unfinished, &program).map_err(|error| error.to_string())?;
+    Ok(program)
+}
+
+fn fingerprint(folder: &Path) -> u64 {
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    files.sort();
+    let bytes = files.iter().flat_map(|file| std::fs::read(file).unwrap_or_default());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
