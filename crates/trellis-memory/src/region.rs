@@ -24,7 +24,7 @@ use crate::sys::linux::{kernel_page_bytes, limits, signals};
 /// The smallest region.
 pub const REGION_BYTES_MIN: usize = 64 << 10;
 /// The largest region.
-pub const REGION_BYTES_MAX: usize = 64 << 30;
+pub const REGION_BYTES_MAX: usize = 1 << 40;
 /// The smallest page.
 pub const PAGE_BYTES_MIN: usize = 4 << 10;
 /// The largest page.
@@ -119,7 +119,7 @@ impl FromStr for Reserve {
 pub struct RegionOptions {
     /// Where the application view shall be; `None` leaves it to the kernel.
     pub base_address: Option<usize>,
-    /// The size: 64 KiB to 64 GiB, a multiple of `page_bytes`.
+    /// The size: 64 KiB to 1 TiB, a multiple of `page_bytes`.
     pub bytes: usize,
     /// The size of a page: a power of two, 4 KiB to 2 MiB.
     pub page_bytes: usize,
@@ -362,6 +362,23 @@ impl Region {
     pub fn revoke(&self, page: usize, count: usize) -> Result<(), MapError> {
         let span = self.span(page, count);
         self.parts.catch.revoke(span).map_err(|refusal| map_error(refusal, page, count))
+    }
+
+    /// Takes all access away and gives the memory of the bytes back: the pages are as if they had never been written.
+    ///
+    /// # Errors
+    /// The kernel allows no further mapping (catcher `mprotect`), or does not give memory of the file back.
+    ///
+    /// # Panics
+    /// When the range is not inside the region.
+    pub fn discard(&self, page: usize, count: usize) -> Result<(), MapError> {
+        self.revoke(page, count)?;
+        if count == 0 {
+            return Ok(());
+        }
+        let (offset, bytes) = (page * self.page_bytes, count * self.page_bytes);
+        let given = self.parts.file.give_back(offset, bytes);
+        given.map_err(|errno| MapError::Kernel { operation: "fallocate(FALLOC_FL_PUNCH_HOLE)", page, count, errno })
     }
 
     /// Wakes the threads that wait for pages whose access is good already (catcher `handler`;
@@ -657,7 +674,7 @@ mod tests {
         let said = sentence(RegionOptions { bytes: 4096, ..options() });
         assert!(said.contains("64 KiB"), "{said}");
         let said = sentence(RegionOptions { bytes: REGION_BYTES_MAX + 4096, ..options() });
-        assert!(said.contains("64 GiB"), "{said}");
+        assert!(said.contains("1024 GiB"), "{said}");
         let said = sentence(RegionOptions { page_bytes: 5000, ..options() });
         assert!(said.contains("power of two"), "{said}");
         let said = sentence(RegionOptions { page_bytes: 4 << 20, ..options() });

@@ -27,6 +27,7 @@ macro_rules! conformance {
                 a_remote_page_is_what_the_engine_put_there
                 the_engine_sees_every_store_after_a_downgrade
                 a_revoked_page_keeps_its_bytes
+                a_discarded_page_is_zero_and_takes_no_memory
                 a_downgraded_and_revoked_page_can_be_installed_either_way
                 asking_twice_is_no_error
                 an_install_over_mapped_pages_gives_what_was_asked
@@ -132,6 +133,35 @@ fn a_revoked_page_keeps_its_bytes(test: &str, catcher: Catcher) {
     // SAFETY: the engine view of page 1.
     unsafe { world.region.engine(1, 1).write_volatile(78) };
     assert_eq!(world.load(PAGE), 78, "what arrived in the engine view is seen after the next fault");
+}
+
+fn a_discarded_page_is_zero_and_takes_no_memory(test: &str, catcher: Catcher) {
+    let Some(world) = World::make(test, Plan::of(catcher)) else { return };
+    for page in 0..8 {
+        world.store(page * PAGE + 5, 77);
+    }
+    let taken = file_bytes(&world.region);
+    world.withdraw(2, 2, Access::Read);
+    world.withdraw(1, 4, Access::None);
+    world.region.discard(1, 4).expect("discarded");
+    assert_eq!(taken - file_bytes(&world.region), 4 * PAGE, "the memory of four pages is given back");
+    world.faults();
+    assert_eq!((world.load(PAGE + 5), world.engine_load(4 * PAGE + 5)), (0, 0));
+    assert_eq!(world.faults(), [read_of(1)], "a discarded page faults");
+    world.store(PAGE + 6, 9);
+    world.store(2 * PAGE, 8);
+    assert_eq!(world.faults(), [write_of(1), write_of(2)]);
+    assert_eq!((world.engine_load(PAGE + 6), world.engine_load(2 * PAGE)), (9, 8));
+    assert_eq!((world.load(5), world.load(5 * PAGE + 5)), (77, 77), "its neighbours stay");
+}
+
+/// How much memory the bytes of a region take.
+fn file_bytes(region: &Region) -> usize {
+    // SAFETY: an all-zero answer is a valid one.
+    let mut about: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: the descriptor is open as long as the region, and `about` is a valid place for the answer.
+    assert_eq!(unsafe { libc::fstat(region.file(), &raw mut about) }, 0);
+    about.st_blocks as usize * 512
 }
 
 /// On shared memory the kernel keeps a write-protect marker in the page table when a protected page

@@ -26,6 +26,7 @@ mod ranges;
 pub mod record;
 mod runtime;
 pub mod secret;
+pub mod stored;
 pub mod synchronisation;
 
 pub use cluster::{Cluster, JoinError, Region, WaitError};

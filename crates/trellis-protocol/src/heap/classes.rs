@@ -8,7 +8,8 @@ pub const SMALL_BYTES_MAX: u64 = 32 << 10;
 /// Every block is aligned to this, whatever was asked.
 pub const ALIGN_BYTES_MIN: u64 = 16;
 
-const CLASSES: usize = 40;
+/// How many classes there are.
+pub const CLASSES: usize = 40;
 
 const SIZES: [u32; CLASSES] = {
     let mut sizes = [0; CLASSES];
@@ -28,14 +29,14 @@ const _: () = assert!(SIZES[CLASSES - 1] as u64 == SMALL_BYTES_MAX);
 
 /// The smallest class whose blocks hold `bytes` and are aligned to `align`, a power of two; `None` when that needs pages
 /// of its own.
-pub(super) fn class_of(bytes: u64, align: u64) -> Option<u8> {
+pub fn class_of(bytes: u64, align: u64) -> Option<u8> {
     let from = SIZES.partition_point(|&size| u64::from(size) < bytes);
     let fits = SIZES[from..].iter().position(|&size| u64::from(size).is_multiple_of(align))?;
     Some((from + fits) as u8)
 }
 
 /// Bytes of a block of that class.
-pub(super) fn size_of(class: u8) -> u32 {
+pub fn size_of(class: u8) -> u32 {
     SIZES[usize::from(class)]
 }
 

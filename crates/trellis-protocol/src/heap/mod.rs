@@ -17,7 +17,7 @@
 //! first takes over what it was told. [`Message::releases`] says which messages carry that.
 
 mod arena;
-mod classes;
+pub mod classes;
 mod directory;
 mod span;
 

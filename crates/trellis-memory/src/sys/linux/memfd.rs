@@ -70,6 +70,22 @@ impl Memfd {
         }
     }
 
+    /// Gives the memory of pages back; they are zero when they are used again. Returns the error number when that fails.
+    ///
+    /// Allocates nothing, so it may be called while a fault is served.
+    pub(crate) fn give_back(&self, offset: usize, bytes: usize) -> Result<(), i32> {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let (offset, bytes) = (offset as libc::off64_t, bytes as libc::off64_t);
+        loop {
+            // SAFETY: a plain system call; the range was checked by the caller and the file's size is sealed.
+            match unsafe { libc::fallocate64(self.file.as_raw_fd(), mode, offset, bytes) } {
+                0 => return Ok(()),
+                _ if errno() == libc::EINTR => {}
+                _ => return Err(errno()),
+            }
+        }
+    }
+
     /// The descriptor's number.
     pub(crate) fn number(&self) -> RawFd {
         self.file.as_raw_fd()

@@ -1,0 +1,518 @@
+//! Frames: which pages of a region are in this process's memory, and in what state.
+//!
+//! Promises: one state for each page; what is in memory is counted, frames and twins together, and never more than was
+//! allowed is begun; a page that waits for its bytes, or whose change is on its way to the store, is not given up. Pure:
+//! no kernel, no store, no clock; [`super::paging`] does what is decided here.
+//!
+//! # States
+//!
+//! | state | the program may | its bytes |
+//! |---|---|---|
+//! | absent | nothing | in the store, with what [`Table::overlay`] has on top; or known to be zero |
+//! | fetching | nothing | on their way here |
+//! | clean | read, when mapped | here, and the same as in the store with the overlay on top |
+//! | dirty | write, when mapped | here; its twin, or zero where it has none, is what was clean |
+//!
+//! Frames that are not mapped are candidates for being given up: an access to one is a fault that costs no call of the
+//! store, and puts it back among the others. That is the second chance of the clock, with the kernel's help in noticing.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use super::coherence::entry::Patch;
+
+/// What a page is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Not here.
+    Absent,
+    /// Somebody asked for it.
+    Fetching,
+    /// Here, as the store has it.
+    Clean,
+    /// Here, and changed.
+    Dirty,
+}
+
+const STATE: u8 = 3;
+/// The program can use it without a fault.
+const MAPPED: u8 = 4;
+/// While fetching: it changed in the store meanwhile. Otherwise: it has a twin.
+const STALE_OR_TWIN: u8 = 8;
+/// The store's page is not what pages of this region are at first.
+const TOLD: u8 = 16;
+/// A change of it is on its way to the store.
+const WRITING: u8 = 32;
+/// While fetching: somebody waits to write.
+const WANTED: u8 = 64;
+
+/// What lies on top of the store's page until a release is acknowledged.
+#[derive(Clone, Debug)]
+pub(crate) enum Layer {
+    /// A change.
+    Kept(Arc<Patch>),
+    /// A chunk of the store that has changes of this page.
+    Staged(u64),
+}
+
+/// A layer, and whether a release took it along.
+#[derive(Clone, Debug)]
+struct Overlay {
+    layer: Layer,
+    is_taken: bool,
+}
+
+/// See the module.
+pub(crate) struct Table {
+    states: Vec<u8>,
+    /// Whether a page that nothing is known of may be in the store.
+    assume_stored: bool,
+    /// How many frames and twins there may be.
+    room: usize,
+    frames: usize,
+    twins: usize,
+    writing: usize,
+    active: VecDeque<u64>,
+    inactive: VecDeque<u64>,
+    dirty: Vec<u64>,
+    fetches: HashSet<u64>,
+    overlays: HashMap<u64, Vec<Overlay>>,
+}
+
+impl Table {
+    /// A region of `pages`, nothing of it here; `room` is for frames and twins together.
+    pub(crate) fn new(pages: usize, room: usize, assume_stored: bool) -> Table {
+        Table {
+            states: vec![0; pages],
+            assume_stored,
+            room,
+            frames: 0,
+            twins: 0,
+            writing: 0,
+            active: VecDeque::new(),
+            inactive: VecDeque::new(),
+            dirty: Vec::new(),
+            fetches: HashSet::new(),
+            overlays: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn pages(&self) -> u64 {
+        self.states.len() as u64
+    }
+
+    pub(crate) fn state(&self, page: u64) -> State {
+        match self.states[page as usize] & STATE {
+            0 => State::Absent,
+            1 => State::Fetching,
+            2 => State::Clean,
+            _ => State::Dirty,
+        }
+    }
+
+    fn set_state(&mut self, page: u64, state: State) {
+        let now = &mut self.states[page as usize];
+        *now = *now & !STATE | state as u8;
+    }
+
+    fn has(&self, page: u64, bit: u8) -> bool {
+        self.states[page as usize] & bit != 0
+    }
+
+    fn set(&mut self, page: u64, bit: u8, on: bool) {
+        let now = &mut self.states[page as usize];
+        if on { *now |= bit } else { *now &= !bit }
+    }
+
+    pub(crate) fn is_mapped(&self, page: u64) -> bool {
+        self.has(page, MAPPED)
+    }
+
+    pub(crate) fn has_twin(&self, page: u64) -> bool {
+        self.state(page) == State::Dirty && self.has(page, STALE_OR_TWIN)
+    }
+
+    pub(crate) fn is_writing(&self, page: u64) -> bool {
+        self.has(page, WRITING)
+    }
+
+    pub(crate) fn set_writing(&mut self, page: u64, on: bool) {
+        let was = self.is_writing(page);
+        self.writing = self.writing + usize::from(on) - usize::from(was);
+        self.set(page, WRITING, on);
+    }
+
+    pub(crate) fn is_any_writing(&self) -> bool {
+        self.writing > 0
+    }
+
+    /// Nothing is known to be zero any more.
+    pub(crate) fn forget_zeros(&mut self) {
+        if self.assume_stored {
+            self.states.iter_mut().filter(|state| **state & TOLD != 0).for_each(|state| *state &= !TOLD);
+        }
+    }
+
+    /// The pages whose bytes are on their way here.
+    pub(crate) fn fetching(&self) -> Vec<u64> {
+        self.fetches.iter().copied().collect()
+    }
+
+    /// Whether the store has nothing of the page, and nobody changed it.
+    pub(crate) fn is_zero(&self, page: u64) -> bool {
+        self.has(page, TOLD) == self.assume_stored && !self.overlays.contains_key(&page)
+    }
+
+    pub(crate) fn set_zero(&mut self, page: u64, zero: bool) {
+        let told = zero == self.assume_stored;
+        self.set(page, TOLD, told);
+    }
+
+    /// The pages that may be in the store.
+    pub(crate) fn stored_pages(&self) -> impl Iterator<Item = u64> + '_ {
+        (0..self.pages()).filter(|&page| self.has(page, TOLD) != self.assume_stored)
+    }
+
+    /// How many more frames and twins there may be.
+    pub(crate) fn free(&self) -> usize {
+        self.room.saturating_sub(self.frames + self.twins)
+    }
+
+    pub(crate) fn set_room(&mut self, room: usize) {
+        self.room = room;
+    }
+
+    pub(crate) fn room(&self) -> usize {
+        self.room
+    }
+
+    pub(crate) fn frames(&self) -> usize {
+        self.frames
+    }
+
+    pub(crate) fn twins(&self) -> usize {
+        self.twins
+    }
+
+    /// Its bytes will be asked for. The caller saw that there is room.
+    pub(crate) fn begin_fetch(&mut self, page: u64, wanted_for_writing: bool) {
+        debug_assert_eq!(self.state(page), State::Absent);
+        self.frames += 1;
+        self.fetches.insert(page);
+        self.set_state(page, State::Fetching);
+        self.set(page, STALE_OR_TWIN | MAPPED, false);
+        self.set(page, WANTED, wanted_for_writing);
+    }
+
+    /// Somebody waits to write to a page that is fetched.
+    pub(crate) fn want(&mut self, page: u64) {
+        self.set(page, WANTED, true);
+    }
+
+    /// What is being fetched is old.
+    pub(crate) fn make_stale(&mut self, page: u64) {
+        debug_assert_eq!(self.state(page), State::Fetching);
+        self.set(page, STALE_OR_TWIN, true);
+    }
+
+    /// Whether what was fetched is old, and must be fetched again.
+    pub(crate) fn take_stale(&mut self, page: u64) -> bool {
+        let was = self.has(page, STALE_OR_TWIN);
+        self.set(page, STALE_OR_TWIN, false);
+        was
+    }
+
+    /// Its bytes are here. Whether somebody wants to write.
+    pub(crate) fn end_fetch(&mut self, page: u64) -> bool {
+        debug_assert_eq!(self.state(page), State::Fetching);
+        self.fetches.remove(&page);
+        let wanted = self.has(page, WANTED);
+        self.set(page, WANTED | STALE_OR_TWIN, false);
+        self.set_state(page, State::Clean);
+        self.active.push_back(page);
+        wanted
+    }
+
+    /// A page that is zero is here, and may be written.
+    pub(crate) fn add_zero(&mut self, page: u64, dirty: bool) {
+        debug_assert_eq!(self.state(page), State::Absent);
+        self.frames += 1;
+        self.set(page, STALE_OR_TWIN, false);
+        self.set_state(page, State::Clean);
+        self.active.push_back(page);
+        if dirty {
+            self.make_dirty(page, false);
+        }
+    }
+
+    /// It may be written from now on.
+    pub(crate) fn make_dirty(&mut self, page: u64, twin: bool) {
+        debug_assert_eq!(self.state(page), State::Clean);
+        self.set_state(page, State::Dirty);
+        self.set(page, STALE_OR_TWIN, twin);
+        self.twins += usize::from(twin);
+        self.dirty.push(page);
+    }
+
+    /// A dirty page that had no twin has one.
+    pub(crate) fn add_twin(&mut self, page: u64) {
+        debug_assert!(self.state(page) == State::Dirty && !self.has_twin(page));
+        self.set(page, STALE_OR_TWIN, true);
+        self.twins += 1;
+    }
+
+    /// What changed is known. Whether it had a twin, which is needed no more.
+    pub(crate) fn make_clean(&mut self, page: u64) -> bool {
+        debug_assert_eq!(self.state(page), State::Dirty);
+        let twin = self.has_twin(page);
+        self.twins -= usize::from(twin);
+        self.set(page, STALE_OR_TWIN, false);
+        self.set_state(page, State::Clean);
+        twin
+    }
+
+    pub(crate) fn set_mapped(&mut self, page: u64, mapped: bool) {
+        self.set(page, MAPPED, mapped);
+    }
+
+    /// It is not here any more. Whether it had a twin.
+    pub(crate) fn drop_frame(&mut self, page: u64) -> bool {
+        let twin = self.state(page) == State::Dirty && self.make_clean(page);
+        debug_assert_eq!(self.state(page), State::Clean);
+        self.frames -= 1;
+        debug_assert!(!self.is_writing(page));
+        self.set(page, MAPPED, false);
+        self.set_state(page, State::Absent);
+        self.bound_queues();
+        twin
+    }
+
+    /// Pages that were dirty at some time since the last call, ascending, each once.
+    pub(crate) fn take_dirty(&mut self) -> Vec<u64> {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        dirty.sort_unstable();
+        dirty.dedup();
+        dirty.retain(|&page| self.state(page) == State::Dirty);
+        dirty
+    }
+
+    /// These were not looked at.
+    pub(crate) fn give_dirty_back(&mut self, pages: &[u64]) {
+        self.dirty.extend_from_slice(pages);
+    }
+
+    /// The frames that are here, in no order.
+    pub(crate) fn here(&self) -> Vec<u64> {
+        let mut pages: Vec<u64> = self.active.iter().chain(&self.inactive).copied().collect();
+        pages.sort_unstable();
+        pages.dedup();
+        pages.retain(|&page| matches!(self.state(page), State::Clean | State::Dirty));
+        pages
+    }
+
+    /// How many candidates for being given up there are, at least.
+    pub(crate) fn candidates(&self) -> usize {
+        self.inactive.len()
+    }
+
+    /// How long the queues are, active and inactive: what tells whether anything moved.
+    pub(crate) fn queued(&self) -> (usize, usize) {
+        (self.active.len(), self.inactive.len())
+    }
+
+    /// The frames that were put among the active ones the longest ago; they become candidates. Those that are mapped, to
+    /// be unmapped, are the answer.
+    pub(crate) fn deactivate(&mut self, count: usize) -> Vec<u64> {
+        let mut mapped = Vec::new();
+        for _ in 0..count.min(self.active.len()) {
+            let Some(page) = self.active.pop_front() else { break };
+            match self.state(page) {
+                State::Absent => continue,
+                State::Fetching => {
+                    self.active.push_back(page);
+                    continue;
+                }
+                State::Clean | State::Dirty => {}
+            }
+            if self.is_mapped(page) {
+                self.set_mapped(page, false);
+                mapped.push(page);
+            }
+            self.inactive.push_back(page);
+        }
+        mapped
+    }
+
+    /// Takes candidates: those that can go at once, and those that must be written first. At most `count` together.
+    pub(crate) fn take_candidates(&mut self, count: usize, writes_kept: bool) -> (Vec<u64>, Vec<u64>) {
+        let (mut clean, mut dirty) = (Vec::new(), Vec::new());
+        for _ in 0..self.inactive.len() {
+            if clean.len() + dirty.len() == count {
+                break;
+            }
+            let Some(page) = self.inactive.pop_front() else { break };
+            match self.state(page) {
+                State::Absent => {}
+                _ if self.is_mapped(page) || self.state(page) == State::Fetching => self.active.push_back(page),
+                _ if self.is_writing(page) => self.inactive.push_back(page),
+                // A release is writing it, and what comes later must not overtake that.
+                State::Dirty if !writes_kept && self.overlays.contains_key(&page) => self.inactive.push_back(page),
+                State::Dirty => dirty.push(page),
+                _ => clean.push(page),
+            }
+        }
+        clean.sort_unstable();
+        clean.dedup();
+        dirty.sort_unstable();
+        dirty.dedup();
+        (clean, dirty)
+    }
+
+    /// It is a candidate again.
+    pub(crate) fn give_candidate_back(&mut self, page: u64) {
+        self.inactive.push_front(page);
+    }
+
+    /// Entries of frames that went and came again are not kept for ever.
+    fn bound_queues(&mut self) {
+        if self.active.len() + self.inactive.len() <= self.room.saturating_mul(4).saturating_add(1024) {
+            return;
+        }
+        let mut seen = HashSet::new();
+        let states = &self.states;
+        let mut keep = |page: &u64| states[*page as usize] & STATE != 0 && seen.insert(*page);
+        self.inactive.retain(&mut keep);
+        self.active.retain(&mut keep);
+    }
+
+    /// A change that is not in the store's page.
+    pub(crate) fn lay_over(&mut self, page: u64, layer: Layer, is_taken: bool) {
+        self.overlays.entry(page).or_default().push(Overlay { layer, is_taken });
+    }
+
+    /// What lies on top of a page.
+    pub(crate) fn overlay(&self, page: u64) -> Vec<Layer> {
+        self.overlays
+            .get(&page)
+            .map(|layers| layers.iter().map(|over| over.layer.clone()).collect())
+            .unwrap_or_default()
+    }
+
+    /// The chunks that no release took along yet, with their pages; they are taken now.
+    pub(crate) fn take_chunks(&mut self) -> (Vec<u64>, Vec<u64>) {
+        let (mut chunks, mut pages) = (Vec::new(), Vec::new());
+        for (page, layers) in &mut self.overlays {
+            for over in layers.iter_mut().filter(|over| !over.is_taken) {
+                over.is_taken = true;
+                pages.push(*page);
+                if let Layer::Staged(chunk) = over.layer {
+                    chunks.push(chunk);
+                }
+            }
+        }
+        // The numbers of chunks grow with time.
+        chunks.sort_unstable();
+        chunks.dedup();
+        pages.sort_unstable();
+        pages.dedup();
+        (chunks, pages)
+    }
+
+    /// These changes are in a chunk now.
+    pub(crate) fn stage(&mut self, chunk: u64, patches: &[Arc<Patch>]) {
+        for patch in patches {
+            for over in self.overlays.get_mut(&patch.page).into_iter().flatten() {
+                if matches!(&over.layer, Layer::Kept(kept) if Arc::ptr_eq(kept, patch)) {
+                    over.layer = Layer::Staged(chunk);
+                }
+            }
+        }
+    }
+
+    /// What releases took along is in the store's pages.
+    pub(crate) fn settle(&mut self) {
+        self.overlays.retain(|_, layers| {
+            layers.retain(|over| !over.is_taken);
+            !layers.is_empty()
+        });
+    }
+}
+
+/// Runs of neighbours in ascending pages: first and count.
+pub(crate) fn runs(pages: &[u64]) -> impl Iterator<Item = (usize, usize)> + '_ {
+    pages.chunk_by(|one, next| one + 1 == *next).map(|run| (run[0] as usize, run.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_and_twins_are_counted() {
+        let mut table = Table::new(100, 10, true);
+        table.begin_fetch(3, false);
+        assert!(!table.end_fetch(3));
+        table.make_dirty(3, true);
+        table.set_zero(4, true);
+        assert!(table.is_zero(4) && !table.is_zero(3));
+        table.add_zero(4, true);
+        assert_eq!((table.frames(), table.twins(), table.free()), (2, 1, 7));
+        assert_eq!(table.take_dirty(), [3, 4]);
+        assert!(table.make_clean(3) && !table.make_clean(4));
+        assert!(!table.drop_frame(3));
+        assert_eq!((table.frames(), table.twins(), table.free()), (1, 0, 9));
+        assert_eq!(table.here(), [4]);
+        assert!(table.take_dirty().is_empty());
+    }
+
+    #[test]
+    fn what_was_used_again_is_not_given_up() {
+        let mut table = Table::new(100, 10, false);
+        for page in 0..6 {
+            table.add_zero(page, page == 2);
+            table.set_mapped(page, true);
+        }
+        assert_eq!(table.deactivate(5), [0, 1, 2, 3, 4]);
+        table.set_mapped(1, true);
+        table.set_writing(3, true);
+        assert_eq!(table.take_candidates(10, true), (vec![0, 4], vec![2]));
+        assert_eq!(table.candidates(), 1, "the one whose change is on its way");
+        table.set_writing(3, false);
+        assert_eq!(table.take_candidates(10, true), (vec![3], vec![]));
+        assert_eq!(table.deactivate(9), [5, 1], "the one that was used again is the youngest");
+    }
+
+    #[test]
+    fn a_layer_stays_until_its_release_is_acknowledged() {
+        let mut table = Table::new(100, 10, false);
+        let patch = Arc::new(Patch { page: 7, runs: vec![(0, vec![1])] });
+        table.lay_over(7, Layer::Kept(Arc::clone(&patch)), true);
+        table.lay_over(7, Layer::Staged(5), false);
+        assert!(!table.is_zero(7));
+        table.stage(4, &[patch]);
+        assert!(matches!(table.overlay(7)[..], [Layer::Staged(4), Layer::Staged(5)]));
+        table.settle();
+        assert!(matches!(table.overlay(7)[..], [Layer::Staged(5)]), "the chunk came after the release");
+        assert_eq!(table.take_chunks(), (vec![5], vec![7]));
+        assert_eq!(table.take_chunks(), (vec![], vec![]));
+        table.settle();
+        assert!(table.overlay(7).is_empty() && table.is_zero(7));
+    }
+
+    #[test]
+    fn queues_do_not_grow_with_time() {
+        let mut table = Table::new(100, 10, true);
+        for round in 0..10_000u64 {
+            table.begin_fetch(round % 100, false);
+            table.end_fetch(round % 100);
+            table.drop_frame(round % 100);
+        }
+        assert!(table.active.len() <= 4 * 10 + 1025, "{}", table.active.len());
+    }
+
+    #[test]
+    fn runs_are_of_neighbours() {
+        assert_eq!(runs(&[1, 2, 3, 7, 9, 10]).collect::<Vec<_>>(), [(1, 3), (7, 1), (9, 2)]);
+        assert_eq!(runs(&[]).count(), 0);
+    }
+}

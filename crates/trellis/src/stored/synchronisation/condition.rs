@@ -1,0 +1,172 @@
+//! Condition variables: to wait, under a lock, until another thread of any process says that something has changed.
+//!
+//! A condition is a number that a notification raises. A wait reads it in the call that gives the lock back, and then
+//! sleeps, in one call of the store, until it is larger *and* the lock is free, and takes the lock with the same call.
+//! So no notification between the two is lost, and a wait is two calls. A notification wakes all who wait; each finds out
+//! under the lock whether it was meant, so look again: [`Condition::wait_while`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use trellis_store::{Operation, Outcome};
+
+use super::error::SynchronisationError;
+use super::lock::{self, HeldLock, LockGuard};
+use super::object::{Object, Place};
+use super::record::{self, Form};
+use super::session::{Ends, Session};
+
+/// How often it was notified.
+const NOTIFIED: u32 = 0;
+
+impl Session {
+    /// The condition at a place: by a name or an address. A name costs one call the first time, an address none.
+    ///
+    /// # Errors
+    ///
+    /// [`SynchronisationError::Misuse`] for no possible place.
+    pub fn condition<'a>(&self, place: impl Into<Place<'a>>) -> Result<Condition, SynchronisationError> {
+        let object = self.inner.object(Form::Condition, place.into())?;
+        Ok(Condition { session: Arc::clone(&self.inner), object })
+    }
+}
+
+/// A condition variable.
+#[derive(Clone)]
+pub struct Condition {
+    session: Arc<Ends>,
+    object: Object,
+}
+
+/// How a wait ended: whether the lock is held again, and whether there was a notification.
+pub struct Waited {
+    /// The lock; not there when it could not be taken again.
+    pub held: Option<HeldLock>,
+    /// Whether there was a notification while it waited; false when the time was over.
+    pub notified: Result<bool, SynchronisationError>,
+}
+
+impl Condition {
+    /// Gives the lock back, waits for a notification, and takes the lock again.
+    ///
+    /// # Errors
+    ///
+    /// [`SynchronisationError::TooLong`] after the session's `wait_max`. The lock is held again after an error too,
+    /// unless it could not be taken again; then dropping the guard does nothing.
+    pub fn wait(&self, guard: &mut LockGuard) -> Result<(), SynchronisationError> {
+        self.wait_within(guard, None).and_then(|notified| if notified { Ok(()) } else { Err(self.too_long()) })
+    }
+
+    /// As [`Condition::wait`], for as long as `is_to_wait`; which is looked at under the lock, also before the first wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`Condition::wait`].
+    pub fn wait_while(
+        &self,
+        guard: &mut LockGuard,
+        mut is_to_wait: impl FnMut() -> bool,
+    ) -> Result<(), SynchronisationError> {
+        while is_to_wait() {
+            self.wait(guard)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Condition::wait`], for `duration` at most; whether there was a notification.
+    ///
+    /// # Errors
+    ///
+    /// As [`Condition::wait`], without the deadline.
+    pub fn wait_for(&self, guard: &mut LockGuard, duration: Duration) -> Result<bool, SynchronisationError> {
+        self.wait_within(guard, Some(duration))
+    }
+
+    /// Wakes all who wait. One call, which also releases what this process stored; [`LockGuard::notify`] does it together
+    /// with giving the lock back.
+    ///
+    /// # Errors
+    ///
+    /// As the store's.
+    pub fn notify(&self) -> Result<(), SynchronisationError> {
+        self.session.release(&[self.step()]).map(drop)
+    }
+
+    /// The step that notifies.
+    pub(super) fn step(&self) -> Operation {
+        record::add(&self.object.key, NOTIFIED, 1)
+    }
+
+    /// As [`Condition::wait_for`], for callers that keep the hold by themselves. Without `duration` the wait is as long
+    /// as the session's `wait_max`, and its end an error.
+    pub fn wait_held(&self, held: HeldLock, duration: Option<Duration>) -> Waited {
+        let mut waited = self.wait_with(held, Vec::new(), duration);
+        if duration.is_none() && matches!(waited.notified, Ok(false)) {
+            waited.notified = Err(self.too_long());
+        }
+        waited
+    }
+
+    fn wait_within(&self, guard: &mut LockGuard, duration: Option<Duration>) -> Result<bool, SynchronisationError> {
+        let Some((held, pending)) = guard.take_held() else {
+            return Err(SynchronisationError::Misuse(format!(
+                "{} cannot be waited for: the lock is not held any more, because an earlier wait could not take it again",
+                self.object.label
+            )));
+        };
+        let waited = self.wait_with(held, pending, duration);
+        guard.set_held(waited.held);
+        waited.notified
+    }
+
+    fn wait_with(&self, held: HeldLock, pending: Vec<Operation>, duration: Option<Duration>) -> Waited {
+        let (session, object) = (Arc::clone(held.session()), held.object().clone());
+        let patience = session.patience(duration);
+        let read = Operation::Get { key: self.object.key.clone(), range: Some((NOTIFIED, 8)) };
+        // What this thread notified itself is not what it waits for, so that comes first.
+        let mut steps = pending;
+        let at = steps.len();
+        steps.push(read);
+        let notified_before = match held.release_with(steps) {
+            Ok(outcomes) => notified(&outcomes[at]),
+            Err(error) => return Waited { held: None, notified: Err(error) },
+        };
+        let more = record::is_within(&self.object.key, NOTIFIED, (notified_before as i64 + 1, i64::MAX));
+        match lock::take(&session, &object, &[more], patience) {
+            Ok(Ok(held)) => Waited { held: Some(held), notified: Ok(true) },
+            Ok(Err(_)) => self.take_again(&session, &object, notified_before),
+            Err(error) => Waited { held: None, notified: Err(error) },
+        }
+    }
+
+    /// The time is over: the lock, and whether there was a notification after all.
+    fn take_again(&self, session: &Arc<Ends>, object: &Object, notified_before: u64) -> Waited {
+        match lock::take(session, object, &[], session.patience(None)) {
+            Ok(Ok(held)) => {
+                let now = session.store().get_many(std::slice::from_ref(&self.object.key));
+                let now = now.map_err(super::session::of_store);
+                let notified = now.map(|records| {
+                    let record = records.first().and_then(Option::as_deref).unwrap_or_default();
+                    record::word(record, NOTIFIED) > notified_before
+                });
+                Waited { held: Some(held), notified }
+            }
+            Ok(Err(error)) | Err(error) => Waited { held: None, notified: Err(error) },
+        }
+    }
+
+    fn too_long(&self) -> SynchronisationError {
+        SynchronisationError::TooLong {
+            what: self.object.label.clone(),
+            milliseconds: self.session.patience(None).as_millis() as u64,
+            whom: "nobody notified it; does the thread that should still run?".to_owned(),
+        }
+    }
+}
+
+fn notified(outcome: &Outcome) -> u64 {
+    match outcome {
+        Outcome::Value(Some(bytes)) => record::word(bytes, 0),
+        _ => 0,
+    }
+}

@@ -1,0 +1,94 @@
+//! Event flags: who waits goes on when it is set, and nobody waits while it is. Each call of the program is one of the
+//! store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::error::SynchronisationError;
+use super::object::{Object, Place};
+use super::record::{self, Form};
+use super::session::{Answer, Ends, Session};
+
+/// 1 while it is set.
+const SET: u32 = 0;
+
+impl Session {
+    /// The event at a place, by a name or an address; not set at first. A name costs one call the first time, an address
+    /// none.
+    ///
+    /// # Errors
+    ///
+    /// [`SynchronisationError::Misuse`] for no possible place.
+    pub fn event<'a>(&self, place: impl Into<Place<'a>>) -> Result<Event, SynchronisationError> {
+        let object = self.inner.object(Form::Event, place.into())?;
+        Ok(Event { session: Arc::clone(&self.inner), object })
+    }
+}
+
+/// An event flag.
+#[derive(Clone)]
+pub struct Event {
+    session: Arc<Ends>,
+    object: Object,
+}
+
+impl Event {
+    /// Sets it, with everything that this process stored.
+    ///
+    /// # Errors
+    ///
+    /// As the store's.
+    pub fn set(&self) -> Result<(), SynchronisationError> {
+        self.session.release(&[record::put(&self.object.key, SET, &[1])]).map(drop)
+    }
+
+    /// Clears it.
+    ///
+    /// # Errors
+    ///
+    /// As the store's.
+    pub fn clear(&self) -> Result<(), SynchronisationError> {
+        self.session.apply(&[record::put(&self.object.key, SET, &[0])]).map(drop)
+    }
+
+    /// Waits until it is set.
+    ///
+    /// # Errors
+    ///
+    /// [`SynchronisationError::TooLong`] after the session's `wait_max`.
+    pub fn wait(&self) -> Result<(), SynchronisationError> {
+        let patience = self.session.patience(None);
+        if self.wait_within(patience)? {
+            return Ok(());
+        }
+        Err(SynchronisationError::TooLong {
+            what: self.object.label.clone(),
+            milliseconds: patience.as_millis() as u64,
+            whom: "nobody has set it; does the thread that should still run?".to_owned(),
+        })
+    }
+
+    /// As [`Event::wait`], for `duration` at most; whether it was set.
+    ///
+    /// # Errors
+    ///
+    /// As the store's.
+    pub fn wait_for(&self, duration: Duration) -> Result<bool, SynchronisationError> {
+        self.wait_within(duration)
+    }
+
+    /// Whether it is set; if so, what was stored before is there.
+    ///
+    /// # Errors
+    ///
+    /// As the store's.
+    pub fn is_set(&self) -> Result<bool, SynchronisationError> {
+        self.wait_within(Duration::ZERO)
+    }
+
+    fn wait_within(&self, patience: Duration) -> Result<bool, SynchronisationError> {
+        let deadline = (!patience.is_zero()).then(|| self.session.now() + patience);
+        let steps = [record::is_within(&self.object.key, SET, (1, 1))];
+        Ok(matches!(self.session.acquire(&steps, deadline)?, Answer::Done(_)))
+    }
+}

@@ -1,0 +1,313 @@
+//! Locks: one thread of one process has it. Taking one that is free is one call, giving it back another, whoever had it
+//! in between.
+//!
+//! Each taking gets a *token*, larger than every earlier one's of the same lock, which comes with the answer. A release
+//! names the token, and the member record guards it, so what a replaced process stored under a lock is never written,
+//! whole or in part. Who waits is served in no promised order. Locks are not recursive.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use trellis_store::{Operation, Outcome, Refused};
+
+use super::condition::Condition;
+use super::error::SynchronisationError;
+use super::object::{Object, Place};
+use super::record::{self, Form};
+use super::session::{Answer, Core, Ends, Hold, Session};
+use super::watch::{Blocker, Contended, JUST_CHANGED, Obtained, Timely};
+
+/// The member that has it, 0 when nobody has.
+const HOLDER: u32 = 0;
+/// Which of its holds it is.
+const NONCE: u32 = 8;
+/// How often it was taken.
+const TOKEN: u32 = 16;
+
+impl Session {
+    /// The lock at a place: by a name or an address. A name costs one call the first time, an address none.
+    ///
+    /// # Errors
+    ///
+    /// [`SynchronisationError::Misuse`] for no possible place.
+    pub fn lock<'a>(&self, place: impl Into<Place<'a>>) -> Result<Lock, SynchronisationError> {
+        let object = self.inner.object(Form::Lock, place.into())?;
+        Ok(Lock { session: Arc::clone(&self.inner), object })
+    }
+}
+
+/// A lock.
+#[derive(Clone)]
+pub struct Lock {
+    session: Arc<Ends>,
+    object: Object,
+}
+
+impl Lock {
+    /// Takes the lock and gives it back when the guard is dropped.
+    ///
+    /// # Errors
+    ///
+    /// [`SynchronisationError::TooLong`] says who has it and for how long.
+    pub fn lock(&self) -> Result<LockGuard, SynchronisationError> {
+        match self.obtain(None)? {
+            Ok(held) => Ok(LockGuard::of(held)),
+            Err(too_late) => Err(too_late),
+        }
+    }
+
+    /// Takes the lock if nobody has it. One call. A holder that crashed is replaced by who waits, not by who tries.
+    ///
+    /// # Errors
+    ///
+    /// As the store's.
+    pub fn try_lock(&self) -> Result<Option<LockGuard>, SynchronisationError> {
+        self.try_lock_for(Duration::ZERO)
+    }
+
+    /// Takes the lock if that is possible before `duration` has passed.
+    ///
+    /// # Errors
+    ///
+    /// As the store's.
+    pub fn try_lock_for(&self, duration: Duration) -> Result<Option<LockGuard>, SynchronisationError> {
+        Ok(self.obtain(Some(duration))?.ok().map(LockGuard::of))
+    }
+
+    /// As [`Lock::lock`], for callers that keep the hold by themselves; nothing gives it back but [`HeldLock::release`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::lock`].
+    pub fn acquire(&self) -> Result<HeldLock, SynchronisationError> {
+        self.obtain(None)?
+    }
+
+    /// As [`Lock::try_lock_for`], for callers that keep the hold by themselves.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lock::try_lock_for`].
+    pub fn try_acquire_for(&self, duration: Duration) -> Result<Option<HeldLock>, SynchronisationError> {
+        Ok(self.obtain(Some(duration))?.ok())
+    }
+
+    /// The hold, or why it came too late.
+    pub(super) fn obtain(&self, duration: Option<Duration>) -> Timely<HeldLock> {
+        let patience = self.session.patience(duration);
+        take(&self.session, &self.object, &[], patience)
+    }
+}
+
+/// Takes a lock when nothing of `before` is refused either.
+pub(super) fn take(session: &Arc<Ends>, object: &Object, before: &[Operation], patience: Duration) -> Timely<HeldLock> {
+    Ok(take_and_read(session, object, before, None, patience)?.map(|(held, _)| held))
+}
+
+/// The same, and reads a word of the record in the same call.
+pub(super) fn take_and_read(
+    session: &Arc<Ends>,
+    object: &Object,
+    before: &[Operation],
+    read: Option<u32>,
+    patience: Duration,
+) -> Timely<(HeldLock, u64)> {
+    let taking = Taking { object, me: session.me, nonce: session.nonce(), before, read };
+    let (token, word) = match session.obtain(&taking, patience)? {
+        Obtained::Taken(outcomes) => {
+            let read = match outcomes.last() {
+                Some(Outcome::Value(Some(bytes))) => record::word(bytes, 0),
+                _ => 0,
+            };
+            (record::before(&outcomes, before.len() + 1) as u64 + 1, read)
+        }
+        Obtained::TakenBefore(found) => {
+            (record::word(&found, TOKEN), read.map_or(0, |offset| record::word(&found, offset)))
+        }
+        Obtained::TooLate(blockers) => {
+            return Ok(Err(SynchronisationError::TooLong {
+                what: object.label.clone(),
+                milliseconds: patience.as_millis() as u64,
+                whom: session.whom(object.number, &blockers, JUST_CHANGED),
+            }));
+        }
+    };
+    let (nonce, object, hold) = (taking.nonce, object.clone(), session.hold());
+    Ok(Ok((HeldLock { session: Arc::clone(session), object, nonce, token, _hold: hold }, word)))
+}
+
+/// One attempt to take a lock.
+struct Taking<'a> {
+    object: &'a Object,
+    me: u64,
+    nonce: u64,
+    before: &'a [Operation],
+    read: Option<u32>,
+}
+
+impl Contended for Taking<'_> {
+    fn number(&self) -> u64 {
+        self.object.number
+    }
+
+    fn steps(&self) -> Vec<Operation> {
+        let key = &self.object.key;
+        let mut steps = self.before.to_vec();
+        steps.push(record::swap(key, HOLDER, &[0], &[self.me, self.nonce]));
+        steps.push(record::add(key, TOKEN, 1));
+        steps.extend(self.read.map(|offset| Operation::Get { key: key.clone(), range: Some((offset, 8)) }));
+        steps
+    }
+
+    fn blockers(&self, _: &Core, refused: &Refused) -> Result<Vec<Blocker>, SynchronisationError> {
+        // What is before the lock waits for something that no crashed process withholds.
+        let is_lock = refused.step >= self.before.len();
+        let record = refused.found.as_deref().filter(|_| is_lock).unwrap_or_default();
+        let trace = [HOLDER, NONCE, TOKEN].map(|offset| record::word(record, offset));
+        if trace[0] == 0 {
+            return Ok(Vec::new());
+        }
+        let clear = vec![record::swap(&self.object.key, HOLDER, &trace, &[0, 0])];
+        Ok(vec![Blocker { member: trace[0], trace: trace.to_vec(), clear, does: "has it" }])
+    }
+
+    fn can_tell(&self) -> bool {
+        true
+    }
+
+    fn is_mine(&self, refused: &Refused) -> bool {
+        let record = refused.found.as_deref().unwrap_or_default();
+        refused.step == self.before.len()
+            && record::word(record, HOLDER) == self.me
+            && record::word(record, NONCE) == self.nonce
+    }
+}
+
+/// A lock that is held, until it is released. Dropping it without a release keeps the lock, but ends the signs of life
+/// for it.
+pub struct HeldLock {
+    session: Arc<Ends>,
+    object: Object,
+    nonce: u64,
+    token: u64,
+    _hold: Hold,
+}
+
+impl HeldLock {
+    /// The number of this taking, larger than that of every earlier one.
+    pub fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// Gives the lock back, with everything that this process stored. One call.
+    ///
+    /// # Errors
+    ///
+    /// [`SynchronisationError::LeaseLost`] when this process was replaced; then nothing of what it stored was written.
+    pub fn release(self) -> Result<(), SynchronisationError> {
+        self.release_with(Vec::new()).map(drop)
+    }
+
+    /// The same, and wakes who waits for a condition in the same call.
+    ///
+    /// # Errors
+    ///
+    /// As [`HeldLock::release`].
+    pub fn release_and_notify(self, condition: &Condition) -> Result<(), SynchronisationError> {
+        self.release_with(vec![condition.step()]).map(drop)
+    }
+
+    /// The same, and `more` in the same call; what these steps gave.
+    pub(super) fn release_with(self, more: Vec<Operation>) -> Result<Vec<Outcome>, SynchronisationError> {
+        let mut steps = more;
+        steps.push(self.free());
+        match self.session.release(&steps)? {
+            Answer::Done(outcomes) => Ok(outcomes),
+            Answer::Refused(_) => Err(self.is_gone()),
+        }
+    }
+
+    pub(super) fn session(&self) -> &Arc<Ends> {
+        &self.session
+    }
+
+    pub(super) fn object(&self) -> &Object {
+        &self.object
+    }
+
+    /// The step that gives it back.
+    fn free(&self) -> Operation {
+        record::swap(&self.object.key, HOLDER, &[self.session.me, self.nonce, self.token], &[0, 0])
+    }
+
+    fn is_gone(&self) -> SynchronisationError {
+        SynchronisationError::Failed(format!(
+            "{} is not held any more though this process was not replaced: its record was changed by something else; \
+             look at the region with `trellis store stat`",
+            self.object.label
+        ))
+    }
+}
+
+/// A lock that is held; dropping it gives the lock back.
+pub struct LockGuard {
+    /// Not there after a wait for a condition that could not take the lock again.
+    held: Option<HeldLock>,
+    /// What is done together with the release.
+    pending: Vec<Operation>,
+    /// As with `std::sync::MutexGuard`, the thread that took the lock gives it back.
+    not_send: PhantomData<*const ()>,
+}
+
+impl LockGuard {
+    fn of(held: HeldLock) -> LockGuard {
+        LockGuard { held: Some(held), pending: Vec::new(), not_send: PhantomData }
+    }
+
+    /// The number of this taking, larger than that of every earlier one: what a system outside the region can refuse late
+    /// commands by. 0 when a wait for a condition could not take the lock again.
+    pub fn token(&self) -> u64 {
+        self.held.as_ref().map_or(0, HeldLock::token)
+    }
+
+    /// Gives the lock back, and tells what dropping cannot.
+    ///
+    /// # Errors
+    ///
+    /// As [`HeldLock::release`].
+    pub fn release(mut self) -> Result<(), SynchronisationError> {
+        self.give_back()
+    }
+
+    /// Wakes who waits for a condition, when the lock is given back and in the same call.
+    pub fn notify(&mut self, condition: &Condition) {
+        self.pending.push(condition.step());
+    }
+
+    pub(super) fn take_held(&mut self) -> Option<(HeldLock, Vec<Operation>)> {
+        self.held.take().map(|held| (held, std::mem::take(&mut self.pending)))
+    }
+
+    pub(super) fn set_held(&mut self, held: Option<HeldLock>) {
+        self.held = held;
+    }
+
+    fn give_back(&mut self) -> Result<(), SynchronisationError> {
+        match self.take_held() {
+            Some((held, pending)) => held.release_with(pending).map(drop),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        let Some(session) = self.held.as_ref().map(|held| Arc::clone(&held.session)) else { return };
+        if let Err(error) = self.give_back() {
+            session.fail(error);
+        }
+    }
+}
+
+const _: () = assert!(NONCE == HOLDER + 8 && TOKEN == NONCE + 8);

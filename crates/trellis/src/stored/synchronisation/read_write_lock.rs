@@ -1,0 +1,442 @@
+//! Read-write locks: one writer, or any number of readers. Each taking is one call when nobody is in the way, and each
+//! giving back another.
+//!
+//! A reader raises a count and notes that it was this process ([`super::slots`]); a writer that finds the lock in use
+//! announces itself, so that no reader comes before it any more. So writers come before readers, and a writer that waits
+//! costs a call more than a lock. Readers, writers and those that wait to write are replaced when they crash.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use trellis_store::{Operation, Refused};
+
+use super::error::SynchronisationError;
+use super::object::{Object, Place};
+use super::record::{self, Form};
+use super::session::{Answer, Core, Ends, Hold, Session, locked, of_store};
+use super::slots::{self, Counts, Note};
+use super::watch::{Blocker, Contended, JUST_CHANGED, Obtained, Timely};
+
+/// The member that writes, 0 when nobody does.
+const WRITER: u32 = 0;
+/// Which of its holds it is.
+const NONCE: u32 = 8;
+/// How often it was taken to write.
+const TOKEN: u32 = 16;
+/// How many read.
+pub(super) const READERS: u32 = 24;
+/// How many wait to write and have said so.
+pub(super) const WISHES: u32 = 32;
+
+impl Session {
+    /// The read-write lock at a place: by a name or an address. A name costs one call the first time, an address none.
+    ///
+    /// # Errors
+    ///
+    /// [`SynchronisationError::Misuse`] for no possible place.
+    pub fn read_write_lock<'a>(&self, place: impl Into<Place<'a>>) -> Result<ReadWriteLock, SynchronisationError> {
+        let object = self.inner.object(Form::ReadWriteLock, place.into())?;
+        Ok(ReadWriteLock { session: Arc::clone(&self.inner), object })
+    }
+}
+
+/// A lock that one writer has alone, or readers have together. Not recursive: a thread that reads and asks to read again
+/// may wait behind a writer that waits for it.
+#[derive(Clone)]
+pub struct ReadWriteLock {
+    session: Arc<Ends>,
+    object: Object,
+}
+
+/// What a read-write lock is taken for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// To read, together with other readers.
+    Read,
+    /// To write, alone.
+    Write,
+}
+
+impl ReadWriteLock {
+    /// Waits to read, together with other readers.
+    ///
+    /// # Errors
+    ///
+    /// [`SynchronisationError::TooLong`] says who writes, or waits to, and for how long.
+    pub fn read(&self) -> Result<ReadGuard, SynchronisationError> {
+        Ok(ReadGuard(Kept::of(self.acquire(Access::Read)?)))
+    }
+
+    /// Waits to write, alone.
+    ///
+    /// # Errors
+    ///
+    /// [`SynchronisationError::TooLong`] says who has it and for how long.
+    pub fn write(&self) -> Result<WriteGuard, SynchronisationError> {
+        Ok(WriteGuard(Kept::of(self.acquire(Access::Write)?)))
+    }
+
+    /// Reads if that is possible before `duration` has passed; with none, if nobody writes or waits to.
+    ///
+    /// # Errors
+    ///
+    /// As the store's.
+    pub fn try_read_for(&self, duration: Duration) -> Result<Option<ReadGuard>, SynchronisationError> {
+        Ok(self.try_acquire_for(Access::Read, duration)?.map(|held| ReadGuard(Kept::of(held))))
+    }
+
+    /// Writes if that is possible before `duration` has passed; with none, if nobody has the lock.
+    ///
+    /// # Errors
+    ///
+    /// As the store's.
+    pub fn try_write_for(&self, duration: Duration) -> Result<Option<WriteGuard>, SynchronisationError> {
+        Ok(self.try_acquire_for(Access::Write, duration)?.map(|held| WriteGuard(Kept::of(held))))
+    }
+
+    /// As [`ReadWriteLock::read`] and [`ReadWriteLock::write`], for callers that keep the hold by themselves; nothing
+    /// gives it back but [`HeldAccess::release`].
+    ///
+    /// # Errors
+    ///
+    /// As these.
+    pub fn acquire(&self, access: Access) -> Result<HeldAccess, SynchronisationError> {
+        self.obtain(access, None)?
+    }
+
+    /// As [`ReadWriteLock::acquire`], if that is possible before `duration` has passed.
+    ///
+    /// # Errors
+    ///
+    /// As the store's.
+    pub fn try_acquire_for(
+        &self,
+        access: Access,
+        duration: Duration,
+    ) -> Result<Option<HeldAccess>, SynchronisationError> {
+        Ok(self.obtain(access, Some(duration))?.ok())
+    }
+
+    pub(super) fn obtain(&self, access: Access, duration: Option<Duration>) -> Timely<HeldAccess> {
+        let patience = self.session.patience(duration);
+        match access {
+            Access::Read => self.obtain_read(patience),
+            Access::Write => self.obtain_write(patience),
+        }
+    }
+
+    fn obtain_read(&self, patience: Duration) -> Timely<HeldAccess> {
+        let (slot, note) = self.slot(Counts::Read)?;
+        let reading = Reading { lock: self, slot, note };
+        match self.session.obtain(&reading, patience) {
+            Ok(Obtained::Taken(_) | Obtained::TakenBefore(_)) => Ok(Ok(self.held(How::Reads { slot, note }))),
+            Ok(Obtained::TooLate(blockers)) => {
+                locked(&self.session.slots).give(slot);
+                Ok(Err(self.too_late(&blockers, patience)))
+            }
+            Err(error) => {
+                self.withdraw(slot, note);
+                Err(error)
+            }
+        }
+    }
+
+    /// At once, or after an announcement that keeps new readers out.
+    fn obtain_write(&self, patience: Duration) -> Timely<HeldAccess> {
+        let at_once = Writing { lock: self, nonce: self.session.nonce(), wish: None };
+        if let Some(held) = self.written(&at_once, self.session.obtain(&at_once, Duration::ZERO)?) {
+            return Ok(Ok(held));
+        }
+        if patience.is_zero() {
+            return Ok(Err(self.too_late(&[], patience)));
+        }
+        let (slot, note) = self.slot(Counts::Wish)?;
+        let (region, me) = (self.session.region(), self.session.me);
+        let announce = [record::add(&self.object.key, WISHES, 1), note.write(region, me, slot)];
+        let _hold = self.session.hold();
+        let later = Writing { wish: Some((slot, note)), ..at_once };
+        let announced = self.session.apply(&announce);
+        match announced.and_then(|_| self.session.obtain(&later, patience)) {
+            Ok(Obtained::TooLate(blockers)) => {
+                self.withdraw(slot, note);
+                Ok(Err(self.too_late(&blockers, patience)))
+            }
+            Ok(taken) => {
+                locked(&self.session.slots).give(slot);
+                self.written(&later, taken).map(Ok).ok_or_else(|| self.is_gone())
+            }
+            Err(error) => {
+                self.withdraw(slot, note);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes a note and its count back, if they are there: one that stays would keep others out as long as this process
+    /// lives. Where even this fails, so does everything else.
+    fn withdraw(&self, slot: u32, note: Note) {
+        let (region, me) = (self.session.region(), self.session.me);
+        if self.session.apply(&[note.erase(region, me, slot), note.lower(region)]).is_ok() {
+            locked(&self.session.slots).give(slot);
+        }
+    }
+
+    /// The hold of a writer that got the lock.
+    fn written(&self, writing: &Writing<'_>, obtained: Obtained) -> Option<HeldAccess> {
+        let token = match obtained {
+            Obtained::Taken(outcomes) => record::before(&outcomes, 2) as u64 + 1,
+            Obtained::TakenBefore(record) => record::word(&record, TOKEN),
+            Obtained::TooLate(_) => return None,
+        };
+        Some(self.held(How::Writes { nonce: writing.nonce, token }))
+    }
+
+    fn held(&self, how: How) -> HeldAccess {
+        HeldAccess { lock: self.clone(), how, _hold: self.session.hold() }
+    }
+
+    fn slot(&self, counts: Counts) -> Result<(u32, Note), SynchronisationError> {
+        let slot = locked(&self.session.slots).take()?;
+        Ok((slot, Note { object: self.object.number, nonce: self.session.nonce(), counts }))
+    }
+
+    /// Who writes, if it was the writer that refused.
+    fn writer(&self, refused: &Refused) -> Vec<Blocker> {
+        let record = refused.found.as_deref().unwrap_or_default();
+        let trace = [WRITER, NONCE, TOKEN].map(|offset| record::word(record, offset));
+        if trace[0] == 0 {
+            return Vec::new();
+        }
+        let clear = vec![record::swap(&self.object.key, WRITER, &trace, &[0, 0])];
+        vec![Blocker { member: trace[0], trace: trace.to_vec(), clear, does: "writes" }]
+    }
+
+    /// Who reads, or waits to write; everything of one member together, because it is replaced as a whole.
+    fn noted(&self, core: &Core, counts: Counts) -> Result<Vec<Blocker>, SynchronisationError> {
+        let does = match counts {
+            Counts::Read => "reads",
+            Counts::Wish => "waits to write",
+        };
+        let notes = slots::find(core.store(), core.region(), self.object.number, counts).map_err(of_store)?;
+        let mut blockers: Vec<Blocker> = Vec::new();
+        for (member, slot, note) in notes {
+            if blockers.last().is_none_or(|last| last.member != member) {
+                blockers.push(Blocker { member, trace: Vec::new(), clear: Vec::new(), does });
+            }
+            if let Some(last) = blockers.last_mut() {
+                last.trace.push(note.nonce);
+                last.clear.push(note.erase(core.region(), member, slot));
+                last.clear.push(note.lower(core.region()));
+            }
+        }
+        Ok(blockers)
+    }
+
+    fn too_late(&self, blockers: &[Blocker], patience: Duration) -> SynchronisationError {
+        SynchronisationError::TooLong {
+            what: self.object.label.clone(),
+            milliseconds: patience.as_millis() as u64,
+            whom: self.session.whom(self.object.number, blockers, JUST_CHANGED),
+        }
+    }
+
+    fn is_gone(&self) -> SynchronisationError {
+        SynchronisationError::Failed(format!(
+            "{} is not held any more though this process was not replaced: its record was changed by something else; \
+             look at the region with `trellis store stat`",
+            self.object.label
+        ))
+    }
+}
+
+struct Reading<'a> {
+    lock: &'a ReadWriteLock,
+    slot: u32,
+    note: Note,
+}
+
+impl Contended for Reading<'_> {
+    fn number(&self) -> u64 {
+        self.lock.object.number
+    }
+
+    fn steps(&self) -> Vec<Operation> {
+        let (key, session) = (&self.lock.object.key, &self.lock.session);
+        vec![
+            record::is_within(key, WRITER, (0, 0)),
+            record::is_within(key, WISHES, (0, 0)),
+            record::add(key, READERS, 1),
+            self.note.write(session.region(), session.me, self.slot),
+        ]
+    }
+
+    fn blockers(&self, core: &Core, refused: &Refused) -> Result<Vec<Blocker>, SynchronisationError> {
+        if refused.step == 0 { Ok(self.lock.writer(refused)) } else { self.lock.noted(core, Counts::Wish) }
+    }
+
+    fn can_tell(&self) -> bool {
+        // The record does not say who reads.
+        false
+    }
+
+    fn is_mine(&self, _: &Refused) -> bool {
+        false
+    }
+}
+
+struct Writing<'a> {
+    lock: &'a ReadWriteLock,
+    nonce: u64,
+    /// What it announced, with its slot.
+    wish: Option<(u32, Note)>,
+}
+
+impl Contended for Writing<'_> {
+    fn number(&self) -> u64 {
+        self.lock.object.number
+    }
+
+    fn steps(&self) -> Vec<Operation> {
+        let (key, session) = (&self.lock.object.key, &self.lock.session);
+        let mut steps = vec![
+            record::swap(key, WRITER, &[0], &[session.me, self.nonce]),
+            record::is_within(key, READERS, (0, 0)),
+            record::add(key, TOKEN, 1),
+        ];
+        if let Some((slot, note)) = self.wish {
+            steps.push(record::add(key, WISHES, -1));
+            steps.push(note.erase(session.region(), session.me, slot));
+        }
+        steps
+    }
+
+    fn blockers(&self, core: &Core, refused: &Refused) -> Result<Vec<Blocker>, SynchronisationError> {
+        if refused.step == 0 { Ok(self.lock.writer(refused)) } else { self.lock.noted(core, Counts::Read) }
+    }
+
+    fn can_tell(&self) -> bool {
+        true
+    }
+
+    fn is_mine(&self, refused: &Refused) -> bool {
+        let record = refused.found.as_deref().unwrap_or_default();
+        let is_writer = record::word(record, WRITER) == self.lock.session.me;
+        refused.step == 0 && is_writer && record::word(record, NONCE) == self.nonce
+    }
+}
+
+enum How {
+    Reads { slot: u32, note: Note },
+    Writes { nonce: u64, token: u64 },
+}
+
+/// A read-write lock that is held, until it is released. Dropping it without a release keeps the lock, but ends the
+/// signs of life for it.
+pub struct HeldAccess {
+    lock: ReadWriteLock,
+    how: How,
+    _hold: Hold,
+}
+
+impl HeldAccess {
+    /// What it was taken for.
+    pub fn access(&self) -> Access {
+        match self.how {
+            How::Reads { .. } => Access::Read,
+            How::Writes { .. } => Access::Write,
+        }
+    }
+
+    /// Of a writer the number of this taking, larger than that of every earlier one; 0 of a reader.
+    pub fn token(&self) -> u64 {
+        match self.how {
+            How::Reads { .. } => 0,
+            How::Writes { token, .. } => token,
+        }
+    }
+
+    /// Gives the lock back, with everything that this process stored. One call.
+    ///
+    /// # Errors
+    ///
+    /// [`SynchronisationError::LeaseLost`] when this process was replaced; then nothing of what it stored was written.
+    pub fn release(self) -> Result<(), SynchronisationError> {
+        let (session, key) = (&self.lock.session, &self.lock.object.key);
+        let steps = match self.how {
+            How::Reads { slot, note } => {
+                vec![note.erase(session.region(), session.me, slot), note.lower(session.region())]
+            }
+            How::Writes { nonce, token } => vec![record::swap(key, WRITER, &[session.me, nonce, token], &[0, 0])],
+        };
+        match session.release(&steps)? {
+            Answer::Refused(_) => Err(self.lock.is_gone()),
+            Answer::Done(_) => {
+                if let How::Reads { slot, .. } = self.how {
+                    locked(&session.slots).give(slot);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A read-write lock that is held to read; dropping it gives the lock back.
+pub struct ReadGuard(Kept);
+
+/// A read-write lock that is held to write; dropping it gives the lock back.
+pub struct WriteGuard(Kept);
+
+impl ReadGuard {
+    /// Gives the lock back, and tells what dropping cannot.
+    ///
+    /// # Errors
+    ///
+    /// As [`HeldAccess::release`].
+    pub fn release(mut self) -> Result<(), SynchronisationError> {
+        self.0.give_back()
+    }
+}
+
+impl WriteGuard {
+    /// The number of this taking, larger than that of every earlier one.
+    pub fn token(&self) -> u64 {
+        self.0.held.as_ref().map_or(0, HeldAccess::token)
+    }
+
+    /// Gives the lock back, and tells what dropping cannot.
+    ///
+    /// # Errors
+    ///
+    /// As [`HeldAccess::release`].
+    pub fn release(mut self) -> Result<(), SynchronisationError> {
+        self.0.give_back()
+    }
+}
+
+/// A hold until it is dropped; as with the standard library's, by the thread that took it.
+struct Kept {
+    held: Option<HeldAccess>,
+    not_send: PhantomData<*const ()>,
+}
+
+impl Kept {
+    fn of(held: HeldAccess) -> Kept {
+        Kept { held: Some(held), not_send: PhantomData }
+    }
+
+    fn give_back(&mut self) -> Result<(), SynchronisationError> {
+        self.held.take().map_or(Ok(()), HeldAccess::release)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let Some(session) = self.held.as_ref().map(|held| Arc::clone(&held.lock.session)) else { return };
+        if let Err(error) = self.give_back() {
+            session.fail(error);
+        }
+    }
+}
+
+const _: () = assert!(NONCE == WRITER + 8 && TOKEN == NONCE + 8);
