@@ -17,4 +17,5 @@ pub mod heap;
 pub mod parmacs;
 pub mod signals;
 pub mod status;
+pub mod stored;
 pub mod synchronisation;

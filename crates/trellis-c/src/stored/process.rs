@@ -1,0 +1,218 @@
+//! The one region of this process: opened by `__trellis_start` or by `trellis_store_open`, ended at exit.
+//!
+//! Promises: the heap and the locks of the process are those of its region; what was released is in the store when the
+//! process ends; with TRELLIS_STORE_STATISTICS=1 the calls stand on standard error then. Must never open a second one.
+
+use std::ffi::{CStr, c_char};
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use trellis::stored::StoredError;
+use trellis::stored::coherence::Shared;
+use trellis::stored::end::end_process;
+use trellis::stored::heap::{self, Heap, Share};
+use trellis::stored::memory::{HeapMemory, Memory, Mode};
+use trellis::stored::settings::Settings;
+use trellis::stored::synchronisation::{self, Session};
+use trellis::stored::words::Words;
+
+/// `TRELLIS_COMPILED_ABI`
+pub const COMPILED_ABI: u32 = 1;
+
+const MODES: [(u32, &str, Mode); 4] =
+    [(1, "full", Mode::Full), (2, "heap", Mode::Words), (3, "line", Mode::Lines), (4, "page", Mode::Pages)];
+
+/// `struct trellis_compiled_program`
+#[repr(C)]
+pub struct CompiledProgram {
+    abi: u32,
+    mode: u32,
+    version: *const c_char,
+}
+
+const _: () = assert!(std::mem::size_of::<CompiledProgram>() == 16);
+
+struct Process {
+    memory: Arc<Memory>,
+    statistics: bool,
+}
+
+static PROCESS: OnceLock<Process> = OnceLock::new();
+static OPENING: Mutex<()> = Mutex::new(());
+/// The words of the process, for the functions that are called for each access; null in modes without.
+static WORDS: AtomicPtr<Words> = AtomicPtr::new(std::ptr::null_mut());
+/// This is a child of the process that opened the region.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// The region of this process, if it has one.
+pub(crate) fn memory() -> Option<&'static Arc<Memory>> {
+    PROCESS.get().filter(|_| !IS_CHILD.load(Ordering::Relaxed)).map(|process| &process.memory)
+}
+
+/// The words of this process. One that has none is started as a program of mode `heap`, which is the mode of whoever calls
+/// for words without having called `__trellis_start`.
+pub(crate) fn words() -> &'static Words {
+    let words = WORDS.load(Ordering::Acquire);
+    if words.is_null() || IS_CHILD.load(Ordering::Relaxed) {
+        return words_slowly();
+    }
+    // SAFETY: the words of the memory that `PROCESS` keeps for good.
+    unsafe { &*words }
+}
+
+#[cold]
+fn words_slowly() -> &'static Words {
+    if IS_CHILD.load(Ordering::Relaxed) {
+        end_process(&"a forked child touched memory that is in a store; it belongs to the parent, use exec after fork");
+    }
+    if let Err(error) = open(None, Mode::Words) {
+        end_process(&error);
+    }
+    match memory().and_then(|memory| memory.words()) {
+        Some(words) => words,
+        None => end_process(
+            &"a word of the store was used in a process whose region is kept in pages; compile the whole \
+                              program with one --mode",
+        ),
+    }
+}
+
+/// Opens the region of this process. When it has one already, the mode must be the same, and settings must not be given.
+///
+/// # Errors
+///
+/// A sentence.
+pub(crate) fn open(settings: Option<Settings>, mode: Mode) -> Result<&'static Arc<Memory>, StoredError> {
+    let _one = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+    if IS_CHILD.load(Ordering::Relaxed) {
+        let why = "the region was opened by the parent of this process; open it again after exec";
+        return Err(StoredError::Argument(why.to_owned()));
+    }
+    if let Some(process) = PROCESS.get() {
+        let has = process.memory.mode();
+        if settings.is_some() || has != mode {
+            let (has, wants) = (name_of(has), name_of(mode));
+            return Err(StoredError::Argument(format!(
+                "this process has a region open in mode `{has}`, and cannot open one in mode `{wants}`; compile the whole \
+                 program with one --mode, and open once"
+            )));
+        }
+        return Ok(&process.memory);
+    }
+    let settings = settings.map_or_else(Settings::from_environment, Ok)?;
+    let memory = Memory::open(&settings, mode)?;
+    install_heap(&memory)?;
+    let for_session = Arc::clone(&memory);
+    let is_alone = memory.region().header.is_private;
+    synchronisation::process::install_with(move || {
+        let options = synchronisation::Options { is_alone, ..synchronisation::Options::default() };
+        Session::new(Arc::clone(&for_session) as Arc<dyn Shared>, options)
+    });
+    let process = PROCESS.get_or_init(|| Process { memory, statistics: settings.statistics });
+    if let Some(words) = process.memory.words() {
+        WORDS.store(std::ptr::from_ref(words).cast_mut(), Ordering::Release);
+    }
+    // SAFETY: the functions may be called at any fork and at exit from now on; they use nothing but statics.
+    unsafe {
+        libc::pthread_atfork(None, None, Some(note_child));
+        libc::atexit(at_exit);
+    }
+    Ok(&process.memory)
+}
+
+fn name_of(mode: Mode) -> &'static str {
+    MODES.iter().find(|(_, _, of)| *of == mode).map_or("?", |(_, name, _)| name)
+}
+
+fn install_heap(memory: &Arc<Memory>) -> Result<(), StoredError> {
+    let region = memory.region();
+    let kind = match region.header.heap.as_str() {
+        "" => heap::Kind::default(),
+        name => name.parse().map_err(StoredError::Argument)?,
+    };
+    let over = Arc::new(HeapMemory(Arc::clone(memory)));
+    let made = if region.header.is_private {
+        Heap::local(memory.addresses(), kind, over)
+    } else {
+        let share = Share { store: Arc::clone(&region.store), region: region.number, member: region.member };
+        Heap::shared(memory.addresses(), kind, over, share)
+    };
+    let made = made.map_err(|error| StoredError::Argument(error.to_string()))?;
+    // One that is there already is over private memory, and was asked for.
+    if let Ok(heap) = heap::process::install(made) {
+        memory.set_heap(heap);
+    }
+    Ok(())
+}
+
+extern "C" fn note_child() {
+    IS_CHILD.store(true, Ordering::SeqCst);
+}
+
+extern "C" fn at_exit() {
+    if let Err(error) = close() {
+        end_process(&error);
+    }
+}
+
+/// Ends the use of the region; nothing when there is none, or no longer.
+pub(crate) fn close() -> Result<(), StoredError> {
+    let Some(process) = PROCESS.get().filter(|_| !IS_CHILD.load(Ordering::Relaxed)) else { return Ok(()) };
+    // What the C library buffers may lie in pages that go.
+    // SAFETY: NULL is every stream.
+    unsafe { libc::fflush(std::ptr::null_mut()) };
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if process.statistics && !SAID.swap(true, Ordering::SeqCst) {
+        if !process.memory.region().header.is_private {
+            process.memory.release(&[], None)?;
+        }
+        say(&process.memory);
+    }
+    process.memory.close()
+}
+
+fn say(memory: &Memory) {
+    let statistics = memory.statistics();
+    let mut line = format!("trellis: store {}: {}", memory.store().name(), statistics.calls);
+    if memory.paging().is_some() {
+        let pages = statistics.pages;
+        line += &format!(
+            "; pages: {} faults, {} fetched ({} ahead), {} given up, {} bytes written back",
+            pages.faults, pages.pages_fetched, pages.pages_fetched_ahead, pages.pages_evicted, pages.bytes_written_back
+        );
+    }
+    // One write, so that the lines of several processes do not mix.
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
+/// The start of a compiled program, and of each library that was compiled.
+///
+/// # Safety
+///
+/// `program` points to a program's description.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __trellis_start(program: *const CompiledProgram) {
+    // SAFETY: the caller's promise.
+    let program = unsafe { &*program };
+    let version = if program.version.is_null() {
+        "unknown".into()
+    } else {
+        // SAFETY: the caller's promise: a string of the program's.
+        unsafe { CStr::from_ptr(program.version) }.to_string_lossy()
+    };
+    if program.abi != COMPILED_ABI {
+        end_process(&format!(
+            "the program was compiled by `trellis cc` of version {version} (interface {}), and this library is {} \
+             (interface {COMPILED_ABI}); compile it again, or install the library of that version",
+            program.abi,
+            env!("CARGO_PKG_VERSION"),
+        ));
+    }
+    let Some((_, _, mode)) = MODES.iter().find(|(number, ..)| *number == program.mode) else {
+        end_process(&format!("the program was compiled for mode {}, which this library does not know", program.mode));
+    };
+    if let Err(error) = open(None, *mode) {
+        end_process(&error);
+    }
+}

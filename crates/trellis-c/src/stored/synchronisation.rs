@@ -1,0 +1,426 @@
+//! What `trellis/stored_synchronisation.h` declares: objects of the region in a store that this process has open.
+//!
+//! Promises: what can be got or not is answered with 1 or 0, and only what failed is negative. Holds are kept here between
+//! two calls of C, by the address that C gave; nothing here is locked during a call of the store. Must never decide what
+//! the crate `trellis` decides.
+
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use trellis::stored::layout;
+use trellis::stored::synchronisation::{
+    Access, HeldAccess, HeldLock, Place, Session, SynchronisationError, Turn, process,
+};
+
+use crate::failure::{self, Failure, answer, answer_or};
+use crate::status;
+
+impl From<SynchronisationError> for Failure {
+    fn from(error: SynchronisationError) -> Failure {
+        let status = match error {
+            SynchronisationError::TooLong { .. } => status::DEADLINE,
+            SynchronisationError::Misuse(_) => status::ARGUMENT,
+            _ => status::NODE_LOST,
+        };
+        Failure::new(status, error)
+    }
+}
+
+/// What this process holds, by the address that C names it with.
+#[derive(Default)]
+struct Holds {
+    locks: HashMap<usize, HeldLock>,
+    accesses: HashMap<usize, Vec<HeldAccess>>,
+    turns: HashMap<usize, Turn>,
+}
+
+static HOLDS: LazyLock<Mutex<Holds>> = LazyLock::new(Mutex::default);
+/// Names by the address that stands for each; they stay, because C may keep the address.
+static NAMES: LazyLock<Mutex<HashMap<usize, &'static str>>> = LazyLock::new(Mutex::default);
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these protect is changed in one step each.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Which object an address means.
+fn place_of(address: usize) -> Result<Place<'static>, Failure> {
+    if layout::is_inside(address) {
+        return Ok(Place::At((address - layout::REGION_BASE) as u64));
+    }
+    if let Some(name) = locked(&NAMES).get(&address) {
+        return Ok(Place::Named(name));
+    }
+    let base = layout::REGION_BASE;
+    let why = match address {
+        0 => "the object is NULL; give an address in the region, or what trellis_store_name answered".to_owned(),
+        _ => format!("{address:#x} is no object: the region begins at {base:#x}, and no name has that address"),
+    };
+    Err(Failure::new(status::ARGUMENT, why))
+}
+
+/// Runs a function of the header about the object at an address.
+fn on_object(address: *const c_void, body: impl FnOnce(&Session, Place<'static>) -> Result<c_int, Failure>) -> c_int {
+    answer(|| {
+        let place = place_of(address.addr())?;
+        let session = process::session().map_err(|error| match error {
+            SynchronisationError::Misuse(why) => Failure::new(status::STATE, why),
+            error => error.into(),
+        })?;
+        body(session, place)
+    })
+}
+
+fn not_held(what: &str) -> Failure {
+    let why = format!("this process does not hold the {what}, or has given it back; every take is given back once");
+    Failure::new(status::STATE, why)
+}
+
+fn microseconds(count: u64) -> Duration {
+    Duration::from_micros(count)
+}
+
+/// A name as an address, for the functions below.
+///
+/// # Safety
+/// `name` is NULL or points to a string that ends with a NUL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_store_name(name: *const c_char) -> *const c_void {
+    answer_or(std::ptr::null(), || {
+        // SAFETY: the caller's promise.
+        let name = unsafe { failure::text(name, "name") }?;
+        let mut names = locked(&NAMES);
+        if let Some((address, _)) = names.iter().find(|(_, known)| **known == name) {
+            return Ok(std::ptr::without_provenance(*address));
+        }
+        // One byte more, so that the empty name, which is refused later and by its rule, has an address of its own too.
+        let kept: &'static str = String::leak(format!("{name}\0"));
+        names.insert(kept.as_ptr().addr(), &kept[..name.len()]);
+        Ok(kept.as_ptr().cast())
+    })
+}
+
+// ---------------------------------------------------------------------------------------------------------- locks
+
+fn keep_lock(address: *const c_void, held: HeldLock) {
+    locked(&HOLDS).locks.insert(address.addr(), held);
+}
+
+fn take_lock(address: *const c_void) -> Result<HeldLock, Failure> {
+    locked(&HOLDS).locks.remove(&address.addr()).ok_or_else(|| not_held("lock"))
+}
+
+/// Take a lock.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_lock(lock: *const c_void) -> c_int {
+    on_object(lock, |session, place| {
+        keep_lock(lock, session.lock(place)?.acquire()?);
+        Ok(status::OK)
+    })
+}
+
+/// Take a lock if nobody has it.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_try_lock(lock: *const c_void) -> c_int {
+    trellis_store_try_lock_for(lock, 0)
+}
+
+/// Take a lock if it comes in time.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_try_lock_for(lock: *const c_void, duration: u64) -> c_int {
+    on_object(lock, |session, place| {
+        let held = session.lock(place)?.try_acquire_for(microseconds(duration))?;
+        Ok(held.map(|held| keep_lock(lock, held)).is_some().into())
+    })
+}
+
+/// Give a lock back.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_unlock(lock: *const c_void) -> c_int {
+    on_object(lock, |_, _| {
+        take_lock(lock)?.release()?;
+        Ok(status::OK)
+    })
+}
+
+/// The number of this taking of a lock.
+///
+/// # Safety
+/// `token` is NULL or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_store_lock_token(lock: *const c_void, token: *mut u64) -> c_int {
+    on_object(lock, |_, _| {
+        // SAFETY: the caller's promise.
+        let token = unsafe { failure::place(token, "token") }?;
+        *token = locked(&HOLDS).locks.get(&lock.addr()).ok_or_else(|| not_held("lock"))?.token();
+        Ok(status::OK)
+    })
+}
+
+// ---------------------------------------------------------------------------------------------- read-write locks
+
+fn keep_access(address: *const c_void, held: HeldAccess) {
+    locked(&HOLDS).accesses.entry(address.addr()).or_default().push(held);
+}
+
+fn acquire(lock: *const c_void, access: Access) -> c_int {
+    on_object(lock, |session, place| {
+        keep_access(lock, session.read_write_lock(place)?.acquire(access)?);
+        Ok(status::OK)
+    })
+}
+
+fn try_acquire(lock: *const c_void, access: Access, duration: u64) -> c_int {
+    on_object(lock, |session, place| {
+        let held = session.read_write_lock(place)?.try_acquire_for(access, microseconds(duration))?;
+        Ok(held.map(|held| keep_access(lock, held)).is_some().into())
+    })
+}
+
+fn end(lock: *const c_void, access: Access) -> c_int {
+    on_object(lock, |_, _| {
+        let held = {
+            let mut holds = locked(&HOLDS);
+            let of_lock = holds.accesses.get_mut(&lock.addr());
+            let at = of_lock.as_ref().and_then(|of_lock| of_lock.iter().position(|held| held.access() == access));
+            of_lock.zip(at).map(|(of_lock, at)| of_lock.swap_remove(at))
+        };
+        held.ok_or_else(|| not_held("read-write lock in that way"))?.release()?;
+        Ok(status::OK)
+    })
+}
+
+/// Read, together with other readers.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_rwlock_read(lock: *const c_void) -> c_int {
+    acquire(lock, Access::Read)
+}
+
+/// Read, if that is possible in time.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_rwlock_try_read_for(lock: *const c_void, duration: u64) -> c_int {
+    try_acquire(lock, Access::Read, duration)
+}
+
+/// End a read.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_rwlock_end_read(lock: *const c_void) -> c_int {
+    end(lock, Access::Read)
+}
+
+/// Write, alone.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_rwlock_write(lock: *const c_void) -> c_int {
+    acquire(lock, Access::Write)
+}
+
+/// Write, if that is possible in time.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_rwlock_try_write_for(lock: *const c_void, duration: u64) -> c_int {
+    try_acquire(lock, Access::Write, duration)
+}
+
+/// End a write.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_rwlock_end_write(lock: *const c_void) -> c_int {
+    end(lock, Access::Write)
+}
+
+// ---------------------------------------------------------------------------------------------------- semaphores
+
+/// Set a semaphore.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_semaphore_set(semaphore: *const c_void, value: u64) -> c_int {
+    on_object(semaphore, |session, place| {
+        session.semaphore(place)?.set(value)?;
+        Ok(status::OK)
+    })
+}
+
+/// Give a semaphore a value to begin with.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_semaphore_begin(semaphore: *const c_void, value: u64) -> c_int {
+    on_object(semaphore, |session, place| {
+        session.semaphore_from(place, value)?;
+        Ok(status::OK)
+    })
+}
+
+/// Raise a semaphore.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_semaphore_post(semaphore: *const c_void, count: u64) -> c_int {
+    on_object(semaphore, |session, place| {
+        session.semaphore(place)?.post(count)?;
+        Ok(status::OK)
+    })
+}
+
+/// Lower a semaphore.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_semaphore_wait(semaphore: *const c_void) -> c_int {
+    on_object(semaphore, |session, place| {
+        session.semaphore(place)?.wait()?;
+        Ok(status::OK)
+    })
+}
+
+/// Lower a semaphore if it is above zero.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_semaphore_try_wait(semaphore: *const c_void) -> c_int {
+    trellis_store_semaphore_wait_for(semaphore, 0)
+}
+
+/// Lower a semaphore if it is raised in time.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_semaphore_wait_for(semaphore: *const c_void, duration: u64) -> c_int {
+    on_object(semaphore, |session, place| Ok(session.semaphore(place)?.wait_for(microseconds(duration))?.into()))
+}
+
+/// What a semaphore stands at.
+///
+/// # Safety
+/// `value` is NULL or valid for writing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn trellis_store_semaphore_value(semaphore: *const c_void, value: *mut u64) -> c_int {
+    on_object(semaphore, |session, place| {
+        // SAFETY: the caller's promise.
+        let value = unsafe { failure::place(value, "value") }?;
+        *value = session.semaphore(place)?.value()?;
+        Ok(status::OK)
+    })
+}
+
+// ------------------------------------------------------------------------------------------- barriers, conditions
+
+/// Wait for a number of participants.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_barrier(barrier: *const c_void, participants: u32) -> c_int {
+    on_object(barrier, |session, place| Ok(session.barrier(place, participants)?.wait()?.into()))
+}
+
+fn wait_for_condition(condition: *const c_void, lock: *const c_void, duration: Option<Duration>) -> c_int {
+    on_object(condition, |session, place| {
+        let condition = session.condition(place)?;
+        let waited = condition.wait_held(take_lock(lock)?, duration);
+        let is_held = waited.held.map(|held| keep_lock(lock, held)).is_some();
+        match waited.notified {
+            // Only a deadline that leaves the lock held is told as one.
+            Err(error @ SynchronisationError::TooLong { .. }) if !is_held => {
+                Err(Failure::new(status::STATE, format!("the lock could not be taken again: {error}")))
+            }
+            notified => Ok(notified?.into()),
+        }
+    })
+}
+
+/// Wait under a lock until a condition is notified.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_condition_wait(condition: *const c_void, lock: *const c_void) -> c_int {
+    match wait_for_condition(condition, lock, None) {
+        1 => status::OK,
+        other => other,
+    }
+}
+
+/// The same, if it is notified in time.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_condition_wait_for(
+    condition: *const c_void,
+    lock: *const c_void,
+    duration: u64,
+) -> c_int {
+    wait_for_condition(condition, lock, Some(microseconds(duration)))
+}
+
+/// Wake everybody who waits for a condition.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_condition_notify(condition: *const c_void) -> c_int {
+    on_object(condition, |session, place| {
+        session.condition(place)?.notify()?;
+        Ok(status::OK)
+    })
+}
+
+/// Give a lock back and wake everybody who waits for a condition, in one call of the store.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_unlock_and_notify(lock: *const c_void, condition: *const c_void) -> c_int {
+    on_object(condition, |session, place| {
+        let condition = session.condition(place)?;
+        take_lock(lock)?.release_and_notify(&condition)?;
+        Ok(status::OK)
+    })
+}
+
+// ------------------------------------------------------------------------------------------------- events, once
+
+/// Set an event.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_event_set(event: *const c_void) -> c_int {
+    on_object(event, |session, place| {
+        session.event(place)?.set()?;
+        Ok(status::OK)
+    })
+}
+
+/// Clear an event.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_event_clear(event: *const c_void) -> c_int {
+    on_object(event, |session, place| {
+        session.event(place)?.clear()?;
+        Ok(status::OK)
+    })
+}
+
+/// Wait until an event is set.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_event_wait(event: *const c_void) -> c_int {
+    on_object(event, |session, place| {
+        session.event(place)?.wait()?;
+        Ok(status::OK)
+    })
+}
+
+/// Wait until an event is set, if it is in time.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_event_wait_for(event: *const c_void, duration: u64) -> c_int {
+    on_object(event, |session, place| Ok(session.event(place)?.wait_for(microseconds(duration))?.into()))
+}
+
+/// Whether an event is set.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_event_is_set(event: *const c_void) -> c_int {
+    trellis_store_event_wait_for(event, 0)
+}
+
+/// Find something done, or be told to do it.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_once_begin(once: *const c_void) -> c_int {
+    on_object(once, |session, place| {
+        let turn = session.once(place)?.begin()?;
+        Ok(turn.map(|turn| locked(&HOLDS).turns.insert(once.addr(), turn)).is_some().into())
+    })
+}
+
+fn take_turn(once: *const c_void) -> Result<Turn, Failure> {
+    locked(&HOLDS).turns.remove(&once.addr()).ok_or_else(|| not_held("turn to do it"))
+}
+
+/// Say that it is done.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_once_done(once: *const c_void) -> c_int {
+    on_object(once, |_, _| {
+        take_turn(once)?.done()?;
+        Ok(status::OK)
+    })
+}
+
+/// Say that it could not be done.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_once_failed(once: *const c_void) -> c_int {
+    on_object(once, |_, _| {
+        take_turn(once)?.failed()?;
+        Ok(status::OK)
+    })
+}
