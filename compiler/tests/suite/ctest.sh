@@ -1,0 +1,9 @@
+#!/bin/bash
+# The suite as ctest runs it: TRELLIS_COMMAND names the `trellis` that compiles, else the one in PATH.
+command=${TRELLIS_COMMAND:-$(command -v trellis)}
+if [ -z "$command" ]; then
+    echo "SKIPPED suite: there is no trellis command; set TRELLIS_COMMAND to it"
+    exit 0
+fi
+export TRELLIS_COMPILER_DIRECTORY=$1
+exec "$(dirname "$0")/run.sh" "$command" "$2"
