@@ -6,12 +6,14 @@
 mod bench;
 mod chart;
 mod check;
+mod compile;
 mod doctor;
 mod exit;
 mod leave;
 mod report;
 mod reproduce;
 mod run;
+mod store;
 mod svg;
 mod terminal;
 
@@ -29,6 +31,8 @@ Examples:
   trellis reproduce libivy table4         the paper's numbers beside ours
   trellis report record                   one HTML page from the records of a run
   trellis check litmus --protocol ivy     litmus tests on real processes
+  trellis store run --store redis://127.0.0.1:6379 ./program          its heap lies in a store
+  trellis cc --mode line -O2 program.c    the same, compiled
 
 Exit codes: 0 fine; 1 the answer is no; 2 wrong command line; 70 cluster failure; 71 refused by the operating system;
 74 a file cannot be read or written; 78 configuration refused; 126 and 127 the program cannot be executed or found;
@@ -55,6 +59,14 @@ enum Command {
     Reproduce(reproduce::Paper),
     Report(report::ReportArguments),
     Check(check::CheckArguments),
+    /// Programs whose heap lies in a key-value store, and what is in one
+    #[command(subcommand)]
+    Store(store::Task),
+    /// Compile C for memory in a key-value store (`trellis cc --help`)
+    Cc(compile::CompileArguments),
+    /// Compile C++ for memory in a key-value store (`trellis c++ --help`)
+    #[command(name = "c++")]
+    Cxx(compile::CompileArguments),
     /// A node of `trellis bench`
     #[command(hide = true)]
     BenchNode {
@@ -72,6 +84,9 @@ fn main() -> ExitCode {
         Command::Reproduce(paper) => reproduce::run(&paper),
         Command::Report(arguments) => report::report(&arguments),
         Command::Check(arguments) => return check::check(&arguments),
+        Command::Store(task) => store::run(&task),
+        Command::Cc(arguments) => compile::compile(&arguments, compile::Language::C),
+        Command::Cxx(arguments) => compile::compile(&arguments, compile::Language::Cxx),
         Command::BenchNode { task } => bench::node::run(&task),
     };
     match ending {

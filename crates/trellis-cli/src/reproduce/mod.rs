@@ -5,6 +5,7 @@
 
 mod choices;
 mod figures;
+mod kv;
 mod tables;
 mod vismi;
 
@@ -27,6 +28,7 @@ pub(crate) enum Paper {
     Libivy(LibivyArguments),
     Choices(choices::ChoicesArguments),
     Vismi(vismi::VismiArguments),
+    Kv(kv::KvArguments),
 }
 
 const EXAMPLES: &str = "\
@@ -94,6 +96,7 @@ pub(crate) fn run(paper: &Paper) -> Ending {
         Paper::Libivy(arguments) => libivy(arguments),
         Paper::Choices(arguments) => choices::run(arguments),
         Paper::Vismi(arguments) => vismi::run(arguments),
+        Paper::Kv(arguments) => kv::run(arguments),
     }
 }
 

@@ -1,0 +1,116 @@
+//! `trellis store run`: starts a program whose heap lies in a store.
+//!
+//! A program that `trellis cc` compiled knows its mode by itself. Any other one runs in page mode: a library that is
+//! loaded before it takes the place of `malloc`. The program takes the place of this process, so signals, standard input
+//! and the exit status are its own.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+use clap::Args;
+use trellis::stored::settings::Settings;
+
+use super::Which;
+use crate::compile;
+use crate::exit::{self, Ending, Failure};
+
+const EXAMPLES: &str = "\
+Examples:
+  trellis store run --store redis://127.0.0.1:6379 --cache 256MiB ./wordcount text
+  trellis store run --store embedded-durable:/var/tmp/heap --cache 1GiB --statistics python3 big.py
+  trellis store run --store redis://127.0.0.1:6379 --region queue ./consumer     share it with other processes
+
+The heap of the program lies in the store, and at most --cache bytes of it in memory. Its threads, files and system calls
+work as ever.
+
+Exit codes: the program's; 74 the library that is loaded first is not there; 78 the store's address, the region or a size is refused;
+126 and 127 the program cannot be executed or found.";
+
+/// The library that takes the place of `malloc`.
+const LIBRARY: &str = "libtrellis_malloc.so";
+
+/// Start a program whose heap lies in a store
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct RunArguments {
+    #[command(flatten)]
+    which: Which,
+    /// Name of the region; without one the program gets its own, which is removed when it ends
+    #[arg(long, value_name = "NAME")]
+    region: Option<String>,
+    /// The most memory for pages that are here, for example 256MiB
+    #[arg(long, value_name = "BYTES")]
+    cache: Option<String>,
+    /// Inject a round trip of so many microseconds into each call, for experiments
+    #[arg(long, value_name = "MICROSECONDS")]
+    delay_us: Option<u64>,
+    /// Print how many calls were made, when the program ends
+    #[arg(long)]
+    statistics: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    program: Vec<OsString>,
+}
+
+/// Replaces this process by the program.
+pub(super) fn run(arguments: &RunArguments) -> Ending {
+    let libraries = libraries()?;
+    let mut command = Command::new(&arguments.program[0]);
+    command.args(&arguments.program[1..]);
+    let given = [
+        ("TRELLIS_STORE", Some(arguments.which.store.clone())),
+        ("TRELLIS_STORE_REGION", arguments.region.clone()),
+        ("TRELLIS_STORE_CACHE_BYTES_MAX", arguments.cache.clone()),
+        ("TRELLIS_STORE_DELAY_US", arguments.delay_us.map(|delay| delay.to_string())),
+        ("TRELLIS_STORE_STATISTICS", arguments.statistics.then(|| "1".to_owned())),
+    ];
+    check(&given)?;
+    command.envs(given.into_iter().filter_map(|(name, value)| Some((name, value?))));
+    command.env("LD_PRELOAD", preloaded(&libraries, std::env::var_os("LD_PRELOAD")));
+    let error = command.exec();
+    let program = arguments.program[0].to_string_lossy();
+    Err(match error.kind() {
+        std::io::ErrorKind::NotFound => {
+            Failure::new(exit::NOT_FOUND, format!("{program} was not found; give its path, or put it into PATH"))
+        }
+        _ => Failure::new(exit::NOT_EXECUTABLE, format!("{program} cannot be executed: {error}")),
+    })
+}
+
+/// What the program would refuse when it starts is refused here.
+fn check(given: &[(&str, Option<String>)]) -> Result<(), Failure> {
+    let lookup = |name: &str| match given.iter().find(|(known, value)| *known == name && value.is_some()) {
+        Some((_, value)) => value.clone(),
+        None => std::env::var(name).ok(),
+    };
+    let checked = Settings::from_lookup(lookup);
+    checked.map(drop).map_err(|error| Failure::new(exit::CONFIGURATION, error.to_string()))
+}
+
+/// Ours first, so that its `malloc` is the one.
+fn preloaded(libraries: &[PathBuf], others: Option<OsString>) -> OsString {
+    let ours = libraries.iter().map(|library| library.clone().into_os_string());
+    let all: Vec<OsString> = ours.chain(others.filter(|others| !others.is_empty())).collect();
+    all.join(OsStr::new(":"))
+}
+
+/// What the program gets before anything else.
+fn libraries() -> Result<Vec<PathBuf>, Failure> {
+    let malloc = compile::part(LIBRARY)?;
+    Ok(vec![compile::library("libtrellis.so.0")?, malloc])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_preloaded_libraries_stay() {
+        let libraries = ["/lib/ours.so", "/lib/malloc.so"].map(PathBuf::from);
+        assert_eq!(preloaded(&libraries, None), "/lib/ours.so:/lib/malloc.so");
+        assert_eq!(preloaded(&libraries, Some("".into())), "/lib/ours.so:/lib/malloc.so");
+        assert_eq!(preloaded(&libraries, Some("/lib/other.so".into())), "/lib/ours.so:/lib/malloc.so:/lib/other.so");
+    }
+}

@@ -1,0 +1,73 @@
+//! `trellis store serve`: any store through the Redis protocol.
+//!
+//! Must never be reached from another machine unless it was told so by an option that says that this is insecure.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use trellis_store::resp::{Options, Server};
+
+use super::Which;
+use crate::exit::{self, Ending, Failure};
+
+const EXAMPLES: &str = "\
+Examples:
+  trellis store serve --resp 127.0.0.1:7001 --store embedded-durable:/var/tmp/store
+  trellis store serve --resp unix:/run/store.socket --store etcd://127.0.0.1:2379 --password-file secret
+  redis-cli -p 7001 SET greeting hello
+
+Prints `listening on ADDRESS` when clients may come, and serves until it gets SIGINT or SIGTERM. What clients keep lies beside
+the regions of the store, and is none of them. Programs reach regions through it too: --store redis://127.0.0.1:7001.
+
+Exit codes: 70 the store failed; 71 the address cannot be had; 74 the file with the password cannot be read; 78 an address is
+refused.";
+
+/// Offer a store through the Redis protocol
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ServeArguments {
+    #[command(flatten)]
+    which: Which,
+    /// Where to listen: HOST:PORT (port 0 for any that is free) or unix:/PATH
+    #[arg(long, value_name = "ADDRESS")]
+    resp: String,
+    /// A file whose first line is what clients must say with AUTH
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<PathBuf>,
+    /// Listen at an address that other machines reach: nothing is encrypted
+    #[arg(long)]
+    insecure_beyond_this_machine: bool,
+    /// Threads that serve clients [default: 1 for a store of this process, several for one that is elsewhere]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+/// `trellis store serve`.
+pub(super) fn serve(arguments: &ServeArguments) -> Ending {
+    let store = arguments.which.open()?;
+    let options = Options {
+        password: arguments.password_file.as_deref().map(password).transpose()?,
+        insecure_beyond_this_machine: arguments.insecure_beyond_this_machine,
+        threads: arguments.threads,
+        ..Options::default()
+    };
+    let refused = |error: std::io::Error| Failure::new(exit::SYSTEM, format!("--resp {}: {error}", arguments.resp));
+    let server = Server::bind(&arguments.resp, store, &options).map_err(refused)?;
+    let running = server.start().map_err(refused)?;
+    let mut output = std::io::stdout();
+    // Who does not read that is served all the same.
+    let _ = writeln!(output, "listening on {}", running.address()).and_then(|()| output.flush());
+    running.wait();
+    Ok(exit::FINE)
+}
+
+fn password(file: &Path) -> Result<String, Failure> {
+    let unreadable = |what: &str| Failure::new(exit::FILE, format!("{}: {what}", file.display()));
+    let text = fs::read_to_string(file).map_err(|error| unreadable(&error.to_string()))?;
+    match text.lines().next().filter(|line| !line.is_empty()) {
+        Some(line) => Ok(line.to_owned()),
+        None => Err(unreadable("its first line is empty; it must be the password")),
+    }
+}

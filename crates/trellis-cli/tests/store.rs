@@ -1,0 +1,158 @@
+//! `trellis store`, driven from outside: looking, cleaning up, the front end, and ordinary programs in page mode.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use support::start_command;
+
+/// A folder that goes with this value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("trellis-store-test-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a folder");
+        Folder(path)
+    }
+
+    fn durable(&self) -> String {
+        format!("embedded-durable:{}", self.0.join("store").display())
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// `trellis store serve`, ended with this value.
+struct Front {
+    child: Child,
+    address: String,
+}
+
+impl Front {
+    fn start(store: &str) -> Front {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
+        command.args(["store", "serve", "--resp", "127.0.0.1:0", "--store", store]);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("the command can be started");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+        let address = line.trim().strip_prefix("listening on ").expect("it says where").to_owned();
+        Front { child, address }
+    }
+
+    /// What is answered to some commands, as it comes.
+    fn ask(&self, commands: &str, answer_bytes: usize) -> String {
+        let mut stream = TcpStream::connect(&self.address).expect("somebody listens");
+        stream.write_all(commands.as_bytes()).expect("sent");
+        let mut answer = vec![0; answer_bytes];
+        stream.read_exact(&mut answer).expect("an answer");
+        String::from_utf8(answer).expect("text")
+    }
+}
+
+impl Drop for Front {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_store_without_regions_says_so() {
+    let folder = Folder::new("empty");
+    let store = folder.durable();
+    let listed = start_command(&["store", "ls", "--store", &store]).finish();
+    assert_eq!((listed.code, listed.stdout.starts_with("no regions in store")), (Some(0), true), "{listed:?}");
+    let json = start_command(&["store", "ls", "--json", "--store", &store]).finish();
+    assert!(json.stdout.contains(r#""regions":[]"#), "{json:?}");
+    for task in [&["store", "stat", "queue"][..], &["store", "rm", "queue"]] {
+        let ended = start_command(&[task, &["--store", &store]].concat()).finish();
+        assert_eq!(ended.code, Some(1));
+        assert!(ended.stderr.contains("no region `queue`; `trellis store ls` lists"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn an_address_that_is_none_is_answered_with_those_that_are() {
+    let ended = start_command(&["store", "ls", "--store", "nosql://here"]).finish();
+    assert_eq!(ended.code, Some(78));
+    assert!(ended.stderr.starts_with("trellis: store `nosql://here`"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("accepted: embedded:"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_store_where_nobody_listens_is_named() {
+    let ended = start_command(&["store", "ls", "--store", "redis://127.0.0.1:1"]).finish();
+    assert_eq!(ended.code, Some(70));
+    assert!(ended.stderr.contains("127.0.0.1:1"), "{}", ended.stderr);
+}
+
+#[test]
+fn ordinary_clients_reach_any_store_through_the_front_end() {
+    let folder = Folder::new("front");
+    for store in ["embedded:".to_owned(), folder.durable()] {
+        let front = Front::start(&store);
+        let answer = front.ask("SET greeting hello\r\nGET greeting\r\nINCRBY count 41\r\nINCR count\r\n", 26);
+        assert_eq!(answer, "+OK\r\n$5\r\nhello\r\n:41\r\n:42\r\n");
+        let through = start_command(&["store", "ls", "--store", &format!("redis://{}", front.address)]).finish();
+        assert_eq!((through.code, through.stdout.starts_with("no regions")), (Some(0), true), "{through:?}");
+    }
+}
+
+#[test]
+fn a_size_that_is_none_is_refused_before_the_program_starts() {
+    let ended = start_command(&["store", "run", "--store", "embedded:", "--cache", "much", "true"]).finish();
+    // Where the library was not built that is said first.
+    assert!(ended.code == Some(78) || ended.stderr.contains("the compiler's parts"), "{ended:?}");
+}
+
+/// An ordinary program of `examples/stored`, compiled by the machine's compiler.
+fn compiled(folder: &Folder, compiler: &str, source: &str) -> PathBuf {
+    let program = folder.0.join("program");
+    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../examples/stored").join(source);
+    let mut command = Command::new(compiler);
+    command.args(["-O1", "-pthread", "-o"]).arg(&program).arg(source);
+    assert!(command.status().expect("a compiler").success());
+    program
+}
+
+/// The same program on its own, and with its heap in a store; both say the same.
+fn says_the_same(test: &str, store: &str, cache: &str, program: &std::path::Path, arguments: &[&str]) {
+    let alone = Command::new(program).args(arguments).output().expect("it can be started");
+    assert!(alone.status.success());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
+    command.args(["store", "run", "--store", store, "--cache", cache, "--"]).arg(program).args(arguments);
+    let stored = command.output().expect("it can be started");
+    let told = String::from_utf8_lossy(&stored.stderr);
+    if told.contains("the compiler's parts") {
+        println!("SKIPPED {test}: {}", told.trim());
+        return;
+    }
+    assert!(stored.status.success(), "{}: {told}", stored.status);
+    assert_eq!(String::from_utf8_lossy(&stored.stdout), String::from_utf8_lossy(&alone.stdout), "{told}");
+    let listed = start_command(&["store", "ls", "--store", store]).finish();
+    assert!(store.starts_with("embedded:") || listed.stdout.starts_with("no regions"), "{listed:?}");
+}
+
+#[test]
+fn a_program_in_cpp_that_knows_nothing_runs_on_pages() {
+    let folder = Folder::new("inventory");
+    let program = compiled(&folder, "c++", "inventory.cpp");
+    let test = "a_program_in_cpp_that_knows_nothing_runs_on_pages";
+    says_the_same(test, "embedded:", "64MiB", &program, &["100", "3"]);
+}
+
+#[test]
+fn a_text_that_is_larger_than_the_cache_is_counted() {
+    let folder = Folder::new("words");
+    let program = compiled(&folder, "cc", "word_count.c");
+    let test = "a_text_that_is_larger_than_the_cache_is_counted";
+    says_the_same(test, &folder.durable(), "4MiB", &program, &["--generate", "12000000"]);
+}
