@@ -9,6 +9,7 @@
 
 #![warn(missing_docs)]
 
+mod allocator;
 pub mod cluster;
 pub mod config;
 pub mod counters;

@@ -71,7 +71,7 @@ fn the_same_setup_gives_the_same_states() {
 #[test]
 fn random_clusters_are_right() {
     for protocol in Protocol::all_release_consistent() {
-        for seed in 0..3_000 {
+        for seed in 0..500 {
             let outcome = swarm::run(protocol, seed, Fault::None, false);
             assert_eq!(outcome.complaint(), None);
         }

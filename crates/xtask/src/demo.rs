@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
+use crate::compiler;
 use crate::programs::{self, Psort};
 use crate::workspace::Workspace;
 use crate::{setup, step};
@@ -101,6 +102,11 @@ pub(crate) fn install_under(workspace: &Workspace, prefix: &Path) -> Result<()> 
     workspace.build_release()?;
     let prefix = workspace.root.join(prefix);
     programs::install_library(workspace, &prefix)?;
+    // Whoever does not compile for a store needs no clang.
+    match setup::ensure(setup::PASS) {
+        Ok(()) => compiler::install(workspace, &prefix)?,
+        Err(error) => eprintln!("    left out: `trellis cc` and the library of `trellis store run`: {error:#}"),
+    }
     let command = prefix.join("bin/trellis");
     std::fs::create_dir_all(prefix.join("bin"))?;
     // A program that runs cannot be written, but it can be replaced.

@@ -7,6 +7,7 @@
 mod bench;
 mod checks;
 mod ci;
+mod compiler;
 mod demo;
 mod dependencies;
 mod fabric;
@@ -19,6 +20,7 @@ mod pure;
 mod setup;
 mod soak;
 mod step;
+mod stores;
 mod test;
 mod tidy;
 mod workspace;

@@ -42,10 +42,24 @@ pub(crate) const NEEDED: &[Needed] = &[
     Needed { program: "pkg-config", package: "pkg-config" },
     Needed { program: "nm", package: "binutils" },
     FABRIC,
+    CLANG,
+    LLVM,
+    Needed { program: "FileCheck-19", package: "llvm-19-tools" },
+    Needed { program: "redis-server", package: "redis-server" },
+    Needed { program: "etcd", package: "etcd-server" },
+    Needed { program: "etcdctl", package: "etcd-client" },
+    Needed { program: "java", package: "default-jdk-headless" },
+    Needed { program: "mvn", package: "maven" },
+    Needed { program: "protoc", package: "protobuf-compiler" },
 ];
 
 /// What the feature `fabric` needs: the checks build it, users need not.
 pub(crate) const FABRIC: Needed = Needed { program: "pkg-config:libfabric >= 1.17", package: "libfabric-dev" };
+
+const CLANG: Needed = Needed { program: "clang-19", package: "clang-19" };
+const LLVM: Needed = Needed { program: "llvm-config-19", package: "llvm-19-dev" };
+/// What the compiler pass is built with.
+pub(crate) const PASS: &[Needed] = &[COMPILER, Needed { program: "cmake", package: "cmake" }, CLANG, LLVM];
 
 /// The C++ compiler alone: all that the demonstration needs.
 pub(crate) const COMPILER: Needed = Needed { program: "c++", package: "g++" };

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::compiler;
 use crate::setup;
 use crate::step;
 use crate::workspace::Workspace;
@@ -26,8 +27,18 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut library = workspace.cargo();
     library.args(["build", "--locked", "-p", "trellis-c", "-p", "trellis-cli"]);
     step::command("build the library beside the command", &mut library)?;
+    compiler::build(workspace, "debug")?;
+    let mut tests = workspace.cargo();
+    tests.args(["test", "--workspace", "--locked"]);
+    run_tests(workspace, "run the tests", tests)?;
+    compiler::test(workspace)
+}
+
+/// Runs the tests of a `cargo test`, and compares what they skipped with the list.
+pub(crate) fn run_tests(workspace: &Workspace, name: &str, mut tests: Command) -> Result<()> {
     let mut log = Log::default();
-    let status = step::step("run the tests", || run_tests(workspace, &mut log))?;
+    tests.args(["--no-fail-fast", "--", "--show-output"]);
+    let status = step::step(name, || watch(tests, &mut log))?;
     if !log.results.is_empty() {
         println!("{}", log.summary());
     }
@@ -40,9 +51,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     skips
 }
 
-fn run_tests(workspace: &Workspace, log: &mut Log) -> Result<ExitStatus> {
-    let mut command = workspace.cargo();
-    command.args(["test", "--workspace", "--locked", "--no-fail-fast", "--", "--show-output"]);
+fn watch(mut command: Command, log: &mut Log) -> Result<ExitStatus> {
     let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
     let stdout = child.stdout.take().context("cargo has no standard output")?;
     for line in BufReader::new(stdout).split(b'\n') {

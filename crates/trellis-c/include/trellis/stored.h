@@ -72,6 +72,9 @@ int trellis_store_close(void);
 void *trellis_store_base(void);
 size_t trellis_store_bytes(void);
 
+/* How many calls of the store this process made so far; 0 without a region. */
+uint64_t trellis_store_calls(void);
+
 /* Make everything that this process stored part of the region: all of it or nothing, also when the process dies
  * meanwhile. One call of the store, none when nothing was stored. Errors: STATE, NODE_LOST, JOIN. */
 int trellis_store_release(void);

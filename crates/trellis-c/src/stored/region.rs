@@ -126,6 +126,12 @@ pub extern "C" fn trellis_store_bytes() -> usize {
     value_or(0, || process::memory().map(|memory| memory.region().header.bytes as usize))
 }
 
+/// The calls of the store that this process made; 0 without a region.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_calls() -> u64 {
+    value_or(0, || process::memory().map(|memory| memory.statistics().calls.calls()))
+}
+
 /// Makes what this process stored part of the region.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_release() -> c_int {

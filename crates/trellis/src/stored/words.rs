@@ -208,19 +208,27 @@ impl Words {
     ///
     /// As [`Words::store`].
     pub unsafe fn export(&self, address: usize, bytes: usize) -> Result<(), StoredError> {
-        if self.process.is_none() || is_inside(address) {
+        let Some(process) = &self.process else { return Ok(()) };
+        if is_inside(address) {
             return Ok(());
         }
-        let mut buffer = vec![0; self.piece_bytes.min(bytes)];
-        let mut at = 0;
-        while at < bytes {
-            let piece = &mut buffer[..self.piece_bytes.min(bytes - at)];
-            // SAFETY: a part of the caller's range. Bytes that are not in the store are written with themselves.
-            unsafe {
-                self.load_piece(address + at, piece)?;
-                native::write(address + at, piece);
+        // Only what is in the store is written: the rest may be memory that nobody may write, or that others change.
+        let mut runs = Vec::new();
+        process.presence.runs(address, bytes, &mut |place, at, count| {
+            if place == Where::Stored {
+                runs.push((at, count));
             }
-            at += piece.len();
+        });
+        let mut buffer = vec![0; self.piece_bytes.min(bytes)];
+        for (first, count) in runs {
+            for at in (first..first + count).step_by(self.piece_bytes) {
+                let piece = &mut buffer[..self.piece_bytes.min(first + count - at)];
+                // SAFETY: a part of the caller's range.
+                unsafe {
+                    self.load_piece(address + at, piece)?;
+                    native::write(address + at, piece);
+                }
+            }
         }
         Ok(())
     }

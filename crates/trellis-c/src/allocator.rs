@@ -1,0 +1,78 @@
+//! Where the library's own memory comes from: the C library, also where a program's `malloc` was replaced by one that
+//! serves the heap out of a region. Otherwise a call of the library could need a page in order to serve a page.
+//!
+//! Promises nothing else than the C library does. Must never be reached through the names that a program can replace.
+
+#![cfg(target_env = "gnu")]
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::ffi::c_void;
+
+// The names of glibc that nobody replaces; since 2.0.
+unsafe extern "C" {
+    fn __libc_malloc(bytes: usize) -> *mut c_void;
+    fn __libc_calloc(count: usize, bytes: usize) -> *mut c_void;
+    fn __libc_realloc(block: *mut c_void, bytes: usize) -> *mut c_void;
+    fn __libc_memalign(align: usize, bytes: usize) -> *mut c_void;
+    fn __libc_free(block: *mut c_void);
+}
+
+/// How `malloc` aligns on 64-bit machines.
+const ALIGN: usize = 16;
+
+struct CLibrary;
+
+// SAFETY: these functions keep the rules of an allocator, and none of them unwinds.
+unsafe impl GlobalAlloc for CLibrary {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: plain calls; every block is at least as aligned as asked for.
+        let block = unsafe {
+            if layout.align() <= ALIGN {
+                __libc_malloc(layout.size())
+            } else {
+                __libc_memalign(layout.align(), layout.size())
+            }
+        };
+        block.cast()
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if layout.align() <= ALIGN {
+            // SAFETY: a plain call.
+            return unsafe { __libc_calloc(1, layout.size()) }.cast();
+        }
+        // SAFETY: the caller's promise; the block has that size.
+        unsafe {
+            let block = self.alloc(layout);
+            if !block.is_null() {
+                block.write_bytes(0, layout.size());
+            }
+            block
+        }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        if layout.align() <= ALIGN {
+            // SAFETY: the caller's promise: it is a block of ours.
+            return unsafe { __libc_realloc(block.cast(), bytes) }.cast();
+        }
+        // SAFETY: the caller's promise; both blocks have the bytes that are copied, and the caller's size with this
+        // alignment is no overflow.
+        unsafe {
+            let other = self.alloc(Layout::from_size_align_unchecked(bytes, layout.align()));
+            if !other.is_null() {
+                other.copy_from_nonoverlapping(block, bytes.min(layout.size()));
+                self.dealloc(block, layout);
+            }
+            other
+        }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, _layout: Layout) {
+        // SAFETY: the caller's promise: it is a block of ours.
+        unsafe { __libc_free(block.cast()) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: CLibrary = CLibrary;

@@ -1,0 +1,71 @@
+//! The compiler pass: built with CMake, and its tests.
+//!
+//! Promises: everything lies under `compiler` in the target folder, as it will lie under `lib/trellis` of a prefix; what is
+//! built already is not built again.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::step;
+use crate::workspace::Workspace;
+
+/// Builds the pass and what compiled programs are linked with, and puts it where the command of a profile (`debug`,
+/// `release`) finds it, with the library under the name that programs know.
+pub(crate) fn build(workspace: &Workspace, profile: &str) -> Result<()> {
+    let folder = folder(workspace);
+    let mut configure = workspace.command("cmake");
+    configure.arg("-S").arg(workspace.root.join("compiler")).arg("-B").arg(&folder);
+    step::step("build the compiler pass", || {
+        quietly(&mut configure)?;
+        quietly(workspace.command("cmake").arg("--build").arg(&folder).args(["--parallel", "2"]))
+    })?;
+    let commands = workspace.target.join(profile);
+    link(&folder.join("trellis"), &workspace.target.join("lib/trellis"))?;
+    for name in ["libtrellis.so", "libtrellis.so.0"] {
+        link(&commands.join("libtrellis_c.so"), &commands.join(name))?;
+    }
+    Ok(())
+}
+
+/// Makes `link` lead to `to`.
+fn link(to: &Path, link: &Path) -> Result<()> {
+    let parent = link.parent().unwrap_or(Path::new("/"));
+    let make = || {
+        std::fs::create_dir_all(parent)?;
+        match std::fs::remove_file(link) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        std::os::unix::fs::symlink(to, link)
+    };
+    make().with_context(|| format!("cannot link {} to {}", link.display(), to.display()))
+}
+
+/// Runs the tests of the pass.
+pub(crate) fn test(workspace: &Workspace) -> Result<()> {
+    let mut command = workspace.command("ctest");
+    command.arg("--test-dir").arg(folder(workspace)).args(["--output-on-failure", "--parallel", "2"]);
+    command.env("TRELLIS_COMMAND", workspace.target.join("debug/trellis"));
+    step::command("test the compiler pass", &mut command)
+}
+
+/// Installs it under a prefix.
+pub(crate) fn install(workspace: &Workspace, prefix: &Path) -> Result<()> {
+    build(workspace, "release")?;
+    quietly(workspace.command("cmake").arg("--install").arg(folder(workspace)).arg("--prefix").arg(prefix))
+}
+
+fn folder(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("compiler")
+}
+
+/// What it prints is shown when it fails.
+fn quietly(command: &mut std::process::Command) -> Result<()> {
+    let output = command.output().with_context(|| format!("cannot start `{}`", step::shown(command)))?;
+    if !output.status.success() {
+        let told = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        bail!("`{}` ended with {}\n{}", step::shown(command), output.status, told.join(""));
+    }
+    Ok(())
+}
