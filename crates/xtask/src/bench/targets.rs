@@ -273,6 +273,33 @@ pub(crate) const TARGETS: &[Benchmark] = &[
     },
     Benchmark {
         name: REPRODUCE,
+        arguments: &["kv", "table6.1", "--stores", "redis"],
+        figures: &[
+            figure("stack_full_us", "stack test, full, -O2, 2.75 ms per call (us)", Target::AtMost(25_000.0)),
+            figure("heap_line_us", "heap test, cached, 2.75 ms per call (us)", Target::AtMost(6_000.0)),
+            figure("producer_consumer_line_us", "producer and consumer, one process, line (us)", Target::AtMost(10_000.0)),
+            figure("producer_consumer_page_us", "the same, page (us)", Target::AtMost(10_000.0)),
+            figure("two_processes_us", "two processes, 2.75 ms per call (us)", Target::AtMost(300_000.0)),
+            figure("two_processes_calls", "calls of each of the two", Target::AtMost(100.0)),
+            figure("heap_line_loopback_us", "heap test, cached, with release, loopback (us)", Target::AtMost(100.0)),
+            figure("heap_line_loopback_calls", "its calls", Target::AtMost(1.0)),
+        ],
+    },
+    Benchmark {
+        name: REPRODUCE,
+        arguments: &["kv", "figure6.1"],
+        figures: &[
+            figure("instructions_full_growth", "more LLVM instructions at -O0, full (share)", Target::AtMost(0.10)),
+            figure("instructions_heap_growth", "the same, heap", Target::AtMost(0.15)),
+        ],
+    },
+    Benchmark {
+        name: REPRODUCE,
+        arguments: &["kv", "figure2.6", "--stores", "redis,embedded"],
+        figures: &[figure("ycsb_a_throughput_ratio", "YCSB A: front end / Redis", Target::AtLeast(0.9))],
+    },
+    Benchmark {
+        name: REPRODUCE,
         arguments: &["vismi", "table3", "--nodes", "2", "--runs", "5"],
         figures: &[
             figure("lu_ratio", "LU 2048x2048: speed-up of 2 nodes / of 2 threads", Target::AtLeast(0.95)),

@@ -4,6 +4,7 @@
 //! are counted by the program's own runtime and stand beside every time.
 
 mod bars;
+mod bounds;
 mod comparison;
 mod figures;
 mod instructions;
@@ -155,10 +156,7 @@ impl Measurements<'_> {
 
 /// The figures that have a bound, and the rows of table 6.1, in front of the experiments.
 fn with_summary(all: Map<String, Value>) -> Map<String, Value> {
-    let mut object = Map::new();
-    if let Some(ratio) = all.get("figure2.6").map(|figure| figure["ycsb_a_throughput_ratio"].clone()) {
-        object.insert("ycsb_a_throughput_ratio".to_owned(), ratio);
-    }
+    let mut object = bounds::of(&all);
     if let Some(rows) = all.get("table6.1").map(|table| table["rows"].clone()) {
         object.insert("rows".to_owned(), rows);
     }
