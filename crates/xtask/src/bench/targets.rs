@@ -277,7 +277,11 @@ pub(crate) const TARGETS: &[Benchmark] = &[
         figures: &[
             figure("stack_full_us", "stack test, full, -O2, 2.75 ms per call (us)", Target::AtMost(25_000.0)),
             figure("heap_line_us", "heap test, cached, 2.75 ms per call (us)", Target::AtMost(6_000.0)),
-            figure("producer_consumer_line_us", "producer and consumer, one process, line (us)", Target::AtMost(10_000.0)),
+            figure(
+                "producer_consumer_line_us",
+                "producer and consumer, one process, line (us)",
+                Target::AtMost(10_000.0),
+            ),
             figure("producer_consumer_page_us", "the same, page (us)", Target::AtMost(10_000.0)),
             figure("two_processes_us", "two processes, 2.75 ms per call (us)", Target::AtMost(300_000.0)),
             figure("two_processes_calls", "calls of each of the two", Target::AtMost(100.0)),
