@@ -140,8 +140,8 @@ fn a_joined_process_that_is_killed_ends_the_run_and_is_named() {
     assert_eq!(ended.code, Some(70), "{ended:?}");
     // Both founders see it go. The one whose sentence is printed may have heard it from the other first.
     let sentences = ["is gone", "was reported as failed by another node"];
-    let named = |sentence: &&str| ended.stderr.contains(&format!("node 2 (which joined later) {sentence}"));
-    assert!(sentences.iter().any(|sentence| named(&sentence)), "{}", ended.stderr);
+    let named = |sentence: &str| ended.stderr.contains(&format!("node 2 (which joined later) {sentence}"));
+    assert!(sentences.into_iter().any(named), "{}", ended.stderr);
     let joined = joined.finish();
     assert_eq!(joined.code, Some(128 + libc::SIGKILL));
     assert!(joined.stderr.contains("trellis: node 2 (pid ") && joined.stderr.contains("was killed by SIGKILL"));
