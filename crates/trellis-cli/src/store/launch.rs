@@ -23,7 +23,7 @@ Examples:
   trellis store run --store redis://127.0.0.1:6379 --region queue ./consumer     share it with other processes
 
 The heap of the program lies in the store, and at most --cache bytes of it in memory. Its threads, files and system calls
-work as ever.
+work as ever; a child after fork that touches the heap ends with a sentence.
 
 Exit codes: the program's; 74 the library that is loaded first is not there; 78 the store's address, the region or a size is refused;
 126 and 127 the program cannot be executed or found.";
