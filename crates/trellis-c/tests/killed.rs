@@ -126,6 +126,7 @@ fn a_killed_peer_is_named_by_every_wait_for_it() {
 }
 
 fn kill(program: &Path, wait: &str, returns: bool, victim: usize, link: &str, coherence: &str) {
+    let before = shared_by_name();
     let mut cluster = Cluster::start(program, wait, victim, link, coherence, "3600");
     let case = format!("{wait}, node {victim} killed, {link}, {coherence}");
     cluster.nodes[victim].stop();
@@ -150,23 +151,29 @@ fn kill(program: &Path, wait: &str, returns: bool, victim: usize, link: &str, co
             assert!(!told.contains(&format!("node {other} (")), "{case}: node {node} blames a survivor: {told}");
         }
     }
-    assert_nothing_is_left(&cluster.folder, &case);
+    assert_nothing_is_left(&cluster.folder, &before, &case);
 }
 
-/// No file of a node but what the test made it write, and nothing in the memory that is shared by name.
-fn assert_nothing_is_left(folder: &Path, case: &str) {
-    let names = |folder: &Path| -> Vec<String> {
-        let entries =
-            std::fs::read_dir(folder).map(|entries| entries.flatten().collect::<Vec<_>>()).unwrap_or_default();
-        entries.iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
-    };
+/// No file of a node but what the test made it write, and nothing new in the memory that is shared by name.
+fn assert_nothing_is_left(folder: &Path, before: &[String], case: &str) {
     for node in 0..NODES {
-        let mut left = names(&folder.join(node.to_string()));
-        left.sort_unstable();
-        assert_eq!(left, ["stderr", "stdout"], "{case}");
+        assert_eq!(names(&folder.join(node.to_string())), ["stderr", "stdout"], "{case}");
     }
-    let left: Vec<String> = names(Path::new("/dev/shm")).into_iter().filter(|name| name.contains("trellis")).collect();
+    let left: Vec<String> = shared_by_name().into_iter().filter(|name| !before.contains(name)).collect();
     assert!(left.is_empty(), "{case}: {left:?} in /dev/shm");
+}
+
+/// What of Trellis is in the memory that is shared by name, whoever made it.
+fn shared_by_name() -> Vec<String> {
+    names(Path::new("/dev/shm")).into_iter().filter(|name| name.contains("trellis")).collect()
+}
+
+/// The names in a folder, sorted.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).map(|entries| entries.flatten().collect::<Vec<_>>()).unwrap_or_default();
+    let mut names: Vec<String> = entries.iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort_unstable();
+    names
 }
 
 #[test]

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// Longer than any server needs to start.
 const START_SECONDS_MAX: u64 = 60;
 
+/// How folders of servers begin; the process that made it and a number follow.
+const FOLDER: &str = "trellis-store-";
+
 /// A server that runs as long as this lives.
 pub(crate) struct Server {
     child: Option<Child>,
@@ -31,7 +34,8 @@ impl Server {
         // In memory where there is such a folder: what a server must not lose when it is killed stays there too.
         let memory = Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
-        let folder = parent.join(format!("trellis-store-{}-{number}", std::process::id()));
+        sweep(&parent);
+        let folder = parent.join(format!("{FOLDER}{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder for the server can be made");
         let port = free_port();
         let fill = |part: &&str| {
@@ -87,6 +91,17 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
         std::fs::remove_dir_all(&self.folder).ok();
+    }
+}
+
+/// Removes what test programs left that were killed: nobody else would.
+fn sweep(parent: &Path) {
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(FOLDER)?.split('-').next()?.parse::<u32>().ok());
+        if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
+            std::fs::remove_dir_all(entry.path()).ok();
+        }
     }
 }
 

@@ -79,8 +79,9 @@ pub struct Paging {
     /// Memory gets short, or what is short of it may be given up.
     short: Condvar,
     ahead: Mutex<ReadAhead>,
-    jobs: Mutex<VecDeque<Window>>,
-    job_came: Condvar,
+    /// What is to be fetched before it is touched.
+    windows: Mutex<VecDeque<Window>>,
+    window_came: Condvar,
     lines: Option<Lines>,
     lead: Mutex<()>,
     stop: AtomicBool,
@@ -193,8 +194,8 @@ impl Paging {
             batch,
             changed: Condvar::new(),
             short: Condvar::new(),
-            jobs: Mutex::default(),
-            job_came: Condvar::new(),
+            windows: Mutex::default(),
+            window_came: Condvar::new(),
             lines,
             lead: Mutex::new(()),
             stop: AtomicBool::new(false),
@@ -228,8 +229,8 @@ impl Paging {
         unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
         drop(self.table());
         self.arrived();
-        drop(self.jobs.lock().unwrap_or_else(PoisonError::into_inner));
-        self.job_came.notify_all();
+        drop(self.windows.lock().unwrap_or_else(PoisonError::into_inner));
+        self.window_came.notify_all();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A thread that panicked has said why.

@@ -15,8 +15,8 @@ const FIRST_WINDOW: u64 = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) pages: Range<u64>,
-    /// Must stay a fault: the touch of it asks for the next window.
-    pub(crate) trigger: u64,
+    /// Must stay a fault: the touch of it asks for the next window. None when that was asked for already.
+    pub(crate) trigger: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -102,7 +102,7 @@ fn next(stream: &mut Stream, from: u64, window: u64, pages: u64) -> Option<Windo
     }
     (stream.start, stream.end) = (asked.start, asked.end);
     let trigger = if stream.backward { asked.end - 1 } else { asked.start };
-    Some(Window { pages: asked, trigger })
+    Some(Window { pages: asked, trigger: Some(trigger) })
 }
 
 #[cfg(test)]
@@ -121,7 +121,7 @@ mod tests {
             }
             missed += usize::from(here.insert(page));
             if let Some(window) = ahead.fault(page) {
-                triggers.insert(window.trigger);
+                triggers.extend(window.trigger);
                 here.extend(window.pages);
             }
         }
@@ -148,10 +148,10 @@ mod tests {
     fn windows_end_with_the_region() {
         let mut ahead = ReadAhead::new(10, 256);
         assert_eq!(ahead.fault(4), None);
-        assert_eq!(ahead.fault(5), Some(Window { pages: 6..10, trigger: 6 }));
+        assert_eq!(ahead.fault(5), Some(Window { pages: 6..10, trigger: Some(6) }));
         assert_eq!(ahead.fault(6), None);
         assert_eq!(ahead.fault(2), None);
-        assert_eq!(ahead.fault(1), Some(Window { pages: 0..1, trigger: 0 }));
+        assert_eq!(ahead.fault(1), Some(Window { pages: 0..1, trigger: Some(0) }));
         assert_eq!(ahead.fault(0), None);
     }
 }

@@ -131,7 +131,15 @@ impl Paging {
             self.short.notify_all();
             return Ok(Served::NoRoom);
         }
-        let window = self.ahead.lock().unwrap_or_else(PoisonError::into_inner).fault(page);
+        let window = match self.take_queued(page) {
+            // The program was faster than the thread that was to fetch this: it is fetched now, and the thread goes on
+            // with the next one.
+            Some(queued) => {
+                self.follow(page);
+                Some(Window { trigger: None, ..queued })
+            }
+            None => self.ahead.lock().unwrap_or_else(PoisonError::into_inner).fault(page),
+        };
         if table.is_zero(page) {
             let upto = window.map_or(page + 1, |window| {
                 if window.pages.start <= page + 1 && page < window.pages.end { window.pages.end } else { page + 1 }
@@ -193,8 +201,7 @@ impl Paging {
     fn follow(&self, page: u64) {
         let window = self.ahead.lock().unwrap_or_else(PoisonError::into_inner).fault(page);
         if let Some(window) = window {
-            self.jobs.lock().unwrap_or_else(PoisonError::into_inner).push_back(window);
-            self.job_came.notify_one();
+            self.queue(window);
         }
     }
 
