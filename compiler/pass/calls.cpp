@@ -49,6 +49,17 @@ void inspectAssembly(Context &context, CallBase *call) {
                               "; write it in C, or use --mode line");
 }
 
+void placeJump(Context &context, CallBase *call) {
+  const Function *callee = call->getCalledFunction();
+  if (!context.words() || !callee || call->arg_size() == 0 || !call->getArgOperand(0)->getType()->isPointerTy() ||
+      !StringSwitch<bool>(callee->getName())
+           .Cases("setjmp", "_setjmp", "sigsetjmp", "__sigsetjmp", true)
+           .Default(false))
+      return;
+  IRBuilder<> builder(call);
+  call->setArgOperand(0, context.call(builder, "jump_place", context.pointerType, {call->getArgOperand(0)}));
+}
+
 // Intrinsics with a pointer that describe memory, order it or prepare it, and neither load nor store.
 static bool isHarmless(Intrinsic::ID id) {
   switch (id) {

@@ -11,6 +11,8 @@
 namespace trellis {
 
 void inspectAssembly(Context &context, llvm::CallBase *call);
+// Word modes: setjmp stays in its frame, and saves the registers in native memory that stands for the program's buffer.
+void placeJump(Context &context, llvm::CallBase *call);
 void inspectIntrinsic(Context &context, llvm::IntrinsicInst *intrinsic);
 
 } // namespace trellis

@@ -98,14 +98,14 @@ private:
   }
 
   void refuseUses(Function &function, const Known &known) {
-    std::string fact = "`" + demangle(plainName(function)) + "` cannot be used in mode " + nameOf(context.mode).str() +
-                       ": " + known.reason;
-    bool placed = false;
-    for (User *user : function.users())
-      if (auto *instruction = dyn_cast<Instruction>(user)) {
-        context.refuse(*instruction, fact);
-        placed = true;
-      }
+      std::string fact = "`" + demangle(plainName(function)) + "` cannot be used in mode " +
+                         nameOf(context.mode).str() + ": " + known.reason;
+      bool placed = false;
+      for (User *user : function.users())
+          if (auto *instruction = dyn_cast<Instruction>(user)) {
+              context.refuse(*instruction, fact);
+              placed = true;
+          }
     if (!placed && !function.use_empty())
       context.llvm.emitError(Twine(context.module.getSourceFileName()) + ": " + fact);
   }
@@ -121,8 +121,8 @@ private:
     return false;
   }
 
-  // Constant tables with functions in them of which every translation unit has a copy: vtables of classes without a key
-  // function, tables of construction vtables, inline constants.
+  // Constant tables with functions in them of which every translation unit has a copy: vtables of classes without a
+  // key function, tables of construction vtables, inline constants.
   static bool isCopiedTable(const GlobalVariable &variable) {
     if (!variable.isConstant() || variable.isDeclaration() ||
         !(variable.hasLinkOnceLinkage() || variable.hasWeakLinkage()))
@@ -175,7 +175,10 @@ void dropProvided(Module &module, const Lists &lists) {
     if (function.isDeclaration() || function.hasLocalLinkage() || !function.isDiscardableIfUnused())
       continue;
     Known::Kind kind = lists.find(function.getName()).kind;
-    if (kind == Known::Wrap || kind == Known::WrapAlways || kind == Known::Refuse)
+    // A copy in a header would work on the library's own objects (the buffer of a stream) as if they were the
+    // program's.
+    bool libraryCopy = kind == Known::Native && function.hasAvailableExternallyLinkage();
+    if (kind == Known::Wrap || kind == Known::WrapAlways || kind == Known::Refuse || libraryCopy)
       dropBody(function);
   }
 }

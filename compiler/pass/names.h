@@ -15,7 +15,7 @@
 namespace trellis {
 
 // Word modes, before anything is inlined: inline copies of what the runtime archive provides, and of what is refused,
-// become plain references.
+// become plain references; so do inline copies of native functions that a header of the library has.
 void dropProvided(llvm::Module &module, const Lists &lists);
 
 void settleNames(Context &context);

@@ -6,8 +6,10 @@
 #include "bulk.h"
 #include "calls.h"
 #include "counts.h"
+#include "loops.h"
 #include "masked.h"
 #include "names.h"
+#include "objects.h"
 #include "origin.h"
 #include "varargs.h"
 
@@ -32,7 +34,7 @@ public:
     bool write;
   };
 
-  explicit Sharing(Context &context) : context(context) {}
+  Sharing(Context &context, const Versions &versions) : context(context), versions(versions) {}
 
   void scan(BasicBlock &block) {
     open.clear();
@@ -47,11 +49,14 @@ public:
 
 private:
   Context &context;
+  const Versions &versions;
   SmallVector<Instruction *, 8> open; // first accesses of groups that may still grow
   DenseMap<Instruction *, Group> groups;
   SmallPtrSet<const Instruction *, 32> covered;
 
   void visit(Instruction &instruction) {
+    if (versions.free.contains(&instruction))
+      return;
     auto *load = dyn_cast<LoadInst>(&instruction);
     auto *store = dyn_cast<StoreInst>(&instruction);
     if ((load && load->isSimple()) || (store && store->isSimple())) {
@@ -94,13 +99,16 @@ public:
 
   void run(Function &function) {
     context.beginFunction();
-    Sharing sharing(context);
+    Versions versions = versionLoops(context, function);
+    versionObjects(context, function, versions);
+    Sharing sharing(context, versions);
     if (!context.words())
       for (BasicBlock &block : function)
         sharing.scan(block);
     std::vector<Instruction *> all;
     for (Instruction &instruction : instructions(function))
-      all.push_back(&instruction);
+      if (!versions.free.contains(&instruction))
+        all.push_back(&instruction);
     enterFunction(context, function);
     for (Instruction *instruction : all)
       if (const Sharing::Group *group = sharing.checkedBy(instruction))
@@ -153,8 +161,10 @@ private:
     if (call->isInlineAsm())
       return inspectAssembly(context, call);
     auto *intrinsic = dyn_cast<IntrinsicInst>(call);
-    if (!intrinsic)
+    if (!intrinsic) {
+      placeJump(context, call);
       return prepareArguments(context, call);
+    }
     if (auto *bulk = dyn_cast<AnyMemIntrinsic>(intrinsic))
       return translateBulk(context, bulk);
     if (auto *start = dyn_cast<VAStartInst>(intrinsic))

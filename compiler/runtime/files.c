@@ -4,10 +4,12 @@
  */
 #include "wrap.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 WRAP(ssize_t, read, (int descriptor, void *to, size_t bytes)) {
@@ -84,14 +86,86 @@ BY_NAME_WITH(mkdir, mode_t)
 BY_NAME_WITH(chmod, mode_t)
 BY_NAME_WITH(creat, mode_t)
 BY_NAME_WITH(truncate, off_t)
+BY_NAME_WITH(truncate64, off_t)
 
-WRAP(int, rename, (const char *from, const char *to)) {
-    struct piece one, other;
-    const char *native = take_string(&one, from);
-    int result = rename(native, take_string(&other, to));
-    drop(&one);
-    drop(&other);
+#define BY_TWO_NAMES(name)                                                                                             \
+    WRAP(int, name, (const char *from, const char *to)) {                                                              \
+        struct piece one, other;                                                                                       \
+        const char *native = take_string(&one, from);                                                                  \
+        int result = name(native, take_string(&other, to));                                                            \
+        drop(&one);                                                                                                    \
+        drop(&other);                                                                                                  \
+        return result;                                                                                                 \
+    }
+BY_TWO_NAMES(rename)
+BY_TWO_NAMES(link)
+BY_TWO_NAMES(symlink)
+
+#define OWNER(name)                                                                                                    \
+    WRAP(int, name, (const char *path, uid_t user, gid_t group)) {                                                     \
+        struct piece piece;                                                                                            \
+        int result = name(take_string(&piece, path), user, group);                                                     \
+        drop(&piece);                                                                                                  \
+        return result;                                                                                                 \
+    }
+OWNER(chown)
+OWNER(lchown)
+
+WRAP(ssize_t, readlink, (const char *path, char *to, size_t bytes)) {
+    struct piece piece, text;
+    ssize_t done = readlink(take_string(&piece, path), room(&text, to, bytes), bytes);
+    give(&text, done > 0 ? (size_t)done : 0);
+    drop(&text);
+    drop(&piece);
+    return done;
+}
+WRAP(int, utimes, (const char *path, const struct timeval *times)) {
+    struct piece piece;
+    struct timeval native[2];
+    if (times)
+        get_bytes(times, native, sizeof native);
+    int result = utimes(take_string(&piece, path), times ? native : NULL);
+    drop(&piece);
     return result;
+}
+
+/* What the third argument is depends on the command. */
+WRAP(int, fcntl, (int descriptor, int command, ...)) {
+    va_list list;
+    va_start(list, command);
+    void *argument = va_arg(list, void *);
+    va_end(list);
+    switch (command) {
+    case F_GETLK:
+    case F_SETLK:
+    case F_SETLKW:
+    case F_OFD_GETLK:
+    case F_OFD_SETLK:
+    case F_OFD_SETLKW: {
+        struct flock native;
+        get_bytes(argument, &native, sizeof native);
+        int result = fcntl(descriptor, command, &native);
+        if (result == 0)
+            put_bytes(argument, &native, sizeof native);
+        return result;
+    }
+    case F_GETOWN_EX:
+    case F_SETOWN_EX:
+    case F_GET_RW_HINT:
+    case F_SET_RW_HINT:
+    case F_GET_FILE_RW_HINT:
+    case F_SET_FILE_RW_HINT:
+        refuse_at_run_time("fcntl", "got a command whose argument is memory other than a lock");
+    default:
+        return fcntl(descriptor, command, argument);
+    }
+}
+WRAP(int, fcntl64, (int descriptor, int command, ...)) {
+    va_list list;
+    va_start(list, command);
+    void *argument = va_arg(list, void *);
+    va_end(list);
+    return wrapped_fcntl(descriptor, command, argument);
 }
 
 #define STATUS(name)                                                                                                   \
@@ -106,6 +180,10 @@ WRAP(int, rename, (const char *from, const char *to)) {
     }
 STATUS(stat)
 STATUS(lstat)
+/* On x86-64 the structures are the same. */
+_Static_assert(sizeof(struct stat) == sizeof(struct stat64), "one status");
+WRAP(int, stat64, (const char *path, struct stat *status)) { return wrapped_stat(path, status); }
+WRAP(int, lstat64, (const char *path, struct stat *status)) { return wrapped_lstat(path, status); }
 WRAP(int, fstat, (int descriptor, struct stat *status)) {
     struct stat native;
     int result = fstat(descriptor, &native);
@@ -113,6 +191,8 @@ WRAP(int, fstat, (int descriptor, struct stat *status)) {
         put_bytes(status, &native, sizeof native);
     return result;
 }
+
+WRAP(int, fstat64, (int descriptor, struct stat *status)) { return wrapped_fstat(descriptor, status); }
 
 WRAP(char *, getcwd, (char *to, size_t bytes)) {
     char *native = getcwd(NULL, 0);
@@ -151,6 +231,23 @@ WRAP(int, mkstemp, (char *name)) {
     give(&piece, bytes);
     drop(&piece);
     return descriptor;
+}
+WRAP(int, mkstemp64, (char *name)) { return wrapped_mkstemp(name); }
+WRAP(char *, mkdtemp, (char *name)) {
+    struct piece piece;
+    size_t bytes = length_of(name, SIZE_MAX) + 1;
+    char *made = mkdtemp(take_room(&piece, name, bytes));
+    give(&piece, bytes);
+    drop(&piece);
+    return made ? name : NULL;
+}
+
+/* A directory is the library's object, and so are its entries. */
+WRAP(DIR *, opendir, (const char *path)) {
+    struct piece piece;
+    DIR *directory = opendir(take_string(&piece, path));
+    drop(&piece);
+    return directory;
 }
 WRAP(int, pipe, (int *ends)) {
     int native[2];

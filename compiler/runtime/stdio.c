@@ -206,6 +206,9 @@ WRAP(FILE *, freopen, (const char *path, const char *how, FILE *stream)) {
     drop(&other);
     return stream;
 }
+WRAP(FILE *, freopen64, (const char *path, const char *how, FILE *stream)) {
+    return wrapped_freopen(path, how, stream);
+}
 WRAP(FILE *, fdopen, (int descriptor, const char *how)) {
     struct piece piece;
     FILE *stream = fdopen(descriptor, take_string(&piece, how));

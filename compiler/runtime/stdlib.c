@@ -1,7 +1,7 @@
 /* stdlib.h in modes full and heap: numbers from text, sorting, searching, the environment.
  *
- * Promises: comparators are translated functions; they get the addresses of native copies while an array is sorted, and
- * the array's own while it is searched. Must never: keep a program's string in the environment.
+ * Promises: comparators are translated functions; they get the addresses of native copies while an array is sorted,
+ * and the array's own while it is searched. Must never: keep a program's string in the environment.
  */
 #include "wrap.h"
 
@@ -9,20 +9,20 @@
 #include <stdio.h>
 #include <wchar.h>
 
-#define NUMBER(result, name, parameters, call)                                                                         \
-    WRAP(result, name, parameters) {                                                                                   \
-        struct piece piece;                                                                                            \
-        char *stop;                                                                                                    \
-        const char *native = take_string(&piece, text);                                                                \
-        result number = call;                                                                                          \
-        if (end) {                                                                                                     \
-            const char *at = text + (stop - native);                                                                   \
-            put_bytes(end, &at, sizeof at);                                                                            \
-        }                                                                                                              \
-        drop(&piece);                                                                                                  \
-        return number;                                                                                                 \
+#define NUMBER(result, name, parameters, call)                                                                       \
+    WRAP(result, name, parameters) {                                                                                 \
+        struct piece piece;                                                                                          \
+        char *stop;                                                                                                  \
+        const char *native = take_string(&piece, text);                                                              \
+        result number = call;                                                                                        \
+        if (end) {                                                                                                   \
+            const char *at = text + (stop - native);                                                                 \
+            put_bytes(end, &at, sizeof at);                                                                          \
+        }                                                                                                            \
+        drop(&piece);                                                                                                \
+        return number;                                                                                               \
     }
-#define INTEGER(result, name)                                                                                          \
+#define INTEGER(result, name)                                                                                        \
     NUMBER(result, name, (const char *text, char **end, int base), name(native, &stop, base))
 #define FLOATING(result, name) NUMBER(result, name, (const char *text, char **end), name(native, &stop))
 INTEGER(long, strtol)
@@ -33,7 +33,7 @@ FLOATING(double, strtod)
 FLOATING(float, strtof)
 FLOATING(long double, strtold)
 /* The names that newer headers give them. */
-#define AS_INTEGER(result, name, plain)                                                                                \
+#define AS_INTEGER(result, name, plain)                                                                              \
     NUMBER(result, name, (const char *text, char **end, int base), plain(native, &stop, base))
 AS_INTEGER(long, __isoc23_strtol, strtol)
 AS_INTEGER(long long, __isoc23_strtoll, strtoll)
@@ -42,12 +42,12 @@ AS_INTEGER(unsigned long long, __isoc23_strtoull, strtoull)
 AS_INTEGER(intmax_t, strtoimax, strtoll)
 AS_INTEGER(uintmax_t, strtoumax, strtoull)
 
-#define SIMPLE(result, name, plain)                                                                                    \
-    WRAP(result, name, (const char *text)) {                                                                           \
-        struct piece piece;                                                                                            \
-        result number = plain(take_string(&piece, text));                                                              \
-        drop(&piece);                                                                                                  \
-        return number;                                                                                                 \
+#define SIMPLE(result, name, plain)                                                                                  \
+    WRAP(result, name, (const char *text)) {                                                                         \
+        struct piece piece;                                                                                          \
+        result number = plain(take_string(&piece, text));                                                            \
+        drop(&piece);                                                                                                \
+        return number;                                                                                               \
     }
 SIMPLE(int, atoi, atoi)
 SIMPLE(long, atol, atol)
@@ -79,16 +79,27 @@ WRAP(int, rand_r, (unsigned *seed)) {
     return number;
 }
 
+/* A comparator is translated code that gets addresses of the native copy, where deeper frames may have had variables.
+ */
+static void *for_callbacks(struct piece *piece, void *array, size_t bytes) {
+    void *native = take_room(piece, array, bytes);
+#if TRELLIS_MODE == 1
+    if (native)
+        __trellis_import(native, bytes);
+#endif
+    return native;
+}
+
 WRAP(void, qsort, (void *array, size_t count, size_t bytes, int (*compare)(const void *, const void *))) {
     struct piece piece;
-    qsort(take_room(&piece, array, count * bytes), count, bytes, compare);
+    qsort(for_callbacks(&piece, array, count * bytes), count, bytes, compare);
     give(&piece, count * bytes);
     drop(&piece);
 }
 WRAP(void, qsort_r,
      (void *array, size_t count, size_t bytes, int (*compare)(const void *, const void *, void *), void *with)) {
     struct piece piece;
-    qsort_r(take_room(&piece, array, count * bytes), count, bytes, compare, with);
+    qsort_r(for_callbacks(&piece, array, count * bytes), count, bytes, compare, with);
     give(&piece, count * bytes);
     drop(&piece);
 }

@@ -96,11 +96,31 @@ struct shadow {
     _Alignas(16) char object[];
 };
 
+/* Shared by all translated objects of the process: a lock that the program made is the one that its libraries take. */
 enum { chains = 1024 };
-static struct shadow *table[chains];
-static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+#define SHARED __attribute__((weak, visibility("default")))
+struct shadow *shadows[chains] __asm__("__trellis_shadows" TRELLIS_SUFFIX) SHARED;
+pthread_mutex_t shadows_lock __asm__("__trellis_shadows_lock" TRELLIS_SUFFIX) SHARED = PTHREAD_MUTEX_INITIALIZER;
 
-static struct shadow **chain_of(const void *program) { return &table[((uintptr_t)program >> 3) % chains]; }
+static struct shadow **chain_of(const void *program) { return &shadows[((uintptr_t)program >> 3) % chains]; }
+
+static struct shadow *found(const void *program) {
+    struct shadow *shadow = *chain_of(program);
+    while (shadow && shadow->program != program)
+        shadow = shadow->next;
+    return shadow;
+}
+
+/* One that nobody has seen yet, for an address that has none; the table is locked. */
+static struct shadow *added(void *program, size_t bytes) {
+    struct shadow *shadow = calloc(1, sizeof *shadow + bytes), **chain = chain_of(program);
+    if (!shadow)
+        refuse_at_run_time("a lock", "needs more native memory than there is");
+    shadow->program = program;
+    shadow->next = *chain;
+    *chain = shadow;
+    return shadow;
+}
 
 void *native_object(void *program, size_t bytes) {
     if (!in_region(program)) {
@@ -109,34 +129,38 @@ void *native_object(void *program, size_t bytes) {
 #endif
         return program;
     }
-    pthread_mutex_lock(&table_lock);
-    struct shadow **chain = chain_of(program), *shadow = *chain;
-    while (shadow && shadow->program != program)
-        shadow = shadow->next;
+    pthread_mutex_lock(&shadows_lock);
+    struct shadow *shadow = found(program);
     if (!shadow) {
-        shadow = calloc(1, sizeof *shadow + bytes);
-        if (!shadow)
-            refuse_at_run_time("a lock", "needs more native memory than there is");
+        shadow = added(program, bytes);
         /* What a static initialiser or an earlier memcpy put there. */
         __trellis_load(program, shadow->object, bytes);
-        shadow->program = program;
-        shadow->next = *chain;
-        *chain = shadow;
     }
-    pthread_mutex_unlock(&table_lock);
+    pthread_mutex_unlock(&shadows_lock);
     return shadow->object;
+}
+
+void *native_place(void *program, size_t bytes) {
+    if (is_native(program))
+        return program;
+    pthread_mutex_lock(&shadows_lock);
+    struct shadow *shadow = found(program);
+    if (!shadow && bytes)
+        shadow = added(program, bytes);
+    pthread_mutex_unlock(&shadows_lock);
+    return shadow ? shadow->object : NULL;
 }
 
 void forget_object(void *program) {
     if (!in_region(program))
         return;
-    pthread_mutex_lock(&table_lock);
+    pthread_mutex_lock(&shadows_lock);
     struct shadow **link = chain_of(program);
     while (*link && (*link)->program != program)
         link = &(*link)->next;
     struct shadow *gone = *link;
     if (gone)
         *link = gone->next;
-    pthread_mutex_unlock(&table_lock);
+    pthread_mutex_unlock(&shadows_lock);
     free(gone);
 }

@@ -70,6 +70,9 @@ TRELLIS_HIDDEN size_t length_of(const char *program, size_t most);
  * instructions may use it, else a shadow that begins as zeros and belongs to the address. */
 TRELLIS_HIDDEN void *native_object(void *program, size_t bytes);
 TRELLIS_HIDDEN void forget_object(void *program);
+/* The same for what only the library looks into (a jmp_buf): nothing is brought from the program's memory. Without
+ * `bytes`, NULL where the address has none yet. */
+TRELLIS_HIDDEN void *native_place(void *program, size_t bytes);
 
 static inline void put_bytes(void *program, const void *native, size_t bytes) {
 #if TRELLIS_MODE != 1

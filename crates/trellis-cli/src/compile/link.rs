@@ -63,8 +63,10 @@ impl Explanation {
             self.function = self.plain(rest.trim_end_matches([':', '\'']));
         } else if let Some((place, symbol)) = line.split_once(": undefined reference to `") {
             let symbol = symbol.split('\'').next().unwrap_or(symbol).to_owned();
-            let place = place.trim_start_matches("/usr/bin/ld: ").split(":(").next().unwrap_or(place).to_owned();
-            self.add(&symbol, place, self.function.clone());
+            let (place, part) = place.trim_start_matches("/usr/bin/ld: ").split_once(":(").unwrap_or((place, ""));
+            // A table of functions is in no function, whatever was named before.
+            let function = if part.starts_with(".data") { String::new() } else { self.function.clone() };
+            self.add(&symbol, place.trim_start_matches("/usr/bin/ld: ").to_owned(), function);
         } else if let Some((_, symbol)) = line.split_once("undefined symbol: ") {
             self.symbol = symbol.to_owned();
         } else if let Some(place) = line.strip_prefix(">>> referenced by ") {
@@ -115,6 +117,15 @@ mod tests {
         let lld =
             explained(&["ld.lld: error: undefined symbol: foo.trellis_heap", ">>> referenced by x.c:3 (/src/x.c:3)"]);
         assert!(lld[0].starts_with("x.c:3: `foo` was not compiled"), "{lld:?}");
+    }
+
+    #[test]
+    fn a_table_is_in_no_function() {
+        let table = explained(&[
+            "/usr/bin/ld: /tmp/x-1.o: in function `main':",
+            "/usr/bin/ld: /tmp/x-1.o:(.data.rel+0x28): undefined reference to `foo.trellis_heap'",
+        ]);
+        assert!(table.len() == 1 && table[0].starts_with("/tmp/x-1.o: `foo` was not compiled"), "{table:?}");
     }
 
     #[test]

@@ -1,0 +1,211 @@
+//! Programs that were not written for Trellis, compiled in every mode and run in page mode without compiling: Lua (C),
+//! SQLite (C), and nlohmann's json with threads (C++17). What they print must be what they print without Trellis.
+//!
+//! Their sources are crates, pinned and checked by `compiler/tests/foreign/Cargo.lock`, fetched by cargo and read where it
+//! keeps them. `TRELLIS_FOREIGN=all` adds `-O2` and puts every mode on a real Redis, which takes many minutes.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+/// Sources, how they are compiled, and what the program is asked to do.
+struct Program {
+    name: &'static str,
+    language: &'static str,
+    options: Vec<String>,
+    /// The word before the size, if there is one.
+    before: Option<String>,
+    /// How much it does: in words, where every access is a call; else.
+    sizes: [&'static str; 2],
+}
+
+/// A way to run a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Page,
+    Mode(&'static str),
+}
+
+/// A folder that goes with this value.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server that ends with this value.
+struct Redis {
+    child: Child,
+    url: String,
+}
+
+impl Redis {
+    /// Listens on a socket in the folder, so that no port can be somebody else's.
+    fn start(folder: &Path) -> Option<Redis> {
+        let socket = folder.join("redis");
+        let mut command = Command::new("redis-server");
+        command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
+        let mut child = command.stdout(Stdio::null()).spawn().ok()?;
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+            assert!(child.try_wait().expect("a child").is_none(), "redis-server ended at once");
+            std::thread::yield_now();
+        }
+        Some(Redis { child, url: format!("redis+unix:{}", socket.display()) })
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn drivers() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../compiler/tests/foreign")
+}
+
+/// The folder of a crate, which cargo fetches if it must.
+fn source_of(test: &str, package: &str) -> Option<PathBuf> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command
+        .args(["metadata", "--format-version", "1", "--locked", "--manifest-path"])
+        .arg(drivers().join("Cargo.toml"));
+    let output = command.output().expect("cargo can be started");
+    if !output.status.success() {
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        println!("SKIPPED {test}: cargo cannot fetch {package}: {}", complaint.lines().last().unwrap_or(""));
+        return None;
+    }
+    let found: Value = serde_json::from_slice(&output.stdout).expect("cargo prints JSON");
+    let packages = found["packages"].as_array().expect("packages");
+    let manifest =
+        packages.iter().find(|found| found["name"] == package).and_then(|found| found["manifest_path"].as_str());
+    Some(Path::new(manifest.expect("a package that is asked for")).parent().expect("a folder").to_owned())
+}
+
+fn text(path: &Path) -> String {
+    path.to_str().expect("a name that is text").to_owned()
+}
+
+/// Compiles; the words before the options say with what.
+fn compiled(first: &[&str], program: &Program, level: &str, to: &Path) -> Output {
+    let mut command = Command::new(first[0]);
+    command.args(&first[1..]).arg(level).arg("-w").args(&program.options).args(["-lm", "-pthread", "-o"]).arg(to);
+    command.output().expect("a compiler")
+}
+
+fn asked(command: &mut Command, program: &Program, size: &str, store: &str) -> Output {
+    command.args(&program.before).arg(size).env("TRELLIS_STORE", store).stdin(Stdio::null());
+    command.output().expect("the program can be started")
+}
+
+/// What it printed, if it ended well.
+#[track_caller]
+fn printed(output: &Output, what: &str) -> String {
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{what}: {}: {complaint}", output.status);
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs a program natively and in each way on each store, and compares.
+fn compare(test: &str, program: &Program) {
+    let trellis = env!("CARGO_BIN_EXE_trellis");
+    let native_compiler = if program.language == "cc" { "clang-19" } else { "clang++-19" };
+    if Command::new(native_compiler).arg("--version").stdout(Stdio::null()).status().is_err() {
+        println!("SKIPPED {test}: {native_compiler} is not installed");
+        return;
+    }
+    let folder = Folder(std::env::temp_dir().join(format!("trellis-foreign-{}-{}", program.name, std::process::id())));
+    std::fs::create_dir_all(&folder.0).expect("a folder");
+    let native = folder.0.join("native");
+    printed(&compiled(&[native_compiler], program, "-O0", &native), "the native compiler");
+    let expected = program.sizes.map(|size| {
+        let output = printed(&asked(&mut Command::new(&native), program, size, "embedded:"), "the native program");
+        assert!(output.lines().count() > 5, "{output}");
+        output
+    });
+    let everything = std::env::var_os("TRELLIS_FOREIGN").is_some_and(|value| value == "all");
+    let redis = Redis::start(&folder.0);
+    if redis.is_none() {
+        println!("SKIPPED {test} with Redis: redis-server is not installed");
+    }
+    let levels: &[&str] = if everything { &["-O0", "-O2"] } else { &["-O1"] };
+    for &level in levels {
+        for way in [Way::Page, Way::Mode("line"), Way::Mode("heap"), Way::Mode("full")] {
+            let words = matches!(way, Way::Mode("heap" | "full"));
+            let path = if let Way::Mode(mode) = way {
+                let path = folder.0.join(format!("{mode}{level}"));
+                let output = compiled(&[trellis, program.language, "--mode", mode], program, level, &path);
+                let complaint = String::from_utf8_lossy(&output.stderr);
+                if complaint.contains("build them with") || complaint.contains("build it with") {
+                    println!("SKIPPED {test}: {}", complaint.trim());
+                    return;
+                }
+                printed(&output, &format!("{} --mode {mode} {level}", program.name));
+                path
+            } else {
+                native.clone()
+            };
+            // Word by word a program makes a call for each access, and Redis answers a hundred thousand in seconds.
+            let on_redis = redis.as_ref().filter(|_| everything || !words).map(|redis| redis.url.as_str());
+            for store in ["embedded:"].into_iter().chain(on_redis) {
+                let mut command = Command::new(&path);
+                if way == Way::Page {
+                    command = Command::new(trellis);
+                    command.args(["store", "run", "--store", store]).arg(&path);
+                }
+                let size = usize::from(!words);
+                let what = format!("{} {way:?} {level} on {store}", program.name);
+                let output = printed(&asked(&mut command, program, program.sizes[size], store), &what);
+                assert_eq!(output, expected[size], "{what}");
+                println!("{what}: the same");
+            }
+        }
+    }
+}
+
+#[test]
+fn lua_runs_in_every_mode() {
+    let test = "lua_runs_in_every_mode";
+    let Some(source) = source_of(test, "lua-src") else { return };
+    let source = source.join("lua-5.4.9");
+    let mut options = vec!["-DLUA_USE_POSIX".to_owned(), format!("-I{}", text(&source))];
+    options.push(text(&drivers().join("interpreter.c")));
+    let entries = std::fs::read_dir(&source).expect("Lua's folder");
+    let mut files: Vec<String> = entries.map(|entry| text(&entry.expect("an entry").path())).collect();
+    files.retain(|file| file.ends_with(".c"));
+    files.sort();
+    options.extend(files);
+    let before = Some(text(&drivers().join("script.lua")));
+    compare(test, &Program { name: "lua", language: "cc", options, before, sizes: ["3", "200"] });
+}
+
+#[test]
+fn sqlite_runs_in_every_mode() {
+    let test = "sqlite_runs_in_every_mode";
+    let Some(source) = source_of(test, "libsqlite3-sys") else { return };
+    let source = source.join("sqlite3");
+    let options = vec![
+        "-DSQLITE_OMIT_LOAD_EXTENSION".to_owned(),
+        format!("-I{}", text(&source)),
+        text(&drivers().join("rows.c")),
+        text(&source.join("sqlite3.c")),
+    ];
+    compare(test, &Program { name: "sqlite", language: "cc", options, before: None, sizes: ["20", "10000"] });
+}
+
+#[test]
+fn json_in_threads_runs_in_every_mode() {
+    let test = "json_in_threads_runs_in_every_mode";
+    let Some(source) = source_of(test, "jsonnet-sys") else { return };
+    let options = vec![
+        "-std=c++17".to_owned(),
+        format!("-I{}", text(&source.join("jsonnet/third_party/json"))),
+        text(&drivers().join("documents.cpp")),
+    ];
+    compare(test, &Program { name: "json", language: "c++", options, before: None, sizes: ["1", "40"] });
+}
