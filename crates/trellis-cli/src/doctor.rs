@@ -11,6 +11,7 @@ use trellis::config::Config;
 use trellis::transport::links::udp::{Interface, try_multicast};
 use trellis_check::say;
 use trellis_memory::{Capabilities, Catcher, choose, probe};
+use trellis_store::stores::{KINDS, StoreKind};
 
 use crate::chart::byte_text;
 use crate::exit::{self, Ending};
@@ -196,9 +197,18 @@ fn as_text(capabilities: &Capabilities, machine: &Machine, chosen: &Chosen, advi
         None => {
             let _ = writeln!(
                 out,
-                "  no   this build has no link fabric; build with the cargo feature `fabric` (Debian: libfabric-dev)"
+                "  no   this build has no link fabric; `cargo xtask install --prefix PREFIX --features fabric` installs one with it"
             );
         }
+    }
+    let _ = writeln!(out, "\nStores of this build");
+    let (built, missing) = stores();
+    let _ = writeln!(out, "  yes  {}", built.join(", "));
+    for name in missing {
+        let _ = writeln!(
+            out,
+            "  no   {name}: `cargo xtask install --prefix PREFIX --features {name}` installs one with it"
+        );
     }
     let _ = writeln!(out, "\nCatchers");
     for catcher in Catcher::ALL {
@@ -271,6 +281,8 @@ fn as_json(capabilities: &Capabilities, machine: &Machine, chosen: &Chosen, advi
         "shared_memory_why_not": shared_memory().err(),
         "multicast": multicast,
         "fabric_providers": fabric_providers(),
+        "stores": stores().0,
+        "stores_not_built": stores().1,
         "security_loopback": loopback_security(),
         "security_between_hosts": "sealed",
         "advice": advice,
@@ -288,6 +300,13 @@ fn fabric_providers() -> Option<Vec<String>> {
     return Some(trellis::transport::links::fabric::providers());
     #[cfg(not(feature = "fabric"))]
     None
+}
+
+/// The kinds of stores that this build opens, and those it was made without.
+fn stores() -> (Vec<&'static str>, Vec<&'static str>) {
+    let (built, missing): (Vec<StoreKind>, Vec<StoreKind>) = KINDS.into_iter().partition(|kind| kind.is_built);
+    let names = |kinds: Vec<StoreKind>| kinds.into_iter().map(|kind| kind.scheme).collect();
+    (names(built), names(missing))
 }
 
 fn loopback_security() -> String {
@@ -345,6 +364,10 @@ mod tests {
         let catcher = object["catch"].as_str().expect("something works wherever tests run");
         assert!(text.contains(&format!("the catcher `{catcher}` is used")), "{text}");
         assert_eq!(object["region_bytes_max"], 5u64 << 30);
+        assert!(text.contains("yes  embedded, embedded-durable, redis"), "{text}");
+        assert_eq!(text.contains("--features etcd"), !cfg!(feature = "etcd"), "{text}");
+        let listed = ["stores", "stores_not_built"].map(|key| object[key].as_array().expect("a list").len());
+        assert_eq!(listed.iter().sum::<usize>(), KINDS.len());
         assert!(text.contains("yes  lo 127.0.0.1\n") && text.contains("no   eth9 10.0.0.9: no way; try\n"), "{text}");
         assert_eq!((&object["multicast"][0]["works"], &object["multicast"][0]["why"]), (&json!(true), &json!(null)));
         assert_eq!(

@@ -60,7 +60,7 @@ enum Command {
     Report(report::ReportArguments),
     Check(check::CheckArguments),
     /// Programs whose heap lies in a key-value store, and what is in one
-    #[command(subcommand)]
+    #[command(subcommand, after_help = store::stores_of_this_build())]
     Store(store::Task),
     /// Compile C for memory in a key-value store (`trellis cc --help`)
     Cc(compile::CompileArguments),

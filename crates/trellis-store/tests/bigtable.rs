@@ -8,25 +8,16 @@ mod servers;
 use std::process::Command;
 
 use servers::proxy::Proxy;
-use servers::{Server, built, free_port};
+use servers::{Server, free_port};
 use trellis_store::{Applied, Change, Expect, Guard, Key, Kind, Operation, Outcome, StoreError, open};
 
 /// Google's emulator; nothing where it cannot be built.
 fn emulator(test: &str) -> Option<Server> {
-    match built("bigtable") {
-        Ok(program) => {
-            let program = program.to_str().expect("a path of letters");
-            Some(Server::start(&[program, "-host", "127.0.0.1", "-port", "{port}"]))
-        }
-        Err(why) => {
-            println!("SKIPPED bigtable {test}: {why}");
-            None
-        }
-    }
+    servers::kinds::Kind::Bigtable.start(test, &[])
 }
 
 fn url(server: &Server, table: &str) -> String {
-    format!("bigtable://project/instance/{table}?emulator={}", server.address())
+    servers::kinds::Kind::Bigtable.url(server, table)
 }
 
 fn put(key: &Key, bytes: &[u8]) -> Operation {

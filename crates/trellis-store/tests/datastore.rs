@@ -8,25 +8,16 @@ mod servers;
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use servers::{Server, built, free_port};
+use servers::{Server, free_port};
 use trellis_store::{Applied, Change, Key, Kind, Operation, Outcome, StoreError, open};
 
 /// A server; nothing where it cannot be built.
 fn server(test: &str, more: &[&str]) -> Option<Server> {
-    match built("datastore") {
-        Ok(program) => {
-            let program = program.to_str().expect("a path of letters");
-            Some(Server::start(&[&[program, "-address", "127.0.0.1:{port}"], more].concat()))
-        }
-        Err(why) => {
-            println!("SKIPPED datastore {test}: {why}");
-            None
-        }
-    }
+    servers::kinds::Kind::Datastore.start(test, more)
 }
 
 fn url(server: &Server, database: &str) -> String {
-    format!("datastore://project/{database}?emulator={}", server.address())
+    servers::kinds::Kind::Datastore.url(server, database)
 }
 
 fn put(key: &Key, bytes: &[u8]) -> Operation {

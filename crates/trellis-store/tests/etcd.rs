@@ -13,21 +13,7 @@ use trellis_store::{Applied, Change, Key, Kind, Operation, Outcome, StoreError, 
 
 /// An etcd of one member; nothing where it is not installed.
 fn etcd(test: &str) -> Option<Server> {
-    let Some(etcd) = installed("etcd") else {
-        println!("SKIPPED etcd {test}: etcd is not installed");
-        return None;
-    };
-    let command = [
-        etcd.to_str().expect("a path of letters"),
-        "--data-dir={folder}/data",
-        "--listen-client-urls=http://127.0.0.1:{port}",
-        "--advertise-client-urls=http://127.0.0.1:{port}",
-        "--listen-peer-urls=http://127.0.0.1:{port+1}",
-        "--initial-advertise-peer-urls=http://127.0.0.1:{port+1}",
-        "--initial-cluster=default=http://127.0.0.1:{port+1}",
-        "--logger=zap",
-    ];
-    Some(Server::start(&command))
+    servers::kinds::Kind::Etcd.start(test, &[])
 }
 
 fn etcdctl(server: &Server, arguments: &[&str]) -> String {

@@ -8,84 +8,27 @@
 mod memory;
 #[path = "../../trellis-store/tests/redis_server/mod.rs"]
 mod redis_server;
+mod stored_processes;
 
-use std::io::{BufRead, BufReader, Lines, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
-use memory::Memory;
 use redis_server::RedisServer;
 // The path that `memory` knows from within the crate.
 use trellis::stored;
-use trellis_store::Store;
-use trellis_store::wrap::Counted;
 
-use stored::coherence::log::{Coherence, Identity};
-use stored::region::{self, Opened};
-use stored::settings::Settings;
-use stored::synchronisation::{Options, Session, SynchronisationError};
+use stored::synchronisation::SynchronisationError;
+use stored_processes::{PAGE, Process, Started, role, say, wait_for_parent};
 
-const ROLE: &str = "TRELLIS_TEST_ROLE";
-const STORE: &str = "TRELLIS_TEST_STORE";
-const PAGE: u64 = 2;
 const PROCESSES: u64 = 4;
 const TIMES: u64 = 200;
 const ITEMS: u64 = 50;
 /// Long enough that a process which only waits for a processor gives a sign of life in time.
 const HOLDER_LEASE: Duration = Duration::from_secs(2);
 
-/// A process of a region.
-struct Process {
-    counted: Arc<Counted>,
-    session: Session,
-    memory: Arc<Memory>,
-    opened: Opened,
-}
-
-impl Process {
-    fn open(url: &str, lease: Duration, has_beat_thread: bool) -> Process {
-        let counted = Counted::new(trellis_store::open(url).unwrap());
-        let store: Arc<dyn Store> = Arc::clone(&counted) as _;
-        let settings = Settings { region: Some("test".to_owned()), lease, ..Settings::default() };
-        let opened = region::open(Arc::clone(&store), &settings).unwrap();
-        let memory = Arc::new(Memory::new(Arc::clone(&store), opened.number));
-        let who = Identity {
-            name: opened.name.clone(),
-            region: opened.number,
-            member: opened.member,
-            lease: opened.lease,
-            is_private: false,
-        };
-        let shared = Arc::new(Coherence::new(store, who, Arc::clone(&memory) as _, opened.seen));
-        let options = Options { wait_max: Duration::from_secs(60), has_beat_thread, ..Options::default() };
-        let session = Session::new(shared, options).unwrap();
-        Process { counted, session, memory, opened }
-    }
-
-    fn calls(&self) -> u64 {
-        self.counted.counts().calls()
-    }
-
-    fn increment(&self) -> Result<u64, SynchronisationError> {
-        let guard = self.session.lock("word")?.lock()?;
-        let value = self.memory.read(PAGE, 0) + 1;
-        self.memory.write(PAGE, 0, value);
-        guard.release()?;
-        Ok(value)
-    }
-
-    /// What the store has, whatever this process has a copy of.
-    fn word(&self) -> u64 {
-        Memory::new(Arc::clone(&self.counted) as _, self.opened.number).read(PAGE, 0)
-    }
-}
-
 /// What a process does that a test started.
 #[test]
 fn child() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    let url = std::env::var(STORE).expect("the test says where the store is");
+    let Some((role, url)) = role() else { return };
     match role.as_str() {
         "increments" => {
             let process = Process::open(&url, Duration::from_secs(10), true);
@@ -136,71 +79,11 @@ fn passes_items(process: &Process, role: &str) {
     say(&format!("calls {}", process.calls() - before));
 }
 
-/// Says something to the test that started this process.
-fn say(what: &str) {
-    println!("\n> {what}");
-    std::io::stdout().flush().unwrap();
-}
-
-fn wait_for_parent() {
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
-}
-
-/// A process that this one started; killed when dropped.
-struct Started {
-    child: Child,
-    input: ChildStdin,
-    output: Lines<BufReader<ChildStdout>>,
-}
-
-impl Started {
-    fn start(role: &str, server: &RedisServer) -> Started {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--nocapture"])
-            .env(ROLE, role)
-            .env(STORE, server.url())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        Started { child, input, output: BufReader::new(output).lines() }
-    }
-
-    /// The next thing that it says.
-    fn said(&mut self) -> String {
-        self.output
-            .by_ref()
-            .map(Result::unwrap)
-            .find_map(|line| line.strip_prefix("> ").map(str::to_owned))
-            .expect("it says something before it ends")
-    }
-
-    fn go_on(&mut self) {
-        writeln!(self.input).unwrap();
-    }
-
-    fn succeed(mut self) {
-        // What is not read would stop it.
-        let left: Vec<String> = self.output.by_ref().map_while(Result::ok).collect();
-        let status = self.child.wait().unwrap();
-        assert!(status.success(), "{status}: {}", left.join("\n"));
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
-}
-
 #[test]
 fn four_processes_of_two_hundred_locked_increments_each() {
     let Some(server) = RedisServer::start("four_processes_of_two_hundred_locked_increments_each", &[]) else { return };
     let process = Process::open(&server.url(), Duration::from_secs(10), true);
-    let started: Vec<Started> = (0..PROCESSES).map(|_| Started::start("increments", &server)).collect();
+    let started: Vec<Started> = (0..PROCESSES).map(|_| Started::start("increments", &server.url())).collect();
     started.into_iter().for_each(Started::succeed);
     assert_eq!(process.word(), PROCESSES * TIMES);
     assert_eq!(process.increment().unwrap(), PROCESSES * TIMES + 1);
@@ -210,7 +93,7 @@ fn four_processes_of_two_hundred_locked_increments_each() {
 fn a_killed_holder_is_replaced() {
     let Some(server) = RedisServer::start("a_killed_holder_is_replaced", &[]) else { return };
     let process = Process::open(&server.url(), Duration::from_millis(400), true);
-    let mut holder = Started::start("holder", &server);
+    let mut holder = Started::start("holder", &server.url());
     assert_eq!(holder.said(), "holds");
     let lock = process.session.lock("word").unwrap();
     assert!(lock.try_lock_for(HOLDER_LEASE * 5 / 4).unwrap().is_none(), "it lives and has it");
@@ -223,7 +106,7 @@ fn a_killed_holder_is_replaced() {
 fn a_late_release_is_refused() {
     let Some(server) = RedisServer::start("a_late_release_is_refused", &[]) else { return };
     let process = Process::open(&server.url(), Duration::from_millis(400), true);
-    let mut late = Started::start("late", &server);
+    let mut late = Started::start("late", &server.url());
     assert_eq!(late.said(), "holds");
     assert_eq!(process.increment().unwrap(), 1);
     late.go_on();
@@ -243,7 +126,7 @@ fn fifty_items_between_two_processes_are_a_hundred_calls_each() {
     let Some(server) = RedisServer::start(test, &[]) else { return };
     let process = Process::open(&server.url(), Duration::from_secs(10), true);
     process.session.semaphore(0x1008).unwrap().set(1).unwrap();
-    let mut started = ["produces", "consumes"].map(|role| Started::start(role, &server));
+    let mut started = ["produces", "consumes"].map(|role| Started::start(role, &server.url()));
     for process in &mut started {
         assert_eq!(process.said(), format!("calls {}", 2 * ITEMS));
     }

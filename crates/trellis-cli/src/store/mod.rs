@@ -9,9 +9,24 @@ mod serve;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
+use trellis_store::stores::{KINDS, StoreKind};
 use trellis_store::{Store, StoreError};
 
 use crate::exit::{self, Ending, Failure};
+
+/// What `trellis store --help` says of this build.
+pub(crate) fn stores_of_this_build() -> String {
+    let (built, missing): (Vec<StoreKind>, Vec<StoreKind>) = KINDS.into_iter().partition(|kind| kind.is_built);
+    let names = |kinds: &[StoreKind]| kinds.iter().map(|kind| kind.scheme).collect::<Vec<_>>();
+    let mut text = format!("Stores of this build: {}.", names(&built).join(", "));
+    if !missing.is_empty() {
+        let (missing, features) = (names(&missing).join(", "), names(&missing).join(","));
+        text += &format!(
+            "\nNot in this build: {missing}; `cargo xtask install --prefix PREFIX --features {features}` installs one with them."
+        );
+    }
+    text
+}
 
 /// Tasks around stores.
 #[derive(Debug, Subcommand)]

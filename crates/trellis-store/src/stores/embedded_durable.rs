@@ -42,8 +42,9 @@ const CAPABILITIES: Capabilities = Capabilities {
     call_bytes_max: 64 << 20,
 };
 
-/// How much of the file is kept in memory.
-const CACHE_BYTES: usize = 64 << 20;
+/// How much of the file is kept in memory: the way to every page of some GiB. Pages themselves are kept by who uses them, and
+/// this process may be one whose memory is short.
+const CACHE_BYTES: usize = 32 << 20;
 /// The most calls that are committed together.
 const TOGETHER_MAX: usize = 256;
 
@@ -251,4 +252,44 @@ impl Store for EmbeddedDurable {
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // Nothing is left half-done under these locks: a transaction that was not committed is gone.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::operation::Change;
+
+    #[test]
+    fn values_of_every_length_come_back_whatever_was_there_before() {
+        let file = std::env::temp_dir().join(format!("trellis-durable-lengths-{}", std::process::id()));
+        let key = Key::page(1, 7);
+        let value =
+            |length: usize, seed: u8| -> Vec<u8> { (0..length).map(|at| (at as u8).wrapping_add(seed)).collect() };
+        let store = EmbeddedDurable::open(&file).expect("a file");
+        let put = |change: Change| {
+            let applied = store.apply(&[Operation::Change { key: key.clone(), change }], None).expect("it works");
+            assert!(matches!(applied, Applied::Done(_)));
+        };
+        let now = || store.get_many(std::slice::from_ref(&key)).expect("it works").remove(0);
+        // Round the lengths at which a part lies elsewhere, each after each.
+        let lengths = [0, 1, 4031, 4032, 4033, 4095, 4096, 4097, 9000];
+        for (seed, (&first, &second)) in
+            lengths.iter().flat_map(|first| lengths.iter().map(move |second| (first, second))).enumerate()
+        {
+            for length in [first, second] {
+                put(Change::Put(value(length, seed as u8)));
+                assert_eq!(now(), Some(value(length, seed as u8)), "{length} after {first}");
+            }
+        }
+        put(Change::Put(value(4096, 1)));
+        put(Change::PutRange { offset: 4000, bytes: vec![9; 96] });
+        assert_eq!(now(), Some([value(4000, 1), vec![9; 96]].concat()));
+        put(Change::Delete);
+        assert_eq!(now(), None);
+        // What is left of a value that is gone would lie on top of this one.
+        put(Change::Put(value(4032, 3)));
+        assert_eq!(now(), Some(value(4032, 3)));
+        drop(store);
+        std::fs::remove_file(&file).expect("it was there");
+    }
 }

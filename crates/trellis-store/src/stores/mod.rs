@@ -33,6 +33,26 @@ const ACCEPTED: &str = "embedded:, embedded:NAME, embedded-durable:/PATH, redis:
     redis+unix:/SOCKET, bigtable://PROJECT/INSTANCE/TABLE, spanner://PROJECT/INSTANCE/DATABASE, \
     datastore://PROJECT[/NAMESPACE], etcd://HOST:PORT[,HOST:PORT]";
 
+/// A kind of store, as its addresses begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoreKind {
+    /// What stands before the `:` of its addresses.
+    pub scheme: &'static str,
+    /// Whether this build can open it; if not, the cargo feature of the same name is missing.
+    pub is_built: bool,
+}
+
+/// Every kind of store, and which of them this build has.
+pub const KINDS: [StoreKind; 7] = [
+    StoreKind { scheme: "embedded", is_built: true },
+    StoreKind { scheme: "embedded-durable", is_built: true },
+    StoreKind { scheme: "redis", is_built: true },
+    StoreKind { scheme: "etcd", is_built: cfg!(feature = "etcd") },
+    StoreKind { scheme: "bigtable", is_built: cfg!(feature = "bigtable") },
+    StoreKind { scheme: "spanner", is_built: cfg!(feature = "spanner") },
+    StoreKind { scheme: "datastore", is_built: cfg!(feature = "datastore") },
+];
+
 /// Opens the store at an address:
 ///
 /// | address | store |
@@ -69,11 +89,18 @@ pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
         "etcd" => etcd::open(url, after_slashes(url, rest)?),
         #[allow(unreachable_patterns, reason = "a build may have some of them")]
         "bigtable" | "spanner" | "datastore" | "etcd" => {
-            let what = format!("this build has no {scheme}; build it with the cargo feature `{scheme}`");
-            Err(StoreError::Unsupported { store: shown(url), what })
+            Err(StoreError::Unsupported { store: shown(url), what: not_built(scheme) })
         }
         _ => Err(address(url, "there is no such kind of store")),
     }
+}
+
+/// That this build lacks a store, and how to get one that has it.
+fn not_built(scheme: &str) -> String {
+    format!(
+        "this build was made without {scheme}; `cargo xtask install --prefix PREFIX --features {scheme}` installs one that \
+         has it (in a Rust program of your own: the cargo feature `{scheme}`)"
+    )
 }
 
 /// What follows `//`; a sentence when that is missing.
@@ -117,11 +144,26 @@ mod tests {
 
     #[cfg(not(feature = "bigtable"))]
     #[test]
-    fn a_store_that_is_not_compiled_in_names_its_feature() {
+    fn a_store_that_is_not_compiled_in_names_the_next_step() {
         assert_eq!(
             sentence("bigtable://p/i/t"),
-            "store bigtable://p/i/t: this build has no bigtable; build it with the cargo feature `bigtable`"
+            "store bigtable://p/i/t: this build was made without bigtable; `cargo xtask install --prefix PREFIX --features \
+             bigtable` installs one that has it (in a Rust program of your own: the cargo feature `bigtable`)"
         );
+    }
+
+    #[test]
+    fn every_kind_is_opened_or_says_that_it_is_not_built() {
+        for StoreKind { scheme, is_built } in KINDS {
+            // No store has this address, so that none is made.
+            let url = if scheme == "embedded-durable" { format!("{scheme}:") } else { format!("{scheme}:wrong") };
+            match open(&url) {
+                Ok(_) => assert_eq!(scheme, "embedded"),
+                Err(StoreError::Unsupported { .. }) => assert!(!is_built, "{scheme}"),
+                Err(StoreError::Address { .. }) => assert!(is_built, "{scheme}"),
+                Err(error) => panic!("{scheme}: {error}"),
+            }
+        }
     }
 
     #[test]

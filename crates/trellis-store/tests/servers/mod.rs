@@ -1,9 +1,10 @@
 //! Servers that tests start by themselves, on a free port of this machine, and end by their process.
 //!
-//! A test must never use a server that it did not start.
+//! Other crates take this folder in too, by its path. A test must never use a server that it did not start.
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
+pub(crate) mod kinds;
 pub(crate) mod proxy;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -128,7 +129,8 @@ pub(crate) fn installed(program: &str) -> Option<PathBuf> {
 /// What is built lies under the target folder, under a name made of its sources, so that a change builds it anew.
 pub(crate) fn built(name: &str) -> Result<PathBuf, String> {
     let go = installed("go").ok_or("go is not installed")?;
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/servers").join(name);
+    // Every crate lies beside the one that this folder belongs to.
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trellis-store/tests/servers").join(name);
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("servers");
     std::fs::create_dir_all(&cache).map_err(|error| format!("{}: {error}", cache.display()))?;
     let program = cache.join(format!("{name}-{:016x}", fingerprint(&sources)));

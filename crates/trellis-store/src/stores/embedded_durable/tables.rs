@@ -2,11 +2,15 @@
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | `values` | kind u8, region u32, number u64, name | the value |
+//! | `values` | kind u8, region u32, number u64, name | the value, or its first 4,032 bytes |
+//! | `tails` | the same | the rest of a value of 4,033 to 4,096 bytes |
 //! | `logs` | region u32, number u64 | oldest kept number, newest number |
 //! | `entries` | region u32, number u64, sequence u64 | the entry |
 //!
 //! All numbers in keys are big-endian, so that the order of the keys is that of the numbers.
+//!
+//! A page of the file takes 4,096 bytes with the keys in it. A whole page of a region would take two of them, half empty, and
+//! so twice the time of the disk; without its tail it takes one, and 64 bytes.
 
 use std::ops::RangeInclusive;
 
@@ -20,8 +24,14 @@ use crate::operation::Entry;
 use crate::transaction::{Changes, LogChange, Snapshot};
 
 const VALUES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("values");
+const TAILS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("tails");
 const LOGS: TableDefinition<&[u8], (u64, u64)> = TableDefinition::new("logs");
 const ENTRIES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("entries");
+
+/// What of a whole page of a region fits into a page of the file with its key.
+const HEAD_BYTES: usize = 4032;
+/// Longer values take several pages of the file anyway.
+const WITH_TAIL_BYTES_MAX: usize = 4096;
 
 fn value_key(key: &Key) -> Vec<u8> {
     [&of_kind(key.region(), key.kind())[..], &key.number().to_be_bytes(), key.name().unwrap_or_default()].concat()
@@ -43,6 +53,7 @@ fn entry_key(log: &Key, sequence: u64) -> Vec<u8> {
 pub(super) struct Read {
     store: String,
     values: ReadOnlyTable<&'static [u8], &'static [u8]>,
+    tails: ReadOnlyTable<&'static [u8], &'static [u8]>,
     logs: ReadOnlyTable<&'static [u8], (u64, u64)>,
     entries: ReadOnlyTable<&'static [u8], &'static [u8]>,
 }
@@ -53,6 +64,7 @@ impl Read {
         Ok(Read {
             store: store.to_owned(),
             values: transaction.open_table(VALUES).map_err(failed)?,
+            tails: transaction.open_table(TAILS).map_err(failed)?,
             logs: transaction.open_table(LOGS).map_err(failed)?,
             entries: transaction.open_table(ENTRIES).map_err(failed)?,
         })
@@ -99,7 +111,7 @@ impl Read {
 
 impl Snapshot for Read {
     fn value(&mut self, key: &Key) -> Result<Option<Vec<u8>>, StoreError> {
-        value(&self.values, key).map_err(|error| failed(&self.store, &error))
+        value(&self.values, &self.tails, key).map_err(|error| failed(&self.store, &error))
     }
 
     fn bounds(&mut self, log: &Key) -> Result<(u64, u64), StoreError> {
@@ -114,6 +126,7 @@ impl Snapshot for Read {
 /// Everything, while it is changed.
 pub(super) struct Write<'a> {
     values: Table<'a, &'static [u8], &'static [u8]>,
+    tails: Table<'a, &'static [u8], &'static [u8]>,
     logs: Table<'a, &'static [u8], (u64, u64)>,
     entries: Table<'a, &'static [u8], &'static [u8]>,
 }
@@ -122,6 +135,7 @@ impl<'a> Write<'a> {
     pub(super) fn new(transaction: &'a WriteTransaction) -> Result<Write<'a>, TableError> {
         Ok(Write {
             values: transaction.open_table(VALUES)?,
+            tails: transaction.open_table(TAILS)?,
             logs: transaction.open_table(LOGS)?,
             entries: transaction.open_table(ENTRIES)?,
         })
@@ -135,13 +149,32 @@ impl<'a> Write<'a> {
     /// Writes what a call changes.
     pub(super) fn write(&mut self, changes: &Changes) -> Result<(), StorageError> {
         for (key, value) in &changes.values {
-            match value {
-                Some(value) => drop(self.values.insert(value_key(key).as_slice(), value.as_slice())?),
-                None => drop(self.values.remove(value_key(key).as_slice())?),
-            }
+            self.write_value(&value_key(key), value.as_deref())?;
         }
         for (log, change) in &changes.logs {
             self.write_log(log, change)?;
+        }
+        Ok(())
+    }
+
+    fn write_value(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), StorageError> {
+        let (head, tail) = match value {
+            Some(value) if (HEAD_BYTES + 1..=WITH_TAIL_BYTES_MAX).contains(&value.len()) => {
+                let (head, tail) = value.split_at(HEAD_BYTES);
+                (Some(head), Some(tail))
+            }
+            value => (value, None),
+        };
+        let before = match head {
+            Some(head) => self.values.insert(key, head)?,
+            None => self.values.remove(key)?,
+        };
+        // Only a value of this length may have one.
+        let had_tail = before.is_some_and(|before| before.value().len() == HEAD_BYTES);
+        match tail {
+            Some(tail) => drop(self.tails.insert(key, tail)?),
+            None if had_tail => drop(self.tails.remove(key)?),
+            None => {}
         }
         Ok(())
     }
@@ -172,7 +205,7 @@ pub(super) struct Uncommitted<'a, 'b> {
 
 impl Snapshot for Uncommitted<'_, '_> {
     fn value(&mut self, key: &Key) -> Result<Option<Vec<u8>>, StoreError> {
-        value(&self.tables.values, key).map_err(|error| failed(self.store, &error))
+        value(&self.tables.values, &self.tables.tails, key).map_err(|error| failed(self.store, &error))
     }
 
     fn bounds(&mut self, log: &Key) -> Result<(u64, u64), StoreError> {
@@ -186,8 +219,23 @@ impl Snapshot for Uncommitted<'_, '_> {
 
 type Bytes = &'static [u8];
 
-fn value(values: &impl ReadableTable<Bytes, Bytes>, key: &Key) -> Result<Option<Vec<u8>>, StorageError> {
-    Ok(values.get(value_key(key).as_slice())?.map(|value| value.value().to_vec()))
+fn value(
+    values: &impl ReadableTable<Bytes, Bytes>,
+    tails: &impl ReadableTable<Bytes, Bytes>,
+    key: &Key,
+) -> Result<Option<Vec<u8>>, StorageError> {
+    let key = value_key(key);
+    let Some(head) = values.get(key.as_slice())? else { return Ok(None) };
+    let head = head.value();
+    if head.len() != HEAD_BYTES {
+        return Ok(Some(head.to_vec()));
+    }
+    let mut value = Vec::with_capacity(WITH_TAIL_BYTES_MAX);
+    value.extend_from_slice(head);
+    if let Some(tail) = tails.get(key.as_slice())? {
+        value.extend_from_slice(tail.value());
+    }
+    Ok(Some(value))
 }
 
 fn bounds(logs: &impl ReadableTable<Bytes, (u64, u64)>, log: &Key) -> Result<(u64, u64), StorageError> {

@@ -12,7 +12,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Runtime;
+use tokio::runtime::{Handle, Runtime};
 
 use crate::error::StoreError;
 
@@ -22,9 +22,9 @@ const IDLE_LANES_MAX: usize = 16;
 const IDLE_SECONDS_MAX: u64 = 30;
 
 /// How a connection is made.
-pub(in crate::stores) trait Open {
+pub(in crate::stores) trait Open: Sync {
     /// The connection.
-    type Client;
+    type Client: Send;
 
     /// Makes one.
     async fn open(&self) -> Result<Self::Client, StoreError>;
@@ -53,10 +53,18 @@ impl<O: Open> Lanes<O> {
     }
 
     /// Does something over a connection that nobody else uses meanwhile. Must not be called from an asynchronous task.
-    pub(in crate::stores) fn call<R>(
+    pub(in crate::stores) fn call<R: Send>(
         &self,
-        work: impl AsyncFnOnce(&mut O::Client) -> Result<R, StoreError>,
+        work: impl AsyncFnOnce(&mut O::Client) -> Result<R, StoreError> + Send,
     ) -> Result<R, StoreError> {
+        if !has_lost_its_locals() {
+            return self.call_here(work);
+        }
+        let worker = std::thread::scope(|scope| scope.spawn(|| self.call_here(work)).join());
+        worker.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    fn call_here<R>(&self, work: impl AsyncFnOnce(&mut O::Client) -> Result<R, StoreError>) -> Result<R, StoreError> {
         let mut lane = match self.idle_lane() {
             Some(lane) => lane,
             None => self.new_lane()?,
@@ -101,6 +109,12 @@ impl<O: Open> Lanes<O> {
     }
 }
 
+/// Whether this thread is in `exit`, where a region gives back what it has: the thread-local variables are gone by then, and
+/// an event loop cannot run without its own.
+fn has_lost_its_locals() -> bool {
+    Handle::try_current().is_err_and(|error| error.is_thread_local_destroyed())
+}
+
 fn leaves_the_lane_whole(error: &StoreError) -> bool {
     !matches!(error, StoreError::Unreachable { .. } | StoreError::OutcomeUnknown { .. } | StoreError::Deadline { .. })
 }
@@ -133,6 +147,30 @@ mod tests {
         let broken = StoreError::Unreachable { store: "counted".to_owned(), reason: "it broke".to_owned() };
         assert_eq!(lanes.call(async |_| Err::<(), _>(broken.clone())), Err(broken.clone()));
         assert_eq!(lanes.call(async |client| Ok(*client)), Ok(1));
+    }
+
+    /// Makes a call when those variables of the thread are gone that were made after it.
+    struct AtTheEnd(std::sync::mpsc::Sender<(bool, Result<usize, StoreError>)>);
+
+    impl Drop for AtTheEnd {
+        fn drop(&mut self) {
+            let answer = Lanes::new(Counted(AtomicUsize::new(7))).call(async |client| Ok(*client));
+            self.0.send((has_lost_its_locals(), answer)).expect("the test waits");
+        }
+    }
+
+    #[test]
+    fn a_thread_that_ends_still_makes_calls() {
+        std::thread_local! {
+            static LAST: std::cell::RefCell<Option<AtTheEnd>> = const { std::cell::RefCell::new(None) };
+        }
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            // What is made first ends last, so the event loop's variables are made after this one.
+            LAST.with(|last| *last.borrow_mut() = Some(AtTheEnd(sender)));
+            assert_eq!(Lanes::new(Counted(AtomicUsize::new(0))).call(async |client| Ok(*client)), Ok(0));
+        });
+        assert_eq!(receiver.recv().expect("it ended"), (true, Ok(7)));
     }
 
     #[test]
