@@ -21,7 +21,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Headers, below `include/` both here and there.
-const HEADERS: [&str; 13] = [
+const HEADERS: [&str; 14] = [
     "trellis.h",
     "trellis.hpp",
     "trellis/heap.hpp",
@@ -29,6 +29,7 @@ const HEADERS: [&str; 13] = [
     "trellis/parmacs.h",
     "trellis/stored.h",
     "trellis/stored_synchronisation.h",
+    "trellis/stored_synchronisation.hpp",
     "ivy.hh",
     "libivy.hh",
     "libivy/common.hh",

@@ -42,6 +42,7 @@ fn the_cpp_headers_stand_alone() {
         "trellis.hpp",
         "trellis/heap.hpp",
         "trellis/synchronisation.hpp",
+        "trellis/stored_synchronisation.hpp",
         "ivy.hh",
         "libivy.hh",
         "libivy/libivy.hh",

@@ -204,3 +204,46 @@ fn programs_run_with_their_heap_in_a_store() {
     let faults = complained.split("pages: ").nth(1).and_then(|rest| rest.split(' ').next()).map(str::parse::<u64>);
     assert!(matches!(faults, Some(Ok(1..))), "its heap was in the region: {complained}");
 }
+
+/// A program and its library, both linked as usual.
+fn with_library(test: &str) -> Option<PathBuf> {
+    let compiler = *compilers(test, &CPP_17).first()?;
+    let folder = fresh_folder(test);
+    let (source, library, end) = (program("stored_end.cc"), folder.join("libend.so"), folder.join("end"));
+    let build = |extra: &[&str], output: &Path| {
+        let mut command = Command::new(compiler);
+        command.args(CPP_17.flags).args(["-O1", "-fPIC"]).args(extra).arg(&source).arg("-o").arg(output);
+        command
+    };
+    succeed(&mut build(&["-shared", "-DLIBRARY"], &library));
+    let place = folder.display();
+    succeed(build(&[], &end).args([format!("-L{place}"), format!("-Wl,-rpath,{place}")]).args(["-lend", "-pthread"]));
+    Some(end)
+}
+
+#[test]
+fn memory_is_there_till_the_last_instruction() {
+    let test = "memory_is_there_till_the_last_instruction";
+    let Some(library) = preloaded(test) else { return };
+    let Some(program) = with_library(test) else { return };
+    if let Some(reason) = cannot_catch(library) {
+        println!("SKIPPED {test}: {reason}");
+        return;
+    }
+    for threads in [&[][..], &["thread"]] {
+        let mut command = in_store(library, &program);
+        // A small part of 8 MiB.
+        command.args(threads).env("TRELLIS_STORE_CACHE_BYTES_MAX", "1MiB").env_remove("TRELLIS_STORE_STATISTICS");
+        for _ in 0..3 {
+            let output = output_of(&mut command, "");
+            let complained = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(
+                String::from_utf8_lossy(&output.stdout),
+                "handler: ok\nstatic of the program: ok\ndestructor of the library: ok\nstatic of the library: ok\n",
+                "{threads:?}: {} {complained}",
+                output.status
+            );
+            assert_eq!(output.status.code(), Some(3), "{threads:?}: {complained}");
+        }
+    }
+}

@@ -251,6 +251,22 @@ fn start(folder: &Path, name: &str, role: &str, server: &RedisServer, program: &
 }
 
 #[test]
+fn cpp_guards_take_the_types_of_the_header() {
+    let test = "cpp-stored-types";
+    let include = format!("-I{}", support::crate_folder().join("include").display());
+    let source = support::program("stored_synchronisation.cpp");
+    let Some(program) = support::compile(test, &CPP, &source, &[&include, "-pthread"]) else { return };
+    let page_faults = trellis::memory::choose(Some(trellis::memory::Catcher::Handler), &trellis::memory::probe());
+    if let Err(why) = page_faults {
+        return println!("SKIPPED {test}: {why}");
+    }
+    let folder = support::fresh_folder("cpp-stored-types-run");
+    assert_eq!(Node::start(&folder, "alone", &mut Command::new(&program), &[]).succeed(), "done\n");
+    let Some(server) = RedisServer::start(test, &[]) else { return };
+    assert_eq!(start(&folder, "shared", "", &server, &program, "10000").succeed(), "done\n");
+}
+
+#[test]
 fn c_programs_share_pages_under_locks_barriers_conditions_and_events() {
     let test = "c-stored-count";
     let Some((server, program)) = shared_program(test) else { return };

@@ -4,8 +4,8 @@
  *
  * A region has a name in a store and lies at the same address in every process that opens it. Loads and stores just
  * work; pages come from the store when they are touched and go back by difference, so that a region may be far larger
- * than the memory of the machine. What a process stored is seen by others after it released and they acquired: with the
- * locks and their like of trellis/stored_synchronisation.h, or with the two functions here. A whole program:
+ * than the memory of the machine. What a process stored is seen by others after it released and they acquired: with
+ * the locks and their like of trellis/stored_synchronisation.h, or with the two functions here. A whole program:
  *
  *     #include <stdio.h>
  *     #include <trellis/stored.h>
@@ -29,11 +29,12 @@
  * A program that `trellis cc` compiled has its region open before main(), from the environment: TRELLIS_STORE
  * (address), TRELLIS_STORE_REGION (name; without, the region is this process's alone and is removed at its end),
  * TRELLIS_STORE_REGION_BYTES, TRELLIS_STORE_CACHE_BYTES_MAX, TRELLIS_STORE_HEAP, TRELLIS_STORE_LEASE_MS,
- * TRELLIS_STORE_DELAY_US, TRELLIS_STORE_STATISTICS. trellis_store_open() reads the same, and its options go first.
+ * TRELLIS_STORE_WAIT_SECONDS_MAX, TRELLIS_STORE_DELAY_US, TRELLIS_STORE_STATISTICS. trellis_store_open() reads the
+ * same, and its options go first.
  *
- * Errors and statuses are those of trellis.h. A process whose page cannot be had, because its store is gone, ends with
- * one sentence on standard error and status 70. A forked child has no region: what it touches of it ends it with a
- * sentence. At exit the region is released and closed.
+ * Errors and statuses are those of trellis.h. A process whose page cannot be had, because its store is gone, ends
+ * with one sentence on standard error and status 70. A forked child has no region: what it touches of it ends it with
+ * a sentence. At exit the region is released and closed.
  */
 #ifndef TRELLIS_STORED_H
 #define TRELLIS_STORED_H
@@ -60,7 +61,8 @@ typedef struct trellis_store_options {
 } trellis_store_options;
 
 /* Open the region of this process, once, in pages. `options` may be NULL.
- * Errors: ARGUMENT, CONFIGURATION (a variable makes no sense), STATE (one is open), JOIN (the store, or this machine).
+ * Errors: ARGUMENT, CONFIGURATION (a variable makes no sense), STATE (one is open), JOIN (the store, or this
+ * machine).
  */
 int trellis_store_open(const trellis_store_options *options);
 

@@ -33,8 +33,8 @@
  * Errors. Every function answers TRELLIS_OK, or 1 and 0 for yes and no where its comment says so, or a negative code
  * of trellis.h, whose trellis_last_error() is then one sentence:
  *   TRELLIS_ERROR_ARGUMENT   no object has that address, a name of 0 or above 255 bytes, a number that is too large
- *   TRELLIS_ERROR_DEADLINE   an hour has passed; the sentence says who has the object, and for how long, or who is
- *                            missing. Nothing was taken
+ *   TRELLIS_ERROR_DEADLINE   an hour has passed, or TRELLIS_STORE_WAIT_SECONDS_MAX where it is set; the sentence says
+ *                            who has the object, and for how long, or who is missing. Nothing was taken
  *   TRELLIS_ERROR_STATE      no region is open in this process, or it does not hold what it gives back
  *   TRELLIS_ERROR_NODE_LOST  this process was replaced, or the store does not answer
  *

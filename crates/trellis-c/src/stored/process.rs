@@ -3,7 +3,7 @@
 //! Promises: the heap and the locks of the process are those of its region; what was released is in the store when the
 //! process ends; with TRELLIS_STORE_STATISTICS=1 the calls stand on standard error then. Must never open a second one.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -104,20 +104,17 @@ pub(crate) fn open(settings: Option<Settings>, mode: Mode) -> Result<&'static Ar
     let memory = Memory::open(&settings, mode)?;
     install_heap(&memory)?;
     let for_session = Arc::clone(&memory);
-    let is_alone = memory.region().header.is_private;
+    let (is_alone, wait_max) = (memory.region().header.is_private, settings.wait_max);
     synchronisation::process::install_with(move || {
-        let options = synchronisation::Options { is_alone, ..synchronisation::Options::default() };
+        let options = synchronisation::Options { is_alone, wait_max, ..synchronisation::Options::default() };
         Session::new(Arc::clone(&for_session) as Arc<dyn Shared>, options)
     });
     let process = PROCESS.get_or_init(|| Process { memory, statistics: settings.statistics });
     if let Some(words) = process.memory.words() {
         WORDS.store(std::ptr::from_ref(words).cast_mut(), Ordering::Release);
     }
-    // SAFETY: the functions may be called at any fork and at exit from now on; they use nothing but statics.
-    unsafe {
-        libc::pthread_atfork(None, None, Some(note_child));
-        libc::atexit(at_exit);
-    }
+    // SAFETY: the function may be called at any fork from now on; it uses nothing but statics.
+    unsafe { libc::pthread_atfork(None, None, Some(note_child)) };
     Ok(&process.memory)
 }
 
@@ -143,22 +140,56 @@ fn install_heap(memory: &Arc<Memory>) -> Result<(), StoredError> {
     if let Ok(heap) = heap::process::install(made) {
         memory.set_heap(heap);
     }
-    Ok(())
+    memory.recover()
 }
 
 extern "C" fn note_child() {
     IS_CHILD.store(true, Ordering::SeqCst);
 }
 
-extern "C" fn at_exit() {
-    if let Err(error) = close() {
-        end_process(&error);
+unsafe extern "C" {
+    // Of glibc: as `atexit`, but the function is told the status, and belongs to no library whose end it would precede.
+    fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+}
+
+/// Registers [`at_exit`] when this library is loaded. With a program that is before the C library registers the ends of all
+/// libraries, so that it runs after those: destructors of libraries, too, find their memory. Where this library is loaded by a
+/// program that runs already, libraries that were loaded before end after it.
+#[used]
+// SAFETY: the C library calls what this section names, once, before anything of the program.
+#[unsafe(link_section = ".init_array")]
+static REGISTER: extern "C" fn() = register;
+
+extern "C" fn register() {
+    // SAFETY: the function may be called at exit from now on; it uses nothing but statics.
+    unsafe { on_exit(at_exit, std::ptr::null_mut()) };
+}
+
+extern "C" fn at_exit(status: c_int, _: *mut c_void) {
+    match end() {
+        Ok(false) => {}
+        // What the C library does after this has been done, and it might touch a page that no longer is.
+        // SAFETY: ends the process with the status that it was to end with.
+        Ok(true) => unsafe { libc::_exit(status) },
+        Err(error) => end_process(&error),
     }
+}
+
+/// The last thing that happens in a process; whether nothing may run after it.
+fn end() -> Result<bool, StoredError> {
+    let Some(process) = PROCESS.get().filter(|_| !IS_CHILD.load(Ordering::Relaxed)) else { return Ok(false) };
+    before_close(process)?;
+    process.memory.close_at_exit()
 }
 
 /// Ends the use of the region; nothing when there is none, or no longer.
 pub(crate) fn close() -> Result<(), StoredError> {
     let Some(process) = PROCESS.get().filter(|_| !IS_CHILD.load(Ordering::Relaxed)) else { return Ok(()) };
+    before_close(process)?;
+    process.memory.close()
+}
+
+fn before_close(process: &Process) -> Result<(), StoredError> {
     // What the C library buffers may lie in pages that go.
     // SAFETY: NULL is every stream.
     unsafe { libc::fflush(std::ptr::null_mut()) };
@@ -169,7 +200,7 @@ pub(crate) fn close() -> Result<(), StoredError> {
         }
         say(&process.memory);
     }
-    process.memory.close()
+    Ok(())
 }
 
 fn say(memory: &Memory) {

@@ -15,6 +15,9 @@
 //!
 //! Frames that are not mapped are candidates for being given up: an access to one is a fault that costs no call of the
 //! store, and puts it back among the others. That is the second chance of the clock, with the kernel's help in noticing.
+//!
+//! A dirty page may be *open*: it stays dirty over releases, its twin being what was released last. So a page that every
+//! release finds changed costs no fault for each; one that several did not is closed.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -62,9 +65,21 @@ struct Overlay {
     is_taken: bool,
 }
 
+/// So many pages are passed over at once where nothing was told of any of them.
+const GROUP_PAGES: usize = 4096;
+
+/// The most open pages: every release compares all of them.
+const OPEN_MAX: usize = 32;
+/// So many of those that were changed by the last releases are remembered.
+const CLOSED_MAX: usize = 64;
+/// A page in which so many looks in a row found nothing is closed.
+const LOOKS_MAX: u8 = 4;
+
 /// See the module.
 pub(crate) struct Table {
     states: Vec<u8>,
+    /// Groups of pages with a page that is or was told of: a region has more pages than can be looked at one by one.
+    told: Vec<bool>,
     /// Whether a page that nothing is known of may be in the store.
     assume_stored: bool,
     /// How many frames and twins there may be.
@@ -75,6 +90,10 @@ pub(crate) struct Table {
     active: VecDeque<u64>,
     inactive: VecDeque<u64>,
     dirty: Vec<u64>,
+    /// Open pages, and how many looks in a row found nothing new in each.
+    open: Vec<(u64, u8)>,
+    /// Pages that were made clean by a release lately, the oldest first.
+    closed: VecDeque<u64>,
     fetches: HashSet<u64>,
     overlays: HashMap<u64, Vec<Overlay>>,
 }
@@ -84,6 +103,7 @@ impl Table {
     pub(crate) fn new(pages: usize, room: usize, assume_stored: bool) -> Table {
         Table {
             states: vec![0; pages],
+            told: vec![false; pages.div_ceil(GROUP_PAGES)],
             assume_stored,
             room,
             frames: 0,
@@ -92,6 +112,8 @@ impl Table {
             active: VecDeque::new(),
             inactive: VecDeque::new(),
             dirty: Vec::new(),
+            open: Vec::new(),
+            closed: VecDeque::new(),
             fetches: HashSet::new(),
             overlays: HashMap::new(),
         }
@@ -148,8 +170,13 @@ impl Table {
 
     /// Nothing is known to be zero any more.
     pub(crate) fn forget_zeros(&mut self) {
-        if self.assume_stored {
-            self.states.iter_mut().filter(|state| **state & TOLD != 0).for_each(|state| *state &= !TOLD);
+        if !self.assume_stored {
+            return;
+        }
+        for (states, told) in self.states.chunks_mut(GROUP_PAGES).zip(&mut self.told) {
+            if std::mem::take(told) {
+                states.iter_mut().for_each(|state| *state &= !TOLD);
+            }
         }
     }
 
@@ -166,11 +193,14 @@ impl Table {
     pub(crate) fn set_zero(&mut self, page: u64, zero: bool) {
         let told = zero == self.assume_stored;
         self.set(page, TOLD, told);
+        self.told[page as usize / GROUP_PAGES] |= told;
     }
 
     /// The pages that may be in the store.
     pub(crate) fn stored_pages(&self) -> impl Iterator<Item = u64> + '_ {
-        (0..self.pages()).filter(|&page| self.has(page, TOLD) != self.assume_stored)
+        let groups = (0..self.told.len()).filter(|&group| self.assume_stored || self.told[group]);
+        let pages = groups.flat_map(|group| group * GROUP_PAGES..((group + 1) * GROUP_PAGES).min(self.states.len()));
+        pages.map(|page| page as u64).filter(|&page| self.has(page, TOLD) != self.assume_stored)
     }
 
     /// How many more frames and twins there may be.
@@ -268,7 +298,48 @@ impl Table {
         self.twins -= usize::from(twin);
         self.set(page, STALE_OR_TWIN, false);
         self.set_state(page, State::Clean);
+        self.open.retain(|(open, _)| *open != page);
         twin
+    }
+
+    /// Whether a release should leave a dirty page open: it is, or a release not long ago changed it too.
+    pub(crate) fn should_stay_open(&self, page: u64) -> bool {
+        debug_assert_eq!(self.state(page), State::Dirty);
+        match self.open.iter().find(|(open, _)| *open == page) {
+            Some((_, looks)) => *looks < LOOKS_MAX && self.is_mapped(page),
+            // It may need a twin.
+            None => {
+                self.open.len() < OPEN_MAX && self.free() > 0 && self.is_mapped(page) && self.closed.contains(&page)
+            }
+        }
+    }
+
+    /// It stays dirty over a release, which found a change or not. Its twin is what was released.
+    pub(crate) fn keep_open(&mut self, page: u64, changed: bool) {
+        debug_assert!(self.has_twin(page));
+        match self.open.iter_mut().find(|(open, _)| *open == page) {
+            Some((_, looks)) => *looks = if changed { 0 } else { *looks + 1 },
+            None => {
+                self.closed.retain(|closed| *closed != page);
+                self.open.push((page, 0));
+            }
+        }
+        self.dirty.push(page);
+    }
+
+    pub(crate) fn is_open(&self, page: u64) -> bool {
+        self.open.iter().any(|(open, _)| *open == page)
+    }
+
+    /// A release found a change in it and made it clean.
+    pub(crate) fn note_closed(&mut self, page: u64) {
+        if self.closed.contains(&page) {
+            return;
+        }
+        if self.closed.len() == CLOSED_MAX {
+            self.closed.pop_front();
+        }
+        self.closed.push_back(page);
     }
 
     pub(crate) fn set_mapped(&mut self, page: u64, mapped: bool) {
@@ -463,6 +534,60 @@ mod tests {
         assert_eq!((table.frames(), table.twins(), table.free()), (1, 0, 9));
         assert_eq!(table.here(), [4]);
         assert!(table.take_dirty().is_empty());
+    }
+
+    #[test]
+    fn what_may_be_stored_is_found_in_every_group() {
+        let pages = 3 * GROUP_PAGES + 1;
+        let mut table = Table::new(pages, 10, false);
+        let told = [0, GROUP_PAGES as u64 - 1, GROUP_PAGES as u64, pages as u64 - 1];
+        told.iter().for_each(|&page| table.set_zero(page, false));
+        assert_eq!(table.stored_pages().collect::<Vec<_>>(), told);
+        table.set_zero(0, true);
+        assert_eq!(table.stored_pages().collect::<Vec<_>>(), told[1..]);
+        let mut table = Table::new(pages, 10, true);
+        told.iter().for_each(|&page| table.set_zero(page, true));
+        assert_eq!(table.stored_pages().count(), pages - told.len());
+        table.forget_zeros();
+        assert_eq!(table.stored_pages().count(), pages);
+        assert!(!table.is_zero(told[1]));
+    }
+
+    #[test]
+    fn a_page_that_releases_keep_finding_changed_stays_open() {
+        let mut table = Table::new(1000, 1000, true);
+        let store = |table: &mut Table, page| {
+            table.begin_fetch(page, true);
+            table.end_fetch(page);
+            table.make_dirty(page, true);
+            table.set_mapped(page, true);
+        };
+        store(&mut table, 3);
+        assert!(!table.should_stay_open(3), "nothing is known of it");
+        table.make_clean(3);
+        table.note_closed(3);
+        table.make_dirty(3, true);
+        assert!(table.should_stay_open(3));
+        assert_eq!(table.take_dirty(), [3]);
+        for looks in 0..LOOKS_MAX {
+            assert!(table.should_stay_open(3), "after {looks} looks");
+            table.keep_open(3, looks == 0);
+            assert_eq!(table.take_dirty(), [3], "the next release looks again");
+        }
+        table.keep_open(3, false);
+        assert!(!table.should_stay_open(3) && table.is_open(3));
+        table.make_clean(3);
+        assert!(!table.is_open(3));
+        for page in 10..10 + 2 * OPEN_MAX as u64 {
+            store(&mut table, page);
+            table.note_closed(page);
+            if table.should_stay_open(page) {
+                table.keep_open(page, true);
+            }
+        }
+        assert_eq!(table.open.len(), OPEN_MAX);
+        (100..100 + 2 * CLOSED_MAX as u64).for_each(|page| table.note_closed(page));
+        assert_eq!(table.closed.len(), CLOSED_MAX);
     }
 
     #[test]

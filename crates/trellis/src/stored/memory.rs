@@ -1,7 +1,8 @@
 //! A process's view of a region: everything of this module, put together for one mode.
 //!
 //! Promises: what a mode needs is made at the start or refused with a sentence; a release takes along what the heap has to
-//! tell other processes; a region without a name is removed at [`Memory::close`], one with a name is released and left.
+//! tell other processes; a region without a name is removed at [`Memory::close`], one with a name is released and left; what
+//! members that are gone left in the region is used again or removed ([`Memory::recover`]).
 //! Must never be used by a forked child: connections and pages are the parent's.
 
 use std::ops::Range;
@@ -10,17 +11,25 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use trellis_store::wrap::{Counted, Counts, Delayed};
-use trellis_store::{Applied, Guard, Operation, Store};
+use trellis_store::{Applied, Change, Guard, Operation, Store};
 
+use super::beats::Beats;
 use super::coherence::Shared;
-use super::coherence::log::{Coherence, Copies, Identity};
+use super::coherence::log::{self, Coherence, Copies, Identity};
+use super::departed::Departed;
 use super::error::StoredError;
+use super::fenced::Fenced;
+use super::gate::Gate;
 use super::heap::{self, Heap, HeapError};
 use super::layout::REGION_BASE;
 use super::paging::{Options, PageStatistics, Paging};
 use super::region::{self, Opened};
 use super::settings::Settings;
+use super::synchronisation::member;
 use super::words::Words;
+
+/// The most of a release's call that the heap's own changes take.
+const HEAP_BYTES_MAX: usize = 1 << 20;
 
 /// How a process uses a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +55,9 @@ pub struct Memory {
     words: Option<Arc<Words>>,
     paging: Option<Arc<Paging>>,
     heap: OnceLock<&'static Heap>,
+    beats: OnceLock<Beats>,
+    /// Through which the pages' calls go.
+    gate: Arc<Gate>,
     /// What the heap has to tell others, and no release has taken along yet.
     heap_changes: Mutex<Vec<Operation>>,
     creator: u32,
@@ -89,10 +101,15 @@ impl Memory {
             _ => None,
         };
         let (mut words, mut paging) = (None, None);
+        let gate = Gate::new(Arc::clone(&store));
         let copies: Arc<dyn Copies> = match mode {
             Mode::Full | Mode::Words => {
                 let of_process = process.as_ref().map(|process| process.number);
-                let new = Arc::new(Words::new(Arc::clone(&store), opened.number, bytes, !is_private, of_process));
+                let over = match is_private {
+                    true => Arc::clone(&store),
+                    false => Fenced::over(Arc::clone(&store), &opened.name, opened.number, opened.member),
+                };
+                let new = Arc::new(Words::new(over, opened.number, bytes, !is_private, of_process));
                 words = Some(Arc::clone(&new));
                 new
             }
@@ -107,7 +124,7 @@ impl Memory {
                     cache_bytes_max: settings.cache_bytes_max,
                     has_lines: mode == Mode::Lines,
                 };
-                let new = Paging::start(Arc::clone(&store), options)?;
+                let new = Paging::start(Arc::clone(&gate) as Arc<dyn Store>, options)?;
                 paging = Some(Arc::clone(&new));
                 new
             }
@@ -129,6 +146,8 @@ impl Memory {
             words,
             paging,
             heap: OnceLock::new(),
+            beats: OnceLock::new(),
+            gate,
             heap_changes: Mutex::default(),
             creator: std::process::id(),
             is_closed: AtomicBool::new(false),
@@ -161,9 +180,35 @@ impl Memory {
         base..base + self.opened.header.bytes
     }
 
-    /// The heap whose changes go with releases; the first one counts.
+    /// The heap whose changes go with releases; the first one counts. Where others use the region, this process gives signs
+    /// of life from now on, so that they do not take its part of the heap.
     pub fn set_heap(&self, heap: &'static Heap) {
-        let _ = self.heap.set(heap);
+        let Opened { store, number, member, lease, header, .. } = &self.opened;
+        if self.heap.set(heap).is_ok() && !header.is_private {
+            self.beats.get_or_init(|| Beats::start(Arc::clone(store), *number, *member, *lease));
+        }
+    }
+
+    /// Uses again, or removes, what members left in the region that are gone: their parts of the heap, and what of their
+    /// releases was never committed. Five calls at most for a region that is not new, none for one that is; more where
+    /// somebody is gone.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub fn recover(&self) -> Result<(), StoredError> {
+        if self.opened.header.is_private || self.opened.is_new {
+            return Ok(());
+        }
+        let departed = Departed::new(Arc::clone(&self.opened.store), self.opened.number, self.opened.member);
+        let members = departed.members()?;
+        for member in departed.gone(&members, Instant::now())? {
+            departed.remove_chunks(member)?;
+        }
+        if let Some(heap) = self.heap.get() {
+            heap.take_over_dead().map_err(|error| StoredError::Argument(error.to_string()))?;
+        }
+        Ok(())
     }
 
     /// What this process did so far.
@@ -185,6 +230,22 @@ impl Memory {
     ///
     /// The store's.
     pub fn close(&self) -> Result<(), StoredError> {
+        self.end(false)
+    }
+
+    /// The same for the last moment of a process that ends. Threads that still run, and touch pages of a region without a
+    /// name which are not here, stop there for good: these pages are in no store any more, and are not zero. True when that
+    /// may have happened to a thread; then nothing may run any more but what ends the process.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub fn close_at_exit(&self) -> Result<bool, StoredError> {
+        let stops = self.opened.header.is_private && self.paging.is_some() && !self.is_closed.load(Ordering::SeqCst);
+        self.end(true).map(|()| stops && self.is_here())
+    }
+
+    fn end(&self, is_last: bool) -> Result<(), StoredError> {
         if !self.is_here() || self.is_closed.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
@@ -194,7 +255,13 @@ impl Memory {
         if self.opened.header.is_private {
             let Some(paging) = &self.paging else { return self.opened.leave(None) };
             paging.seal();
+            if is_last {
+                self.gate.close();
+            }
             return self.opened.leave(Some(&mut paging.stored_pages().into_iter()));
+        }
+        if let Some(beats) = self.beats.get() {
+            beats.stop();
         }
         self.release(&[], None)?;
         if let Some(heap) = self.heap.get() {
@@ -211,24 +278,55 @@ impl Memory {
     ) -> Result<Applied, StoredError> {
         let Some(heap) = self.heap.get().filter(|_| !self.opened.header.is_private) else { return step(change) };
         let mut waiting = self.heap_changes.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.extend(heap.changes());
+        let newer = heap.changes();
+        waiting.retain(|old| !newer.iter().any(|new| new.key() == old.key()));
+        waiting.extend(newer);
         if waiting.is_empty() {
             drop(waiting);
             return step(change);
         }
-        let all: Vec<Operation> = change.iter().chain(waiting.iter()).cloned().collect();
+        let (with, later) = waiting.split_at(self.heap_changes_at_once(&waiting));
+        self.apply_heap_changes(&heap.withheld(later))?;
+        let all: Vec<Operation> = change.iter().chain(with).cloned().collect();
         let shortened = |mut outcomes: Vec<_>| {
             outcomes.truncate(change.len());
             outcomes
         };
         Ok(match step(&all)? {
             Applied::Done(outcomes) => {
+                self.apply_heap_changes(later)?;
                 waiting.clear();
                 Applied::Done(shortened(outcomes))
             }
             Applied::Refused(refused, outcomes) => Applied::Refused(refused, shortened(outcomes)),
             fenced => fenced,
         })
+    }
+
+    /// How many of the heap's changes go into the call of a release.
+    fn heap_changes_at_once(&self, changes: &[Operation]) -> usize {
+        let can = self.opened.store.capabilities();
+        let mut left = HEAP_BYTES_MAX.min(can.call_bytes_max / 4);
+        let fits = |change: &&Operation| {
+            let bytes = if let Operation::Change { change: Change::Put(bytes), .. } = change { bytes.len() } else { 0 };
+            let room = left.checked_sub(bytes + 64);
+            left = room.unwrap_or(left);
+            room.is_some()
+        };
+        changes.iter().take(can.operations_max / 4).take_while(fits).count()
+    }
+
+    /// Changes of the heap beside a release.
+    fn apply_heap_changes(&self, changes: &[Operation]) -> Result<(), StoredError> {
+        let Opened { store, number, member, .. } = &self.opened;
+        let can = store.capabilities();
+        let lives = member::guard(*number, *member);
+        for some in log::cut(changes, can.operations_max.min(64), can.call_bytes_max / 2) {
+            if let Applied::Fenced { .. } = store.apply(some, Some(&lives))? {
+                return Err(self.coherence.fenced());
+            }
+        }
+        Ok(())
     }
 }
 
@@ -332,7 +430,16 @@ impl heap::Memory for HeapMemory {
     }
 
     fn publish(&self) -> Result<(), HeapError> {
-        self.0.coherence.release(&[], None).map(drop).map_err(for_heap)
+        // With what the heap has to tell: a pointer that others get to know is to a block that they know.
+        self.0.release(&[], None).map(drop).map_err(for_heap)
+    }
+
+    fn is_seen_at_once(&self) -> bool {
+        self.0.words.is_some()
+    }
+
+    fn publishes_changes(&self) -> bool {
+        true
     }
 
     fn refresh(&self) -> Result<(), HeapError> {

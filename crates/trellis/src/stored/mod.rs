@@ -18,10 +18,14 @@
 //! Must never: read the time of another machine, write a byte that the program did not change, or keep more memory than
 //! `cache_bytes_max` says.
 
+pub(crate) mod beats;
 pub mod coherence;
+pub(crate) mod departed;
 pub mod end;
 pub mod error;
+pub(crate) mod fenced;
 pub(crate) mod frames;
+pub(crate) mod gate;
 pub mod heap;
 pub mod layout;
 pub mod lines;

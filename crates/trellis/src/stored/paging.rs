@@ -23,7 +23,7 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -88,6 +88,8 @@ pub struct Paging {
     is_sealed: AtomicBool,
     /// A release looks at the pages: nothing new is written before it has.
     is_collecting: AtomicBool,
+    /// The threads that clean just now; changed by who has the table.
+    cleaning: AtomicUsize,
     bell: OwnedFd,
     chunks: AtomicU64,
     counters: Counters,
@@ -201,6 +203,7 @@ impl Paging {
             stop: AtomicBool::new(false),
             is_sealed: AtomicBool::new(false),
             is_collecting: AtomicBool::new(false),
+            cleaning: AtomicUsize::new(0),
             bell,
             chunks: AtomicU64::new(0),
             counters: Counters::default(),
@@ -318,11 +321,14 @@ impl Paging {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Something changed that others may wait for: memory is free, bytes are here, or in the store.
+    /// Something changed that others may wait for: memory is free, bytes are here, or in the store. Called after the
+    /// table was changed.
     fn arrived(&self) {
         self.changed.notify_all();
-        // What was on its way may be given up now.
-        self.short.notify_all();
+        // What was on its way may be given up now. Threads that have nothing to clean are not woken for each release.
+        if self.cleaning.load(Ordering::SeqCst) > 0 || self.is_over() {
+            self.short.notify_all();
+        }
     }
 
     /// The bytes of a frame.

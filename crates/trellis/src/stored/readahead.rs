@@ -19,6 +19,26 @@ pub(crate) struct Window {
     pub(crate) trigger: Option<u64>,
 }
 
+impl Window {
+    /// Cuts it in two: at most `count` pages that `page`, which is touched now, is followed by, and the others.
+    pub(crate) fn share(self, page: u64, count: u64) -> (Option<Window>, Option<Window>) {
+        let Range { start, end } = self.pages;
+        let count = count.min(end - start);
+        let is_backward = page >= end;
+        let cut = if is_backward { end - count } else { start + count };
+        let (mut near, mut far) = (start..cut, cut..end);
+        if is_backward {
+            std::mem::swap(&mut near, &mut far);
+        }
+        // Whichever has the page that must stay a fault.
+        let part = |pages: Range<u64>| {
+            let trigger = self.trigger.filter(|trigger| pages.contains(trigger));
+            (!pages.is_empty()).then_some(Window { pages, trigger })
+        };
+        (part(near), part(far))
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Stream {
     /// The last fault, while there is no window.
@@ -134,6 +154,20 @@ mod tests {
         assert_eq!(missed((0..10_000).rev(), 256), 2);
         assert_eq!(missed(5000..5100, 8), 2);
         assert_eq!(missed((0..400).flat_map(|page| [page, 5000 + page, 9999 - page]), 64), 6, "three rows at once");
+    }
+
+    #[test]
+    fn a_window_is_cut_where_the_program_goes_on_last() {
+        let window = |pages: Range<u64>, trigger| Window { pages, trigger };
+        let forward = window(8..24, Some(8));
+        let (near, far) = (window(8..12, Some(8)), window(12..24, None));
+        assert_eq!(forward.clone().share(7, 4), (Some(near), Some(far)));
+        assert_eq!(forward.clone().share(7, 100), (Some(forward.clone()), None));
+        assert_eq!(forward.clone().share(7, 0), (None, Some(forward)));
+        let backward = window(8..24, Some(23));
+        let (near, far) = (window(20..24, Some(23)), window(8..20, None));
+        assert_eq!(backward.clone().share(24, 4), (Some(near), Some(far)));
+        assert_eq!(backward.clone().share(24, 16), (Some(backward), None));
     }
 
     #[test]

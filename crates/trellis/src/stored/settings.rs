@@ -7,15 +7,17 @@ use std::time::Duration;
 
 use super::error::StoredError;
 use super::layout::{PAGE_BYTES, REGION_SPAN};
+use super::synchronisation::WAIT_MAX;
 
 /// Variables of the environment, and what they are for.
-pub const VARIABLES: [(&str, &str); 8] = [
+pub const VARIABLES: [(&str, &str); 9] = [
     (STORE, "the store's address; without, memory of this process"),
     (REGION, "the region's name; without, one of this process alone, which is removed at its end"),
     (REGION_BYTES, "how large a new region is; without, 64 GiB"),
     (CACHE_BYTES_MAX, "how much memory copies of pages may take; without, 256 MiB"),
     (DELAY_US, "a round trip in microseconds that is added to every call, for experiments"),
     (LEASE_MS, "how long a process of a shared region may show no sign of life, in milliseconds; without, 10000"),
+    (WAIT_SECONDS_MAX, "how long a wait for a lock and its like may take that was given no time; without, 3600"),
     (STATISTICS, "1 writes the calls of the store, by kind, to standard error at the end"),
     (HEAP, "how the heap finds blocks: scalable, first-fit or bump"),
 ];
@@ -26,6 +28,7 @@ const REGION_BYTES: &str = "TRELLIS_STORE_REGION_BYTES";
 const CACHE_BYTES_MAX: &str = "TRELLIS_STORE_CACHE_BYTES_MAX";
 const DELAY_US: &str = "TRELLIS_STORE_DELAY_US";
 const LEASE_MS: &str = "TRELLIS_STORE_LEASE_MS";
+const WAIT_SECONDS_MAX: &str = "TRELLIS_STORE_WAIT_SECONDS_MAX";
 const STATISTICS: &str = "TRELLIS_STORE_STATISTICS";
 const HEAP: &str = "TRELLIS_STORE_HEAP";
 
@@ -50,6 +53,8 @@ pub struct Settings {
     pub delay: Duration,
     /// See [`super::coherence::log::Identity`].
     pub lease: Duration,
+    /// See [`super::synchronisation::Options::wait_max`].
+    pub wait_max: Duration,
     /// Whether the calls are written at the end.
     pub statistics: bool,
     /// The heap's kind, as text; empty for the default.
@@ -65,6 +70,7 @@ impl Default for Settings {
             cache_bytes_max: 256 << 20,
             delay: Duration::ZERO,
             lease: Duration::from_secs(10),
+            wait_max: Duration::from_secs(3_600),
             statistics: false,
             heap: String::new(),
         }
@@ -109,6 +115,10 @@ impl Settings {
         }
         if let Some(text) = lookup(LEASE_MS) {
             settings.lease = Duration::from_millis(number(LEASE_MS, &text, 10, 3_600_000, "10 to 3600000")?);
+        }
+        if let Some(text) = lookup(WAIT_SECONDS_MAX) {
+            let most = WAIT_MAX.as_secs();
+            settings.wait_max = Duration::from_secs(number(WAIT_SECONDS_MAX, &text, 1, most, "1 to 2592000")?);
         }
         if let Some(text) = lookup(STATISTICS) {
             settings.statistics = number(STATISTICS, &text, 0, 1, "0 or 1")? == 1;
@@ -192,6 +202,7 @@ mod tests {
             (CACHE_BYTES_MAX, "8MiB"),
             (DELAY_US, "2750"),
             (LEASE_MS, "500"),
+            (WAIT_SECONDS_MAX, "90"),
             (STATISTICS, "1"),
             (HEAP, "first-fit"),
         ])
@@ -199,6 +210,7 @@ mod tests {
         assert_eq!((settings.store.as_str(), settings.region.as_deref()), ("redis://127.0.0.1:1", Some("job 7")));
         assert_eq!((settings.region_bytes, settings.cache_bytes_max), (1 << 40, 8 << 20));
         assert_eq!((settings.delay.as_micros(), settings.lease.as_millis()), (2750, 500));
+        assert_eq!(settings.wait_max.as_secs(), 90);
         assert!(settings.statistics);
         assert_eq!(settings.heap, "first-fit");
     }
@@ -215,6 +227,8 @@ mod tests {
             (CACHE_BYTES_MAX, "99999999999TiB"),
             (DELAY_US, "-1"),
             (LEASE_MS, "0"),
+            (WAIT_SECONDS_MAX, "0"),
+            (WAIT_SECONDS_MAX, "2592001"),
             (STATISTICS, "yes"),
         ] {
             let said = with(&[(name, value)]).expect_err("it makes no sense").to_string();

@@ -29,6 +29,11 @@ pub(crate) fn chunk_number(member: u64, count: u64) -> u64 {
     member << CHUNK_BITS | count & ((1 << CHUNK_BITS) - 1)
 }
 
+/// Whose chunk has this number.
+pub(crate) fn member_of_chunk(number: u64) -> u64 {
+    number >> CHUNK_BITS
+}
+
 /// Refuses the call while something is pending, and changes nothing.
 pub(crate) fn nothing_pending(region: u32) -> Operation {
     Operation::CompareAndSwap { key: pending(region), expect: Expect::Absent, change: Change::Delete }

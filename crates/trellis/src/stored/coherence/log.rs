@@ -266,7 +266,8 @@ impl Coherence {
         let steps: usize = turn.patches.iter().map(|patch| patch.runs.len()).sum();
         let bytes: usize = turn.patches.iter().map(|patch| patch.bytes()).sum();
         let others = change.len() + 6;
-        let other_bytes: usize = change.len() * 256 + 32 * entry::NAMED_RUNS_MAX + 8 * turn.chunks.len();
+        let change_bytes: usize = change.iter().map(|step| carried_bytes(step) + 256).sum();
+        let other_bytes: usize = change_bytes + 32 * entry::NAMED_RUNS_MAX + 8 * turn.chunks.len();
         match self.limits.atomic {
             Atomic::Control if self.who.is_private => steps == 0,
             Atomic::Call if turn.chunks.is_empty() => {
@@ -504,7 +505,7 @@ impl Coherence {
         Ok(())
     }
 
-    fn fenced(&self) -> StoredError {
+    pub(crate) fn fenced(&self) -> StoredError {
         let (region, store) = (self.who.name.clone(), self.store.name().to_owned());
         StoredError::Fenced { region, store, member: self.who.member }
     }
@@ -548,11 +549,7 @@ pub(crate) fn cut(
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let fitting = operations.iter().take(operations_max).take_while(|operation| {
-            let carried = match operation {
-                Operation::Change { change: Change::PutRange { bytes, .. } | Change::Put(bytes), .. } => bytes.len(),
-                _ => 0,
-            };
-            bytes += carried + STEP_BYTES;
+            bytes += carried_bytes(operation) + STEP_BYTES;
             bytes <= bytes_max
         });
         let count = fitting.count().max(1).min(operations.len());
@@ -560,6 +557,14 @@ pub(crate) fn cut(
         operations = rest;
         (!part.is_empty()).then_some(part)
     })
+}
+
+/// The bytes of what a step writes.
+fn carried_bytes(operation: &Operation) -> usize {
+    match operation {
+        Operation::Change { change: Change::PutRange { bytes, .. } | Change::Put(bytes), .. } => bytes.len(),
+        _ => 0,
+    }
 }
 
 fn stands_bytes(stands: &Guard) -> usize {

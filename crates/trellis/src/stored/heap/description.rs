@@ -1,10 +1,11 @@
-//! What lies in a segment, for processes that do not own it: which pages are cut into blocks of which size, and, when its
-//! owner has left in order, which of the blocks the program has.
+//! What lies in a segment, for processes that do not own it: which pages are cut into blocks of which size, and which of the
+//! blocks the program had at its owner's last release.
 //!
 //! Promises: bytes that are no description are refused; a description names no page beyond its segment as a beginning.
 
-use trellis_protocol::heap::classes::CLASSES;
+use trellis_protocol::heap::classes::{CLASSES, size_of};
 
+use super::PAGE_BYTES;
 use super::span::BLOCKS_MAX;
 
 /// Words of bits that one span has at most.
@@ -32,7 +33,43 @@ impl Described {
     }
 
     fn is_possible(&self) -> bool {
-        self.pages > 0 && (usize::from(self.class) < CLASSES || self.class == WHOLE)
+        self.pages > 0 && (usize::from(self.class) < CLASSES || self.class == WHOLE || self.class == UNKNOWN)
+    }
+
+    /// One past its last page.
+    pub(super) fn end_page(&self) -> u32 {
+        self.first_page.saturating_add(self.pages)
+    }
+
+    /// How many blocks it has.
+    fn blocks(&self) -> u64 {
+        let size = u64::from(size_of(self.class));
+        (u64::from(self.pages) * PAGE_BYTES / size).min(BLOCKS_MAX.into())
+    }
+
+    /// Whether it is known that the program has no block of it.
+    pub(super) fn is_empty(&self) -> bool {
+        usize::from(self.class) < CLASSES && !self.live.is_empty() && self.live.iter().all(|word| *word == 0)
+    }
+
+    /// Notes that a small block was freed, which begins so many bytes into the span; false where none does.
+    pub(super) fn strike(&mut self, bytes: u64) -> bool {
+        if usize::from(self.class) >= CLASSES {
+            return false;
+        }
+        let (size, blocks) = (u64::from(size_of(self.class)), self.blocks());
+        let index = bytes / size;
+        if !bytes.is_multiple_of(size) || index >= blocks {
+            return false;
+        }
+        if self.live.is_empty() {
+            let bits = |word: u64| if blocks - word * 64 >= 64 { u64::MAX } else { (1 << (blocks - word * 64)) - 1 };
+            self.live = (0..blocks.div_ceil(64)).map(bits).collect();
+        }
+        let Some(word) = self.live.get_mut(index as usize / 64) else { return false };
+        let before = *word;
+        *word &= !(1 << (index % 64));
+        *word != before
     }
 }
 
@@ -70,6 +107,20 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(u64, Vec<Described>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_block_is_struck_out_once() {
+        let mut span = Described { first_page: 0, pages: 1, class: 0, live: vec![] };
+        let size = u64::from(size_of(0));
+        assert!(!span.is_empty(), "nothing is known");
+        assert!(span.strike(size * 3) && !span.strike(size * 3), "a second free is refused");
+        assert!(!span.strike(size * 3 + 1) && !span.strike(PAGE_BYTES), "no block begins there");
+        assert_eq!(span.live.iter().map(|word| word.count_ones()).sum::<u32>() as u64, span.blocks() - 1);
+        (0..span.blocks()).for_each(|index| _ = span.strike(size * index));
+        assert!(span.is_empty());
+        let mut whole = Described { class: WHOLE, ..span };
+        assert!(!whole.strike(0) && !whole.is_empty());
+    }
 
     #[test]
     fn descriptions_survive_being_encoded() {

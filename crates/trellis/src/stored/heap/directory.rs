@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use trellis_store::{Applied, Change, Expect, Guard, Key, Kind, Operation, Outcome, Store, StoreError};
 
 use super::{HeapError, Held, lock};
+use crate::stored::synchronisation::member;
 
 /// Pages of a segment: 1 MiB.
 pub(super) const SEGMENT_PAGES: u32 = 256;
@@ -84,9 +85,14 @@ impl Record {
         self.owned = owned.into_iter().filter(|(run, _)| !run.is_empty()).collect();
     }
 
+    /// The segments of one member.
+    pub(super) fn runs_of(&self, member: u64) -> Vec<Range<u32>> {
+        self.owned.iter().filter(|(_, owner)| *owner == member).map(|(run, _)| run.clone()).collect()
+    }
+
     /// Gives all segments of one member to another, and says which.
     pub(super) fn hand_over(&mut self, from: u64, to: u64) -> Vec<Range<u32>> {
-        let moved: Vec<_> = self.owned.iter().filter(|(_, owner)| *owner == from).map(|(run, _)| run.clone()).collect();
+        let moved = self.runs_of(from);
         self.owned.retain(|(_, owner)| *owner != from);
         moved.iter().for_each(|run| self.put_owned(run.clone(), to));
         moved
@@ -169,13 +175,15 @@ impl Record {
 pub(super) struct Directory {
     store: Arc<dyn Store>,
     region: u32,
+    member: u64,
     segments: u32,
     seen: Mutex<Option<Vec<u8>>>,
 }
 
 impl Directory {
-    pub(super) fn new(store: Arc<dyn Store>, region: u32, segments: u32) -> Directory {
-        Directory { store, region, segments, seen: Mutex::new(None) }
+    /// For one member; as soon as it is replaced it changes nothing any more.
+    pub(super) fn new(store: Arc<dyn Store>, region: u32, member: u64, segments: u32) -> Directory {
+        Directory { store, region, member, segments, seen: Mutex::new(None) }
     }
 
     pub(super) fn key(&self) -> Key {
@@ -193,6 +201,19 @@ impl Directory {
         let record = self.read(found.as_deref());
         *lock(&self.seen) = found;
         record
+    }
+
+    /// Does control changes of the heap, unless this member was replaced.
+    pub(super) fn apply(&self, operations: &[Operation]) -> Result<Applied, HeapError> {
+        match self.store.apply(operations, Some(&member::guard(self.region, self.member)))? {
+            Applied::Fenced { .. } => Err(self.fenced()),
+            applied => Ok(applied),
+        }
+    }
+
+    /// This member was replaced.
+    pub(super) fn fenced(&self) -> HeapError {
+        HeapError::Fenced { store: self.store.name().to_owned(), member: self.member }
     }
 
     /// Changes the directory, and does some other things in the same call. A body that returns nothing changes nothing.
@@ -217,13 +238,13 @@ impl Directory {
             let change = Change::Put(encoded.clone());
             let mut operations = vec![Operation::CompareAndSwap { key: self.key(), expect, change }];
             operations.extend_from_slice(also);
-            match self.store.apply(&operations, None)? {
+            match self.apply(&operations)? {
                 Applied::Done(outcomes) => {
                     *lock(&self.seen) = Some(encoded);
                     return Ok(Some((value, outcomes)));
                 }
                 Applied::Refused(refused, _) => *lock(&self.seen) = refused.found,
-                Applied::Fenced { .. } => return Err(self.nonsense("it fenced a call without a guard")),
+                Applied::Fenced { .. } => return Err(self.fenced()),
             }
         }
         Err(self.nonsense("the heap's directory was changed by others at every attempt"))

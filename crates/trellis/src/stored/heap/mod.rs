@@ -23,6 +23,9 @@ mod native;
 mod pages;
 mod pools;
 pub mod process;
+mod recovery;
+#[cfg(test)]
+mod recovery_tests;
 mod scalable;
 mod shared;
 #[cfg(test)]
@@ -97,6 +100,17 @@ pub trait Memory: Send + Sync {
     fn refresh(&self) -> Result<(), HeapError> {
         Ok(())
     }
+
+    /// Whether other processes see each store at once, before a release. Then they may know a block as soon as it is handed
+    /// out, and the heap tells of it before that.
+    fn is_seen_at_once(&self) -> bool {
+        false
+    }
+
+    /// Whether [`Memory::publish`] takes along what [`Heap::changes`] returns; else the heap applies it where it has to.
+    fn publishes_changes(&self) -> bool {
+        false
+    }
 }
 
 /// How blocks are found.
@@ -164,6 +178,17 @@ pub enum HeapError {
     /// The store did not do its part.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Others thought that this process had ended, and its part of the heap is theirs.
+    #[error(
+        "the heap of the region in store {store}: the other processes declared this one (member {member}) dead, because it \
+         gave no sign of life for a lease, and its part of the heap is theirs now; start it again"
+    )]
+    Fenced {
+        /// Where it is.
+        store: String,
+        /// This process's number.
+        member: u64,
+    },
 }
 
 /// How much of a heap is in use. Bytes are those of whole blocks.
@@ -248,6 +273,14 @@ trait Allocator: Send + Sync {
 
     fn take_over(&self, _member: u64) -> Result<(), Refusal> {
         Ok(())
+    }
+
+    fn take_over_dead(&self) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn withheld(&self, _changes: &[Operation]) -> Vec<Operation> {
+        Vec::new()
     }
 
     /// Every lock, so that a copy of the process finds them in order.
@@ -360,14 +393,31 @@ impl Heap {
         self.allocator.owners().map_err(|refusal| self.explain(refusal, 0))
     }
 
-    /// Makes this process the owner of everything that a member had which has left, or is known to be dead. Blocks of a
-    /// dead member that nobody ever freed stay what they are.
+    /// Makes this process the owner of everything that a member had which has left, or is known to be dead, and can do
+    /// nothing any more. Blocks of a dead member that nobody ever freed stay what they are.
     ///
     /// # Errors
     ///
     /// The store's.
     pub fn take_over(&self, member: u64) -> Result<(), HeapError> {
         self.allocator.take_over(member).map_err(|refusal| self.explain(refusal, 0))
+    }
+
+    /// Makes this process the owner of everything that members had which have left or are known to be dead, so that it is
+    /// used again: at the beginning, and by itself before a shared heap grows. Blocks that such a member had at its last
+    /// release stay what they are. One call, two when others have a part of the heap.
+    ///
+    /// # Errors
+    ///
+    /// The store's.
+    pub fn take_over_dead(&self) -> Result<(), HeapError> {
+        self.allocator.take_over_dead().map_err(|refusal| self.explain(refusal, 0))
+    }
+
+    /// For some of what [`Heap::changes`] returned, and cannot go with its release: what to apply before the release, the
+    /// changes being applied after it. Whoever takes over from a process that dies between finds nothing there that it may use.
+    pub fn withheld(&self, changes: &[Operation]) -> Vec<Operation> {
+        self.allocator.withheld(changes)
     }
 
     /// The addresses from which blocks are cut.

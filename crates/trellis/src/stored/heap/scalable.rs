@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use trellis_protocol::heap::SMALL_BYTES_MAX;
@@ -39,8 +39,10 @@ pub(super) struct Scalable {
     /// The class of a size in units of 16 bytes, for blocks that need no more alignment.
     classes: Box<[u8]>,
     memory: Arc<dyn Memory>,
-    /// Segments in which spans began or ended since somebody asked, where somebody asks.
+    /// Segments in which spans or blocks began or ended since somebody asked, where somebody asks.
     changed: Option<Mutex<BTreeSet<u32>>>,
+    /// Whether a span began since somebody asked.
+    has_begun: AtomicBool,
     /// Free pages, when they were given back last.
     free_pages: AtomicU64,
 }
@@ -92,6 +94,7 @@ impl Scalable {
             classes,
             memory,
             changed,
+            has_begun: AtomicBool::new(false),
             free_pages: AtomicU64::new(0),
         }
     }
@@ -110,12 +113,30 @@ impl Scalable {
         }
     }
 
+    /// A span began.
+    fn mark_begun(&self, page: u32) {
+        self.mark(page);
+        self.has_begun.store(true, Ordering::Release);
+    }
+
+    /// Whether a span began, or became longer, since this was asked last.
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::Acquire) && self.has_begun.swap(false, Ordering::AcqRel)
+    }
+
+    /// A block of a span was taken or freed.
+    fn mark_block(&self, span: &Span) {
+        if self.changed.is_some() && span.is_news() {
+            self.mark(span.first_page());
+        }
+    }
+
     /// The segments in which something began or ended since this was asked last.
     pub(super) fn take_changed(&self) -> BTreeSet<u32> {
         self.changed.as_ref().map(|changed| std::mem::take(&mut *lock(changed))).unwrap_or_default()
     }
 
-    /// The spans that begin in a segment; with their live blocks, when nobody allocates any more.
+    /// The spans that begin in a segment; with their live blocks, or such that any block may be one.
     pub(super) fn describe(&self, segment: u32, with_live: bool) -> Vec<Described> {
         let (mut page, end) = (segment * SEGMENT_PAGES, (segment + 1).saturating_mul(SEGMENT_PAGES));
         let mut spans = Vec::new();
@@ -126,6 +147,9 @@ impl Scalable {
             if let Some(span) = span {
                 let (first_page, pages) = (span.first_page(), span.pages());
                 let class = if span.block_bytes() == 0 { WHOLE } else { span.class() };
+                if with_live {
+                    span.tell();
+                }
                 spans.push(Described {
                     first_page,
                     pages,
@@ -145,6 +169,7 @@ impl Scalable {
         for span in spans {
             if span.first_page < from
                 || span.pages == 0
+                || span.is_empty()
                 || u64::from(span.first_page) + u64::from(span.pages) > end.into()
             {
                 continue;
@@ -243,6 +268,7 @@ impl Scalable {
             };
             let span = self.span(number);
             if let Some((index, is_zero)) = span.take() {
+                self.mark_block(span);
                 let bytes = u64::from(span.block_bytes());
                 let address = self.address_of(span.first_page()) + u64::from(index) * bytes;
                 return Ok(Block { address, bytes, is_zero });
@@ -270,8 +296,8 @@ impl Scalable {
         self.say_fresh(&clean);
         let span = self.spans.make(number);
         span.begin(plan(pages.clone(), class, home, clean == [pages.clone()]));
-        self.mark(pages.start);
-        pages.for_each(|page| self.map.set(page, number + 1));
+        pages.clone().for_each(|page| self.map.set(page, number + 1));
+        self.mark_begun(pages.start);
         Ok(number)
     }
 
@@ -287,7 +313,7 @@ impl Scalable {
         self.say_fresh(&clean);
         self.spans.make(number).begin_whole(pages.start, count);
         self.map.set(pages.start, number + 1);
-        self.mark(pages.start);
+        self.mark_begun(pages.start);
         let is_zero = clean == [pages.clone()];
         Ok(Block { address: self.address_of(pages.start), bytes: u64::from(count) * PAGE_BYTES, is_zero })
     }
@@ -362,7 +388,7 @@ impl Scalable {
             self.say_fresh(&clean);
         }
         span.set_pages(after);
-        self.mark(first);
+        self.mark_begun(first);
         if after < before {
             self.give_back(first + after..first + before, None, WARM_PAGES_MAX);
         }
@@ -396,6 +422,7 @@ impl Allocator for Scalable {
         let (number, span, index) = self.find(address)?;
         let is_whole = span.block_bytes() == 0;
         let may_be_empty = span.put(index).ok_or(Refusal::NoBlock)?;
+        self.mark_block(span);
         if is_whole {
             self.retire(number, span);
         } else if may_be_empty || span.state() == State::Full {

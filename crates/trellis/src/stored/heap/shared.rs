@@ -6,12 +6,17 @@
 //!
 //! Promises: no store call while a lock is held that allocating from what is here needs; memory goes to another process
 //! only after this one has published what it wrote, and is used here only after a refresh; when a process dies, what it
-//! had stays what it is until somebody takes it over, and at most [`PENDING_MAX`] blocks that it freed are lost.
+//! had is taken over (`recovery`) as it was at its last release, and at most [`PENDING_MAX`] blocks that it freed of others
+//! are lost; who was replaced takes, gives and frees nothing any more.
+//!
+//! What is said of a segment in the store is always what its owner, or the one before it, had released: a segment that is
+//! given back has nothing said of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use trellis_store::{Applied, Change, Operation, Outcome, Store};
 
@@ -19,6 +24,8 @@ use super::description::{self, Described};
 use super::directory::{ATTEMPTS_MAX, Directory, Record, SEGMENT_PAGES, description as description_key, mailbox};
 use super::scalable::Scalable;
 use super::{Allocator, Block, HeapError, Held, Memory, PAGE_BYTES, Refusal, Statistics, lock};
+use crate::stored::departed::Departed;
+use crate::stored::synchronisation::member;
 use trellis_protocol::heap::classes::{CLASSES, size_of};
 
 /// The most segments that are asked for in advance: 64 MiB.
@@ -34,17 +41,20 @@ const KEYS_AT_ONCE_MAX: usize = 64;
 const SEGMENT_BYTES: u64 = SEGMENT_PAGES as u64 * PAGE_BYTES;
 
 pub(super) struct Shared {
-    range: Range<u64>,
-    here: Scalable,
-    directory: Directory,
-    store: Arc<dyn Store>,
-    region: u32,
-    member: u64,
-    memory: Arc<dyn Memory>,
+    pub(super) range: Range<u64>,
+    pub(super) here: Scalable,
+    pub(super) directory: Directory,
+    pub(super) store: Arc<dyn Store>,
+    pub(super) region: u32,
+    pub(super) member: u64,
+    pub(super) memory: Arc<dyn Memory>,
+    pub(super) departed: Departed,
     /// Blocks of others that were freed here, in the order in which they were.
     pending: Mutex<Vec<u64>>,
     /// One thread at a time talks to the store about pages.
     talking: Mutex<Own>,
+    /// Segments of which something is said in the store, and one past the last page that anything there reaches or reached.
+    pub(super) told: Mutex<BTreeMap<u32, u32>>,
     strays: AtomicU64,
 }
 
@@ -53,8 +63,8 @@ type Said = (u64, Vec<Described>);
 
 /// What this process has.
 #[derive(Default)]
-struct Own {
-    segments: u32,
+pub(super) struct Own {
+    pub(super) segments: u32,
     /// The last mail that was taken.
     mail_seen: u64,
 }
@@ -70,7 +80,9 @@ impl Shared {
         let segments = ((range.end - range.start) / SEGMENT_BYTES).min(u64::from(u32::MAX / SEGMENT_PAGES)) as u32;
         Shared {
             here: Scalable::of_segments(range.clone(), Arc::clone(&memory)),
-            directory: Directory::new(Arc::clone(&store), region, segments),
+            directory: Directory::new(Arc::clone(&store), region, member, segments),
+            departed: Departed::new(Arc::clone(&store), region, member),
+            told: Mutex::default(),
             range,
             store,
             region,
@@ -84,6 +96,10 @@ impl Shared {
 
     /// Gets segments for so many pages, and blocks that others freed. False when there are none.
     fn refill(&self, own: &mut Own, pages: u64, align_pages: u64) -> Result<bool, Refusal> {
+        // What the dead had comes before what nobody had.
+        if self.departed.is_time(Instant::now()) && self.take_over_gone(own)? {
+            return Ok(true);
+        }
         let need = pages.saturating_add(align_pages - 1).div_ceil(SEGMENT_PAGES.into());
         let need = u32::try_from(need).unwrap_or(u32::MAX);
         let wanted = need.max(own.segments.min(SEGMENTS_AT_ONCE_MAX));
@@ -119,7 +135,7 @@ impl Shared {
             return Err(self.directory.nonsense("it answered with something else than entries of a log"));
         };
         let Some(upto) = entries.last().map(|entry| entry.sequence) else { return Ok(false) };
-        self.store.apply(&[Operation::Trim { log: mailbox(self.region, self.member), upto }], None)?;
+        self.directory.apply(&[Operation::Trim { log: mailbox(self.region, self.member), upto }])?;
         own.mail_seen = upto;
         self.memory.refresh()?;
         entries.iter().flat_map(|entry| addresses(&entry.bytes)).for_each(|address| self.free_own(address));
@@ -127,7 +143,7 @@ impl Shared {
     }
 
     /// A block of this process that another one freed.
-    fn free_own(&self, address: u64) {
+    pub(super) fn free_own(&self, address: u64) {
         if self.here.free(address).is_err() {
             self.strays.fetch_add(1, Ordering::Relaxed);
         }
@@ -163,10 +179,16 @@ impl Shared {
                 Some(owner) => {
                     let bytes = blocks.iter().flat_map(|block| block.to_le_bytes()).collect();
                     let append = Operation::Append { log: mailbox(self.region, owner), bytes };
-                    // An owner that was replaced meanwhile reads no mail any more.
-                    if let Applied::Fenced { .. } = self.store.apply(&[append], Some(&guard))? {
-                        self.directory.look()?;
-                        continue;
+                    // Of a process that was replaced the others keep what it freed: they keep the pointers to it, too.
+                    let lives = member::lives(self.region, self.member);
+                    match self.store.apply(&[lives, append], Some(&guard))? {
+                        Applied::Done(_) => {}
+                        Applied::Refused(..) => return Err(self.directory.fenced().into()),
+                        // An owner that was replaced meanwhile reads no mail any more.
+                        Applied::Fenced { .. } => {
+                            self.directory.look()?;
+                            continue;
+                        }
                     }
                 }
             }
@@ -175,7 +197,7 @@ impl Shared {
         Err(self.directory.nonsense("the owners of freed blocks changed at every attempt to tell them").into())
     }
 
-    fn segment_of(&self, address: u64) -> u32 {
+    pub(super) fn segment_of(&self, address: u64) -> u32 {
         ((address - self.range.start) / SEGMENT_BYTES) as u32
     }
 
@@ -216,7 +238,7 @@ impl Shared {
     }
 
     /// What is said of segments, and by whom.
-    fn described(&self, segments: Range<u32>) -> Result<Vec<Option<Said>>, Refusal> {
+    pub(super) fn described(&self, segments: Range<u32>) -> Result<Vec<Option<Said>>, Refusal> {
         let keys: Vec<_> = segments.map(|segment| description_key(self.region, segment)).collect();
         let mut all = Vec::with_capacity(keys.len());
         for some in keys.chunks(KEYS_AT_ONCE_MAX) {
@@ -237,7 +259,7 @@ impl Shared {
         if runs.is_empty() {
             return Ok(());
         }
-        let back = self.memory.publish().and_then(|()| {
+        let back = self.memory.publish().and_then(|()| self.forget(&runs)).and_then(|()| {
             self.directory.change(&[], |record| {
                 runs.iter().for_each(|run| record.give_back(run.clone(), self.member));
                 Some(())
@@ -252,50 +274,50 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes over what a member that is gone had in a run of segments. What it never described, nobody else knows a
-    /// pointer into. Where the description is an earlier owner's, nothing is known, so that nothing is used.
-    fn adopt(&self, run: Range<u32>, member: u64) -> Result<(), Refusal> {
-        let mut spans = Vec::new();
-        for (segment, described) in run.clone().zip(self.described(run.clone())?) {
-            match described {
-                Some((owner, described)) if owner == member => spans.extend(described),
-                Some(_) => spans.push(Described::unknown(segment * SEGMENT_PAGES, SEGMENT_PAGES)),
-                None => {}
-            }
-        }
-        self.here.adopt(run, &spans);
+    /// Of segments that go back nothing is said.
+    fn forget(&self, runs: &[Range<u32>]) -> Result<(), HeapError> {
+        let told: Vec<u32> = {
+            let told = lock(&self.told);
+            runs.iter().flat_map(|run| told.range(run.clone()).map(|(segment, _)| *segment)).collect()
+        };
+        let delete =
+            |&segment| Operation::Change { key: description_key(self.region, segment), change: Change::Delete };
+        self.apply_all(&told.iter().map(delete).collect::<Vec<_>>())?;
+        let gone: BTreeSet<u32> = told.into_iter().collect();
+        lock(&self.told).retain(|segment, _| !gone.contains(segment));
         Ok(())
     }
 
     fn describe(&self, segments: impl IntoIterator<Item = u32>, with_live: bool) -> Vec<Operation> {
         let describe = |segment| {
-            let bytes = description::encode(self.member, &self.here.describe(segment, with_live));
+            let spans = self.here.describe(segment, with_live);
+            self.note_told(segment, &spans);
+            let bytes = description::encode(self.member, &spans);
             Operation::Change { key: description_key(self.region, segment), change: Change::Put(bytes) }
         };
         segments.into_iter().map(describe).collect()
     }
 
+    /// Something is said of a segment.
+    pub(super) fn note_told(&self, segment: u32, spans: &[Described]) {
+        let end = spans.iter().map(Described::end_page).fold((segment + 1).saturating_mul(SEGMENT_PAGES), u32::max);
+        let mut told = lock(&self.told);
+        let reaches = told.entry(segment).or_default();
+        *reaches = end.max(*reaches);
+    }
+
     /// Applies operations, a bounded number at a time.
-    fn apply_all(&self, operations: &[Operation]) -> Result<(), Refusal> {
+    pub(super) fn apply_all(&self, operations: &[Operation]) -> Result<(), HeapError> {
         for some in operations.chunks(self.store.capabilities().operations_max.clamp(1, 64)) {
-            match self.store.apply(some, None)? {
+            match self.directory.apply(some)? {
                 Applied::Done(_) => {}
-                other => {
-                    return Err(self.directory.nonsense(&format!("plain changes were answered with {other:?}")).into());
-                }
+                other => return Err(self.directory.nonsense(&format!("plain changes were answered with {other:?}"))),
             }
         }
         Ok(())
     }
-}
 
-/// Addresses that are one after the other in a value.
-fn addresses(mail: &[u8]) -> impl Iterator<Item = u64> + '_ {
-    mail.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
-}
-
-impl Allocator for Shared {
-    fn allocate(&self, bytes: u64, align: u64) -> Result<Block, Refusal> {
+    fn allocate_here(&self, bytes: u64, align: u64) -> Result<Block, Refusal> {
         match self.here.allocate(bytes, align) {
             Err(Refusal::NoRoom { .. }) => {}
             other => return other,
@@ -311,6 +333,33 @@ impl Allocator for Shared {
                 return Err(Refusal::NoRoom { pages, align_pages });
             }
         }
+    }
+
+    /// Where others see stores at once, they can know a block as soon as it is handed out, or longer.
+    fn tell_at_once(&self) -> Result<(), Refusal> {
+        if self.memory.is_seen_at_once() && self.here.has_begun() {
+            self.publish_changes()?;
+        }
+        Ok(())
+    }
+
+    /// What [`Allocator::changes`] returns is in the store.
+    fn publish_changes(&self) -> Result<(), HeapError> {
+        self.memory.publish()?;
+        if self.memory.publishes_changes() { Ok(()) } else { self.apply_all(&self.changes()) }
+    }
+}
+
+/// Addresses that are one after the other in a value.
+pub(super) fn addresses(mail: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    mail.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")))
+}
+
+impl Allocator for Shared {
+    fn allocate(&self, bytes: u64, align: u64) -> Result<Block, Refusal> {
+        let block = self.allocate_here(bytes, align)?;
+        self.tell_at_once()?;
+        Ok(block)
     }
 
     fn free(&self, address: u64) -> Result<(), Refusal> {
@@ -337,6 +386,7 @@ impl Allocator for Shared {
     fn resize(&self, address: u64, bytes: u64) -> Result<bool, Refusal> {
         match self.here.resize(address, bytes) {
             Err(Refusal::Foreign) => {}
+            Ok(true) => return self.tell_at_once().map(|()| true),
             other => return other,
         }
         let before = self.bytes_elsewhere(address)?;
@@ -364,7 +414,8 @@ impl Allocator for Shared {
     }
 
     fn changes(&self) -> Vec<Operation> {
-        self.describe(self.here.take_changed(), false)
+        // Where stores are seen at once, which blocks there are changes with each of them: then any may be one.
+        self.describe(self.here.take_changed(), !self.memory.is_seen_at_once())
     }
 
     fn settle(&self, leaves: bool) -> Result<(), Refusal> {
@@ -373,9 +424,8 @@ impl Allocator for Shared {
         while self.receive(&mut own)? {}
         self.here.trim()?;
         self.surrender(&mut own, 0)?;
-        let changes = self.changes();
-        self.apply_all(&changes)?;
-        if leaves {
+        self.publish_changes()?;
+        if leaves && self.memory.is_seen_at_once() {
             let record = self.directory.last_seen()?;
             let mine = (0..record.untouched).filter(|&segment| record.owner_of(segment) == Some(self.member));
             self.apply_all(&self.describe(mine, true))?;
@@ -389,21 +439,16 @@ impl Allocator for Shared {
 
     fn take_over(&self, member: u64) -> Result<(), Refusal> {
         let mut own = lock(&self.talking);
-        let mail = Operation::Entries { log: mailbox(self.region, member), after: 0, count: u32::MAX };
-        let hand_over = |record: &mut Record| {
-            let runs = record.hand_over(member, self.member);
-            (!runs.is_empty()).then_some(runs)
-        };
-        let Some((runs, outcomes)) = self.directory.change(&[mail], hand_over)? else { return Ok(()) };
-        self.memory.refresh()?;
-        for run in runs {
-            own.segments += run.len() as u32;
-            self.adopt(run, member)?;
-        }
-        // Nobody adds to it any more: its owner is not in the directory.
-        if let Some(Outcome::Entries { entries, .. }) = outcomes.into_iter().nth(1) {
-            entries.iter().flat_map(|entry| addresses(&entry.bytes)).for_each(|address| self.free_own(address));
-        }
-        self.apply_all(&[Operation::Change { key: mailbox(self.region, member), change: Change::Delete }])
+        self.take_over_from(&mut own, member).map(drop)
+    }
+
+    fn take_over_dead(&self) -> Result<(), Refusal> {
+        let mut own = lock(&self.talking);
+        self.directory.look()?;
+        self.take_over_gone(&mut own).map(drop)
+    }
+
+    fn withheld(&self, changes: &[Operation]) -> Vec<Operation> {
+        self.withhold(changes)
     }
 }

@@ -22,10 +22,18 @@ struct Process {
 }
 
 fn process(store: &Arc<dyn Store>, words: &Arc<Words>, member: u64) -> Process {
+    live(store, member);
     let counted = Counted::new(Arc::clone(store));
     let share = Share { store: counted.clone(), region: REGION, member };
     let heap = Heap::shared(BASE..BASE + BYTES, Kind::Scalable, words.clone(), share).unwrap();
     Process { heap, store: counted }
+}
+
+/// A record that nobody replaced.
+fn live(store: &Arc<dyn Store>, number: u64) {
+    let record = [1u64, 0, 0, 10_000].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let key = crate::stored::synchronisation::member::key(REGION, number);
+    store.apply(&[trellis_store::Operation::Change { key, change: trellis_store::Change::Put(record) }], None).unwrap();
 }
 
 impl Process {

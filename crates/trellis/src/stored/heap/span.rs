@@ -4,7 +4,7 @@
 //! that the block is back in its span: nothing is queued. Only the holder of the pool's lock sets bits. So promises: no
 //! block is handed out twice, and of two frees of one block one is refused. What is known lies here, not in the pages.
 
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Most blocks of a span.
 pub(super) const BLOCKS_MAX: u32 = 1024;
@@ -36,6 +36,8 @@ pub(super) struct Span {
     /// The thread part of the heap that cuts blocks from it.
     home: AtomicU32,
     state: AtomicU8,
+    /// Whether others were told, or are being told, which blocks the program has, and that did not change since.
+    is_told: AtomicBool,
     /// Where it is among the open spans of its pool; used with the pool's lock only, as the next two.
     position: AtomicU32,
     /// Where the last free block was found.
@@ -72,6 +74,7 @@ impl Span {
         for word in 0..plan.blocks.div_ceil(64) {
             self.live[word as usize].store(self.beyond(word), Ordering::Relaxed);
         }
+        self.is_told.store(false, Ordering::Relaxed);
         self.set_state(State::Open);
     }
 
@@ -90,6 +93,17 @@ impl Span {
         words.map(|word| self.live[word as usize].load(Ordering::SeqCst) & !self.beyond(word)).collect()
     }
 
+    /// Others are told now: what changes from here on is news. Before the bits are read.
+    pub(super) fn tell(&self) {
+        self.is_told.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether a block that was just taken or put is the first since others were told. `SeqCst`, as the bit and [`Span::tell`]:
+    /// who tells sees the bit, or who changed it sees that others were told.
+    pub(super) fn is_news(&self) -> bool {
+        self.is_told.load(Ordering::SeqCst) && self.is_told.swap(false, Ordering::SeqCst)
+    }
+
     /// Makes one large block of idle room.
     pub(super) fn begin_whole(&self, first_page: u32, pages: u32) {
         debug_assert_eq!(self.state(), State::Idle);
@@ -98,6 +112,7 @@ impl Span {
         self.block_bytes.store(0, Ordering::Relaxed);
         self.blocks.store(1, Ordering::Relaxed);
         self.live[0].store(self.beyond(0) | 1, Ordering::Relaxed);
+        self.is_told.store(false, Ordering::Relaxed);
         self.set_state(State::Whole);
     }
 
@@ -159,8 +174,8 @@ impl Span {
                 continue;
             }
             let bit = bits.trailing_ones();
-            // Acquire: who freed the block had done with its bytes.
-            self.live[word as usize].fetch_or(1 << bit, Ordering::AcqRel);
+            // Who freed the block had done with its bytes.
+            self.live[word as usize].fetch_or(1 << bit, Ordering::SeqCst);
             self.hint.store(word, Ordering::Relaxed);
             let index = word * 64 + bit;
             let zero_from = self.zero_from.load(Ordering::Relaxed);

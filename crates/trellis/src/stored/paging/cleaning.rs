@@ -9,14 +9,15 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use trellis_store::{Change, Operation};
+use trellis_store::{Change, Key, Operation};
 
 use super::Paging;
 use crate::stored::coherence::entry::{self, Patch};
 use crate::stored::coherence::keys;
-use crate::stored::coherence::log::{cut, puts};
+use crate::stored::coherence::log::cut;
 use crate::stored::error::StoredError;
 use crate::stored::frames::{Layer, State, Table, runs};
+use crate::stored::layout::PAGE_BYTES;
 
 /// Changed bytes of a private page that are no further apart are written as one run.
 pub(super) const JOIN_BYTES: usize = 64;
@@ -26,12 +27,13 @@ impl Paging {
     pub(super) fn clean(&self) {
         loop {
             let mut table = self.table();
-            while (table.free() >= self.batch.low || self.is_sealed.load(Ordering::SeqCst)) && !self.is_over() {
+            while (!self.is_short(&table) || self.is_sealed.load(Ordering::SeqCst)) && !self.is_over() {
                 table = self.short.wait(table).unwrap_or_else(PoisonError::into_inner);
             }
             if self.is_over() {
                 return;
             }
+            self.cleaning.fetch_add(1, Ordering::SeqCst);
             drop(table);
             while !self.is_over() {
                 match self.clean_once() {
@@ -40,7 +42,13 @@ impl Paging {
                     Err(error) => self.fail(&error),
                 }
             }
+            self.cleaning.fetch_sub(1, Ordering::SeqCst);
         }
+    }
+
+    /// Whether cleaning should begin: before so little is free that nothing is given or fetched ahead any more.
+    pub(super) fn is_short(&self, table: &Table) -> bool {
+        table.free() < usize::midpoint(self.batch.low, self.batch.high)
     }
 
     /// Gives one batch up. False when there is enough memory.
@@ -76,7 +84,7 @@ impl Paging {
         if dirty.is_empty() {
             return Ok(true);
         }
-        let staged = self.write(&patches)?;
+        let staged = self.write(patches)?;
         let table = self.table();
         self.written(table, &dirty, staged)?;
         Ok(true)
@@ -100,13 +108,13 @@ impl Paging {
     }
 
     /// Puts changes into the store: into pages that are ours alone, otherwise into chunks, which are the answer.
-    fn write(&self, patches: &[Patch]) -> Result<Vec<(u64, u64)>, StoredError> {
+    fn write(&self, patches: Vec<Patch>) -> Result<Vec<(u64, u64)>, StoredError> {
         let bytes: usize = patches.iter().map(Patch::bytes).sum();
         self.counters.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let region = self.options.region;
         let mut staged = Vec::new();
         let operations: Vec<Operation> = if self.options.is_private {
-            patches.iter().flat_map(|patch| puts(region, patch)).collect()
+            patches.into_iter().flat_map(|patch| writes(region, patch)).collect()
         } else {
             let stage = |patch: &Patch| {
                 let chunk = self.new_chunk();
@@ -189,4 +197,18 @@ impl Paging {
         table.lay_over(patch.page, Layer::Kept(Arc::clone(&patch)), true);
         patch
     }
+}
+
+/// Steps that put a private page's changes into the store. A page that changed as a whole is put as a whole: a store without
+/// ranges of bytes would look at the old one otherwise.
+fn writes(region: u32, patch: Patch) -> impl Iterator<Item = Operation> {
+    let key = Key::page(region, patch.page);
+    patch.runs.into_iter().map(move |(offset, bytes)| {
+        let change = if bytes.len() == PAGE_BYTES {
+            Change::Put(bytes)
+        } else {
+            Change::PutRange { offset: u32::from(offset), bytes }
+        };
+        Operation::Change { key: key.clone(), change }
+    })
 }

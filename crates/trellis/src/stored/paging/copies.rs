@@ -3,7 +3,8 @@
 //! Promises: a page that a release took a change from stays usable, and what is fetched of it meanwhile has the change on
 //! top. A page that this process changed keeps its change whatever others did to the rest of it.
 //!
-//! Must never lose a store that happens while a page is looked at: the right to store goes first.
+//! Must never lose a store that happens while a page is looked at: the right to store goes first, or, in a page that
+//! stays open, what was looked at becomes the twin, so that a later store is in the next difference.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -13,7 +14,7 @@ use trellis_store::{Change, Key, Operation};
 
 use super::Paging;
 use super::cleaning::JOIN_BYTES;
-use crate::stored::coherence::entry::{Notice, Patch};
+use crate::stored::coherence::entry::{self, Notice, Patch};
 use crate::stored::coherence::log::{Collected, Copies};
 use crate::stored::error::StoredError;
 use crate::stored::frames::{State, Table, runs};
@@ -36,24 +37,42 @@ impl Copies for Paging {
         let join = if self.options.is_private { JOIN_BYTES } else { 0 };
         let (mut patches, mut bytes, mut rest) = (Vec::new(), 0, &dirty[..]);
         while bytes < bytes_max
-            && let Some((first, count)) = runs(rest).next()
+            && let Some((_, count)) = runs(rest).next()
         {
             // A part of a long run, so that no more is made read-only than is taken.
             let count = count.min(PROTECT_AT_ONCE);
-            self.protect(&table, first, count)?;
-            for page in &rest[..count] {
-                if let Some(patch) = self.take_difference(&mut table, *page, join) {
-                    bytes += patch.bytes();
-                    table.set_zero(*page, false);
-                    patches.push(self.keep(&mut table, patch));
+            let mut found = Vec::new();
+            let mut closing = Vec::new();
+            for &page in &rest[..count] {
+                if table.should_stay_open(page) {
+                    found.extend(self.look_at_open(&mut table, page, join));
+                } else {
+                    closing.push(page);
                 }
             }
-            self.region.drop_twins(first, count);
+            for (first, count) in runs(&closing) {
+                self.protect(&table, first, count)?;
+            }
+            for &page in &closing {
+                if let Some(patch) = self.take_difference(&mut table, page, join) {
+                    table.note_closed(page);
+                    found.push(patch);
+                }
+            }
+            for (first, count) in runs(&closing) {
+                self.region.drop_twins(first, count);
+            }
+            for patch in found {
+                bytes += patch.bytes();
+                table.set_zero(patch.page, false);
+                patches.push(self.keep(&mut table, patch));
+            }
             rest = &rest[count..];
         }
         let more = !rest.is_empty();
         table.give_dirty_back(rest);
         let (chunks, named) = table.take_chunks();
+        self.notice_shortage(&table);
         drop(table);
         self.arrived();
         Ok(Collected { patches, chunks, named, more })
@@ -89,6 +108,7 @@ impl Copies for Paging {
                 Notice::Everything => self.outdate_everything(&mut table, &mut to_merge)?,
             }
         }
+        self.notice_shortage(&table);
         drop(table);
         self.arrived();
         to_merge.sort_unstable();
@@ -117,6 +137,53 @@ impl Paging {
             self.region.downgrade(first, count)?;
         }
         Ok(())
+    }
+
+    /// The bytes of a page that threads may be storing to: an aligned word is as it was before such a store, or after.
+    fn snapshot(&self, page: u64) -> [u8; PAGE_BYTES] {
+        let frame = self.region.engine(page as usize, 1).cast::<u64>().cast_const();
+        let mut now = [0; PAGE_BYTES];
+        for (word, bytes) in now.chunks_exact_mut(8).enumerate() {
+            // SAFETY: inside the frame, which is aligned to pages.
+            bytes.copy_from_slice(&unsafe { frame.add(word).read_volatile() }.to_ne_bytes());
+        }
+        now
+    }
+
+    /// What changed in a page that stays open. What was looked at is its twin now, so a store that came too late is in the
+    /// next difference.
+    fn look_at_open(&self, table: &mut Table, page: u64, join: usize) -> Option<Patch> {
+        if !table.has_twin(page) {
+            // Its twin was zero; memory that was given back still is.
+            table.add_twin(page);
+        }
+        let now = self.snapshot(page);
+        // SAFETY: we have the table; only who has it uses twins.
+        let twin = unsafe { self.twin(page) };
+        let patch = entry::difference(page, &now, twin, join);
+        if patch.is_some() {
+            twin.copy_from_slice(&now);
+        }
+        table.keep_open(page, patch.is_some());
+        patch
+    }
+
+    /// Closes an open page if nothing was stored to it since the last release; whether it is clean now.
+    fn close_unchanged(&self, table: &mut Table, page: u64) -> Result<bool, StoredError> {
+        // SAFETY: we have the table; only who has it uses twins.
+        let is_changed = || self.snapshot(page)[..] != *unsafe { self.twin(page) };
+        if !table.is_open(page) || is_changed() {
+            return Ok(false);
+        }
+        self.protect(table, page as usize, 1)?;
+        // What was stored between the looks stays to be released.
+        if is_changed() {
+            self.region.upgrade(page as usize, 1)?;
+            return Ok(false);
+        }
+        table.make_clean(page);
+        self.region.drop_twins(page as usize, 1);
+        Ok(true)
     }
 
     /// Somebody else's bytes, put into a copy that is here.
@@ -162,6 +229,7 @@ impl Paging {
                 // What is being staged is merged when it has arrived.
                 State::Clean if table.is_writing(page) => to_merge.push(page),
                 State::Clean => gone.push(page),
+                State::Dirty if self.close_unchanged(table, page)? => gone.push(page),
                 State::Dirty => to_merge.push(page),
             }
         }
@@ -203,6 +271,7 @@ impl Paging {
                     }
                 }
             }
+            self.notice_shortage(&table);
             if !later.is_empty() {
                 table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
             }

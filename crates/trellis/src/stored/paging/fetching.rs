@@ -76,7 +76,7 @@ impl Paging {
     }
 
     pub(super) fn notice_shortage(&self, table: &Table) {
-        if table.free() < self.batch.low {
+        if self.is_short(table) {
             self.short.notify_one();
         }
     }
@@ -103,10 +103,14 @@ impl Paging {
         let mut trigger = None;
         if let Some(window) = window {
             let mut table = self.table();
-            if table.free() > self.batch.low {
-                begun.extend(self.begin_window(&mut table, &window));
-                trigger = window.trigger;
+            // Half of what is free, so that whoever faults next finds room too; the rest waits for room, not for ever.
+            let (now, later) = window.share(pages[0], table.free() as u64 / 2);
+            if let Some(now) = now {
+                begun.extend(self.begin_window(&mut table, &now));
+                trigger = now.trigger;
             }
+            drop(table);
+            later.into_iter().for_each(|later| self.queue(later));
         }
         begun.sort_unstable();
         begun.dedup();
@@ -164,6 +168,7 @@ impl Paging {
         for (first, count) in runs(&writable) {
             self.region.install(first, count, Access::Write, false)?;
         }
+        self.notice_shortage(&table);
         drop(table);
         self.arrived();
         Ok(again)

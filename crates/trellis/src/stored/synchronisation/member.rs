@@ -13,6 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use trellis_store::{Applied, Change, Expect, Guard, Key, Kind, Operation, Store, StoreError};
 
 use super::{record, slots};
+use crate::stored::end;
 
 /// How long a process may be without a sign of life before others may replace it.
 pub const LEASE: Duration = Duration::from_secs(10);
@@ -45,6 +46,11 @@ pub fn guard(region: u32, number: u64) -> Guard {
     Guard { key: key(region, number), expect: Expect::Range { offset: STATE, bytes: ALIVE.to_le_bytes().to_vec() } }
 }
 
+/// The step that changes nothing, and refuses its call where a member was replaced: for calls that another guard has.
+pub(crate) fn lives(region: u32, number: u64) -> Operation {
+    record::swap(&key(region, number), STATE, &[ALIVE], &[ALIVE])
+}
+
 /// Makes this process a member of a region: its number, from 1. Two calls.
 ///
 /// # Errors
@@ -74,12 +80,8 @@ pub fn join(store: &dyn Store, region: u32, lease: Duration) -> Result<u64, Stor
 ///
 /// As the store's.
 pub fn leave(store: &dyn Store, region: u32, number: u64) -> Result<(), StoreError> {
-    let delete = |key| Operation::Change { key, change: Change::Delete };
-    let mut steps = slots::clear_all(store, region, number)?;
-    if !steps.is_empty() {
-        steps.push(delete(record::holds_key(region, number)));
-    }
-    steps.push(delete(key(region, number)));
+    let mut steps = take_back(store, region, number)?;
+    steps.push(Operation::Change { key: key(region, number), change: Change::Delete });
     // A member that was replaced leaves its record, so that its number says why.
     store.apply(&steps, Some(&guard(region, number))).map(drop)
 }
@@ -111,6 +113,8 @@ pub struct Card {
     pub process: u32,
     /// Its machine's name; empty when there is no record.
     pub host: String,
+    /// What tells it from every other process of its machine; see [`crate::stored::end::has_ended`].
+    pub identity: String,
     /// When it became a member, by its own clock, in milliseconds since 1970.
     pub since_milliseconds: u64,
 }
@@ -119,7 +123,8 @@ impl Card {
     /// What the record of a member says; a member without one has left.
     pub fn read(number: u64, record: Option<&[u8]>) -> Card {
         let bytes = record.unwrap_or_default();
-        let host = bytes.get(HOST as usize..).unwrap_or_default();
+        let names = String::from_utf8_lossy(bytes.get(HOST as usize..).unwrap_or_default());
+        let (host, identity) = names.split_once('\0').unwrap_or((&names, ""));
         Card {
             number,
             is_alive: record::word(bytes, STATE) == ALIVE,
@@ -127,7 +132,8 @@ impl Card {
             replaced_by: record::word(bytes, REPLACED_BY),
             lease: Duration::from_millis(record::word(bytes, LEASE_MILLISECONDS)),
             process: record::word(bytes, PROCESS) as u32,
-            host: String::from_utf8_lossy(host).into_owned(),
+            host: host.to_owned(),
+            identity: identity.to_owned(),
             since_milliseconds: record::word(bytes, SINCE_MILLISECONDS),
         }
     }
@@ -142,12 +148,21 @@ impl Card {
 }
 
 /// The step that replaces a member that lives; refused when it gave a sign of life meanwhile.
-pub(super) fn replace(region: u32, card: &Card, by: u64) -> Operation {
+pub(crate) fn replace(region: u32, card: &Card, by: u64) -> Operation {
     record::swap(&key(region, card.number), STATE, &[ALIVE, card.beat], &[REPLACED, card.beat, by])
 }
 
+/// The steps that take away what a member holds together with others, to be done with [`replace`]. One call.
+pub(crate) fn take_back(store: &dyn Store, region: u32, number: u64) -> Result<Vec<Operation>, StoreError> {
+    let mut steps = slots::clear_all(store, region, number)?;
+    if !steps.is_empty() {
+        steps.push(Operation::Change { key: record::holds_key(region, number), change: Change::Delete });
+    }
+    Ok(steps)
+}
+
 /// The members with these numbers. One call, none for none.
-pub(super) fn cards(store: &dyn Store, region: u32, numbers: &[u64]) -> Result<Vec<Card>, StoreError> {
+pub(crate) fn cards(store: &dyn Store, region: u32, numbers: &[u64]) -> Result<Vec<Card>, StoreError> {
     if numbers.is_empty() {
         return Ok(Vec::new());
     }
@@ -167,6 +182,8 @@ fn new_record(lease: Duration) -> Vec<u8> {
     let lease = lease.max(LEASE_MIN).as_millis() as u64;
     let mut bytes = record::words(&[ALIVE, 0, 0, lease, u64::from(std::process::id()), since]);
     bytes.extend_from_slice(host().as_bytes());
+    bytes.push(0);
+    bytes.extend_from_slice(end::identity().as_bytes());
     bytes
 }
 

@@ -1,0 +1,88 @@
+//! Signs of life of a process that has a heap in a shared region, whether or not it holds anything.
+//!
+//! Promises: one every third of the lease, each one call of the store, from a thread of its own; it ends with
+//! [`Beats::stop`], or when the process was replaced. Must never say why a sign was not given: the next release does.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use trellis_store::Store;
+
+use super::synchronisation::member;
+
+/// See the module.
+pub(crate) struct Beats {
+    is_over: Arc<(Mutex<bool>, Condvar)>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Beats {
+    /// Starts. Without a thread there are no signs, and others may replace this process when they need its memory: slow, not
+    /// wrong.
+    pub(crate) fn start(store: Arc<dyn Store>, region: u32, member: u64, lease: Duration) -> Beats {
+        let is_over = Arc::new((Mutex::new(false), Condvar::new()));
+        let for_thread = Arc::clone(&is_over);
+        let lease = lease.max(member::LEASE_MIN);
+        let body = move || {
+            // A store that does not answer now may at the next beat.
+            while wait(&for_thread, lease / 3) && !matches!(member::beat(&*store, region, member), Ok(false)) {}
+        };
+        let thread = std::thread::Builder::new().name("trellis-life".to_owned()).spawn(body).ok();
+        Beats { is_over, thread: Mutex::new(thread) }
+    }
+
+    /// No sign is given any more when this returns.
+    pub(crate) fn stop(&self) {
+        *self.is_over.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.is_over.1.notify_all();
+        if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // It cannot panic with more to say than this thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Waits so long; false when it is over.
+fn wait(is_over: &(Mutex<bool>, Condvar), time: Duration) -> bool {
+    let until = Instant::now() + time;
+    let mut over = is_over.0.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if *over || left.is_zero() {
+            return !*over;
+        }
+        over = is_over.1.wait_timeout(over, left).unwrap_or_else(PoisonError::into_inner).0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_beats_until_it_is_stopped_or_replaced() {
+        let store = trellis_store::open("embedded:").expect("it needs nothing");
+        let [stopped, replaced, other] =
+            [0, 1, 2].map(|_| member::join(&*store, 3, Duration::from_millis(30)).expect("joined"));
+        let beats = [stopped, replaced].map(|of| Beats::start(Arc::clone(&store), 3, of, Duration::from_millis(30)));
+        let card = |of| member::cards(&*store, 3, &[of]).expect("readable").remove(0);
+        while card(stopped).beat < 3 || card(replaced).beat < 3 {
+            std::thread::yield_now();
+        }
+        beats[0].stop();
+        let last = card(stopped).beat;
+        loop {
+            let seen = card(replaced);
+            let guard = member::guard(3, other);
+            let step = member::replace(3, &seen, other);
+            if matches!(store.apply(&[step], Some(&guard)), Ok(trellis_store::Applied::Done(_))) {
+                break;
+            }
+        }
+        // The thread ends by itself.
+        beats[1].thread.lock().expect("nobody panicked").take().expect("it was started").join().expect("it ends");
+        assert_eq!(card(stopped).beat, last);
+        assert!(!card(replaced).is_alive);
+    }
+}

@@ -1,0 +1,176 @@
+//! Members of a region that are gone, and what they left half done.
+//!
+//! Who left says so in its record; who was replaced by somebody that waited for its lock, too. Of a process of this machine
+//! the system says whether it runs. Any other one that gives no sign of life for its lease, by this process's clock, is
+//! replaced: every process that has a heap in a region gives one every third of its lease.
+//!
+//! Promises: a process that runs and reaches the store is not called gone, however long *this* one could not reach it: a
+//! silence counts only when it lasted over two more looks, each half a lease after the one before; from the moment at which a
+//! member is called gone, nothing that it does to the region succeeds. Must never wait.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use trellis_store::{Applied, Change, Kind, Operation, Store, StoreError};
+
+use super::coherence::entry::Pending;
+use super::coherence::keys;
+use super::end;
+use super::synchronisation::member::{self, Card};
+
+/// So many chunks are listed and removed at once.
+const CHUNKS_AT_ONCE: usize = 512;
+/// So many looks after the first must find nothing new.
+const SILENT_LOOKS: u32 = 2;
+
+/// What this process knows of the others' silence.
+pub(crate) struct Departed {
+    store: Arc<dyn Store>,
+    region: u32,
+    me: u64,
+    watch: Mutex<Watch>,
+}
+
+#[derive(Default)]
+struct Watch {
+    seen: HashMap<u64, Seen>,
+    /// Before, a look would tell nothing new.
+    look_at: Option<Instant>,
+}
+
+/// A member that gives no sign of life, as far as was looked.
+#[derive(Clone, Copy)]
+struct Seen {
+    beat: u64,
+    looks: u32,
+    /// When it was looked at last, as far as it counts.
+    at: Instant,
+}
+
+impl Departed {
+    pub(crate) fn new(store: Arc<dyn Store>, region: u32, me: u64) -> Departed {
+        Departed { store, region, me, watch: Mutex::default() }
+    }
+
+    /// Whether a look can tell more than the last one.
+    pub(crate) fn is_time(&self, now: Instant) -> bool {
+        self.watch().look_at.is_none_or(|at| now >= at)
+    }
+
+    /// Those of some members that are gone. They can do nothing any more when this returns. One call, and two more for
+    /// each that is found to have ended.
+    pub(crate) fn gone(&self, members: &[u64], now: Instant) -> Result<Vec<u64>, StoreError> {
+        let others: Vec<u64> = members.iter().copied().filter(|member| *member != self.me).collect();
+        let mut gone = Vec::new();
+        let mut shortest = member::LEASE;
+        for card in member::cards(&*self.store, self.region, &others)? {
+            let is_gone = if !card.is_alive {
+                true
+            } else if end::has_ended(card.process, &card.identity) {
+                member::leave(&*self.store, self.region, card.number)?;
+                true
+            } else {
+                shortest = shortest.min(card.lease);
+                self.is_silent(&card, now) && self.replace(&card)?
+            };
+            if is_gone {
+                self.watch().seen.remove(&card.number);
+                gone.push(card.number);
+            }
+        }
+        self.watch().look_at = Some(now + shortest / 2);
+        Ok(gone)
+    }
+
+    /// Notes what a look found; whether it is enough.
+    fn is_silent(&self, card: &Card, now: Instant) -> bool {
+        let mut watch = self.watch();
+        let first = Seen { beat: card.beat, looks: 0, at: now };
+        let seen = watch.seen.entry(card.number).or_insert(first);
+        if seen.beat != card.beat {
+            *seen = first;
+        } else if now.saturating_duration_since(seen.at) >= card.lease.max(Duration::from_millis(1)) / 2 {
+            seen.looks += 1;
+            seen.at = now;
+        }
+        seen.looks >= SILENT_LOOKS
+    }
+
+    /// False when it gave a sign of life meanwhile.
+    fn replace(&self, card: &Card) -> Result<bool, StoreError> {
+        let mut steps = member::take_back(&*self.store, self.region, card.number)?;
+        steps.push(member::replace(self.region, card, self.me));
+        Ok(matches!(self.store.apply(&steps, Some(&member::guard(self.region, self.me)))?, Applied::Done(_)))
+    }
+
+    /// The members that have a record, or chunks of releases in the store. Two calls, more where there are hundreds.
+    pub(crate) fn members(&self) -> Result<Vec<u64>, StoreError> {
+        let mut members = BTreeSet::new();
+        let mut from = 1;
+        loop {
+            let some = self.store.numbers(self.region, Kind::Member, from, CHUNKS_AT_ONCE)?;
+            members.extend(some.iter().copied());
+            match some.last() {
+                Some(last) if some.len() == CHUNKS_AT_ONCE => from = last + 1,
+                _ => break,
+            }
+        }
+        self.each_chunk(0, u64::MAX, &mut |numbers| {
+            members.extend(numbers.iter().map(|number| keys::member_of_chunk(*number)));
+            Ok(())
+        })?;
+        Ok(members.into_iter().collect())
+    }
+
+    /// Removes the chunks of a member that is gone, but for those that are committed: whoever finishes that release removes
+    /// them. Returns how many went.
+    pub(crate) fn remove_chunks(&self, member: u64) -> Result<u64, StoreError> {
+        // What it has not committed by now it never commits.
+        let pending = self.store.get_many(&[keys::pending(self.region)])?.pop().flatten();
+        let committed: BTreeSet<u64> = match pending.as_deref().map(Pending::decode) {
+            None => BTreeSet::new(),
+            Some(Ok(pending)) => pending.chunks.into_iter().collect(),
+            // Not to be read here: who acquires next says so.
+            Some(Err(_)) => return Ok(0),
+        };
+        let mut removed = 0;
+        self.each_chunk(keys::chunk_number(member, 0), keys::chunk_number(member + 1, 0), &mut |numbers| {
+            let key = |number: &u64| keys::chunk(self.region, *number);
+            let delete = |number| Operation::Change { key: key(number), change: Change::Delete };
+            let steps: Vec<Operation> =
+                numbers.iter().filter(|number| !committed.contains(number)).map(delete).collect();
+            removed += steps.len() as u64;
+            for some in steps.chunks(self.store.capabilities().operations_max.clamp(1, CHUNKS_AT_ONCE)) {
+                self.store.apply(some, None)?;
+            }
+            Ok(())
+        })?;
+        Ok(removed)
+    }
+
+    fn each_chunk(
+        &self,
+        first: u64,
+        end: u64,
+        each: &mut dyn FnMut(&[u64]) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let mut from = first;
+        loop {
+            let some = self.store.numbers(self.region, Kind::Staged, from, CHUNKS_AT_ONCE)?;
+            let inside: Vec<u64> = some.iter().copied().take_while(|number| *number < end).collect();
+            if inside.is_empty() {
+                return Ok(());
+            }
+            each(&inside)?;
+            if some.len() < CHUNKS_AT_ONCE || inside.len() < some.len() {
+                return Ok(());
+            }
+            from = inside.last().map_or(u64::MAX, |last| last + 1);
+        }
+    }
+
+    fn watch(&self) -> std::sync::MutexGuard<'_, Watch> {
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,93 @@
+//! A store that a process can close for its pages, for its last moments.
+//!
+//! Promises: after [`Gate::close`] no call that came through here is under way, and none that comes returns: a thread that
+//! still runs while its process ends, and touches a page that is not here, stops there instead of reading zeros. Must never be
+//! closed by a process that goes on.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Instant;
+
+use trellis_store::{Applied, Capabilities, Guard, Key, Kind, Operation, Store, StoreError};
+
+/// See the module.
+pub(crate) struct Gate {
+    store: Arc<dyn Store>,
+    /// Held for reading during a call, and for writing for good.
+    passage: RwLock<()>,
+}
+
+impl Gate {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Arc<Gate> {
+        Arc::new(Gate { store, passage: RwLock::new(()) })
+    }
+
+    /// Waits until no call is under way, and stops those that come.
+    pub(crate) fn close(&self) {
+        std::mem::forget(self.passage.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    fn through<T>(&self, call: impl FnOnce(&dyn Store) -> T) -> T {
+        let _passing = self.passage.read().unwrap_or_else(PoisonError::into_inner);
+        call(&*self.store)
+    }
+}
+
+impl Store for Gate {
+    fn name(&self) -> &str {
+        self.store.name()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+
+    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
+        self.through(|store| store.get_many(keys))
+    }
+
+    fn apply(&self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
+        self.through(|store| store.apply(operations, guard))
+    }
+
+    fn apply_when(
+        &self,
+        operations: &[Operation],
+        guard: Option<&Guard>,
+        deadline: Instant,
+    ) -> Result<Applied, StoreError> {
+        self.through(|store| store.apply_when(operations, guard, deadline))
+    }
+
+    fn numbers(&self, region: u32, kind: Kind, from: u64, count: usize) -> Result<Vec<u64>, StoreError> {
+        self.through(|store| store.numbers(region, kind, from, count))
+    }
+
+    fn names(&self, region: u32, after: Option<&[u8]>, count: usize) -> Result<Vec<Vec<u8>>, StoreError> {
+        self.through(|store| store.names(region, after, count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn who_comes_after_it_was_closed_stays() {
+        let gate = Gate::new(trellis_store::open("embedded:").expect("it needs nothing"));
+        assert_eq!(gate.get_many(&[Key::page(1, 0)]).expect("open"), [None]);
+        gate.close();
+        let (sender, receiver) = mpsc::channel();
+        let through = Arc::clone(&gate);
+        // It never ends; the test program does.
+        std::thread::spawn(move || {
+            sender.send("comes").expect("the test waits");
+            let answer = through.get_many(&[Key::page(1, 0)]);
+            sender.send("left").expect("the test waits");
+            drop(answer);
+        });
+        assert_eq!(receiver.recv(), Ok("comes"));
+        assert!(receiver.recv_timeout(std::time::Duration::from_millis(50)).is_err(), "nothing came back");
+    }
+}
