@@ -1,19 +1,23 @@
 /* Counts the words of a text that it holds in memory: an ordinary C program, which knows nothing of Trellis.
  *
- *     word_count FILE                 the text is read from a file
- *     word_count --generate BYTES     a text is made up, the same one each time
+ *     word_count FILE                         the text is read from a file
+ *     word_count --generate BYTES             a text is made up, the same one each time
+ *     word_count --generate BYTES --in FILE   the same, in a new file that is mapped into memory, without malloc
  *
- * Prints how many words there are, how many different ones, and the ten most frequent. The whole text lies in one block
- * from malloc, the table of words in many small ones; so `trellis store run` lets it count a text that is larger than
- * memory. */
+ * Prints how many words there are, how many different ones, and the ten most frequent. The whole text lies in one
+ * block from malloc (or in that file), the table of words in many small ones; so `trellis store run` lets it count a
+ * text that is larger than memory. */
 
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 struct word {
     struct word *next;
@@ -77,6 +81,16 @@ static char *read_file(const char *path, size_t *bytes) {
     return text;
 }
 
+/* Room for a text in a new file. */
+static char *map_file(const char *path, size_t bytes) {
+    int file = open(path, O_RDWR | O_CREAT | O_EXCL, 0600);
+    if (file < 0 || ftruncate(file, (off_t)bytes)) fail(path);
+    char *text = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (text == MAP_FAILED) fail(path);
+    close(file);
+    return text;
+}
+
 static void grow(struct table *table) {
     size_t count = table->chains_count ? 2 * table->chains_count : 1024;
     struct word **chains = must(calloc(count, sizeof *chains));
@@ -84,7 +98,8 @@ static void grow(struct table *table) {
         for (struct word *word = table->chains[i], *next; word; word = next) {
             next = word->next;
             uint64_t hash = 14695981039346656037u;
-            for (size_t k = 0; k < word->length; ++k) hash = (hash ^ (unsigned char)word->letters[k]) * 1099511628211u;
+            for (size_t k = 0; k < word->length; ++k)
+                hash = (hash ^ (unsigned char)word->letters[k]) * 1099511628211u;
             word->next = chains[hash % count];
             chains[hash % count] = word;
         }
@@ -140,15 +155,16 @@ static double seconds(void) {
 int main(int argc, char **argv) {
     size_t bytes = 0;
     char *text;
+    int is_mapped = argc == 5 && !strcmp(argv[3], "--in");
     double start = seconds();
-    if (argc == 3 && !strcmp(argv[1], "--generate")) {
+    if ((argc == 3 || is_mapped) && !strcmp(argv[1], "--generate")) {
         bytes = strtoull(argv[2], NULL, 10);
-        text = must(malloc(bytes ? bytes : 1));
+        text = is_mapped ? map_file(argv[4], bytes) : must(malloc(bytes ? bytes : 1));
         generate(text, bytes);
     } else if (argc == 2) {
         text = read_file(argv[1], &bytes);
     } else {
-        fprintf(stderr, "usage: word_count FILE | word_count --generate BYTES\n");
+        fprintf(stderr, "usage: word_count FILE | word_count --generate BYTES [--in FILE]\n");
         return 2;
     }
     double filled = seconds();
@@ -166,6 +182,9 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < found; ++i) free(sorted[i]);
     free(sorted);
     free(table.chains);
-    free(text);
+    if (is_mapped)
+        munmap(text, bytes);
+    else
+        free(text);
     return 0;
 }

@@ -2,6 +2,7 @@
 //!
 //! A ratio is never made of two runs. Every figure is named `what_unit_statistic`, the same on paper and as JSON.
 
+mod checks;
 pub(crate) mod cluster;
 pub(crate) mod consistency;
 mod delay;
@@ -17,6 +18,7 @@ pub(crate) mod matmul;
 pub(crate) mod node;
 pub(crate) mod producer_consumer;
 mod raw_link;
+mod stored_words;
 mod stream;
 mod synchronisation;
 pub(crate) mod thrash;
@@ -45,6 +47,8 @@ pub(crate) enum Benchmark {
     Delay(delay::DelayArguments),
     Links(links::LinksArguments),
     Consistency(consistency::ConsistencyArguments),
+    StoredWords(stored_words::StoredWordsArguments),
+    Checks(checks::ChecksArguments),
 }
 
 /// The `bench` subcommand.
@@ -67,5 +71,7 @@ pub(crate) fn run(benchmark: &Benchmark) -> Ending {
         Benchmark::Delay(arguments) => delay::run(arguments),
         Benchmark::Links(arguments) => links::run(arguments),
         Benchmark::Consistency(arguments) => consistency::run(arguments),
+        Benchmark::StoredWords(arguments) => stored_words::run(arguments),
+        Benchmark::Checks(arguments) => checks::run(arguments),
     }
 }

@@ -298,6 +298,15 @@ pub(crate) const TARGETS: &[Benchmark] = &[
         ],
     },
     Benchmark {
+        name: "checks",
+        arguments: &[],
+        figures: &[
+            figure("heap_private_ns_max", "a check of mode heap, private data (ns an access)", Target::AtMost(0.25)),
+            figure("line_private_ns_max", "a check of mode line, private data (ns an access)", Target::AtMost(0.25)),
+            figure("line_cached_ns_max", "a check of mode line, cached data (ns an access)", Target::AtMost(0.5)),
+        ],
+    },
+    Benchmark {
         name: REPRODUCE,
         arguments: &["kv", "figure2.6", "--stores", "redis,embedded"],
         figures: &[figure("ycsb_a_throughput_ratio", "YCSB A: front end / Redis", Target::AtLeast(0.9))],
@@ -316,6 +325,20 @@ pub(crate) const TARGETS: &[Benchmark] = &[
             figure("fft_efficiency", "FFT: efficiency of 2 nodes (ViSMI, 4 nodes: 0.65)", Target::AtLeast(0.65)),
             figure("radix_efficiency", "Radix: efficiency of 2 nodes (ViSMI, 4 nodes: 0.55)", Target::AtLeast(0.55)),
             figure("measuring_share_max", "measuring where the time goes, at most (share)", Target::Below(0.01)),
+        ],
+    },
+    Benchmark {
+        name: "stored-words",
+        // Each way takes minutes with the text of the documentation, 4 GiB through 256 MiB.
+        arguments: &["--bytes", "512MiB", "--cache", "128MiB"],
+        figures: &[
+            figure("memory_seconds", "word count, 512 MiB of text, all in memory (s)", Target::None),
+            figure("durable_seconds", "the same in 128 MiB, pages in embedded-durable (s)", Target::None),
+            figure("redis_seconds", "the same in 128 MiB, pages in Redis (s)", Target::None),
+            figure("swap_seconds", "the same in 128 MiB, kernel swap (s)", Target::None),
+            figure("mapped_seconds", "the same in 128 MiB, mapped file (s)", Target::None),
+            figure("redis_over_swap", "pages in Redis / kernel swap", Target::Below(1.0)),
+            figure("durable_over_swap", "pages in embedded-durable / kernel swap", Target::Below(1.0)),
         ],
     },
     Benchmark {

@@ -1,0 +1,71 @@
+//! A group of processes whose memory is limited by the kernel: copies of files and the kernel's own tables count.
+//!
+//! Promises: what is started through [`Limit::join`] is in it from its first instruction; swap is used only where that is the
+//! way that is measured. Version 1 and version 2 of control groups are known. The group goes with the value.
+
+use std::path::{Path, PathBuf};
+
+use super::place::Place;
+
+/// Where version 1 has its groups for memory, and version 2 all of them.
+const VERSION_1: &str = "/sys/fs/cgroup/memory";
+const VERSION_2: &str = "/sys/fs/cgroup";
+
+/// Where groups are made; nothing where the kernel has none for memory.
+pub(super) fn folder() -> Option<&'static Path> {
+    let first = Path::new(VERSION_1);
+    if first.join("memory.limit_in_bytes").exists() {
+        return Some(first);
+    }
+    let second = Path::new(VERSION_2);
+    let controllers = std::fs::read_to_string(second.join("cgroup.controllers")).ok()?;
+    controllers.split_whitespace().any(|name| name == "memory").then_some(second)
+}
+
+/// A group.
+#[derive(Debug)]
+pub(super) struct Limit(PathBuf);
+
+impl Limit {
+    /// A group with so much memory; the answer is the reason when there can be none.
+    pub(super) fn new(place: &Place, bytes: u64, may_swap: bool) -> Result<Limit, String> {
+        let base = folder().ok_or("the kernel limits no memory here: it has no control groups for it")?;
+        let path = base.join(place.name());
+        let refused = |what: &Path, error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::PermissionDenied => "limiting memory needs root".to_owned(),
+            _ => format!("memory cannot be limited: {}: {error}", what.display()),
+        };
+        std::fs::create_dir(&path).map_err(|error| refused(&path, error))?;
+        let limit = Limit(path);
+        let write = |file: PathBuf, text: &str| std::fs::write(&file, text).map_err(|error| refused(&file, error));
+        if base == Path::new(VERSION_1) {
+            write(limit.0.join("memory.limit_in_bytes"), &bytes.to_string())?;
+            let with_swap = limit.0.join("memory.memsw.limit_in_bytes");
+            // It is there where the kernel accounts for swap.
+            if !may_swap && with_swap.exists() {
+                write(with_swap, &bytes.to_string())?;
+            }
+        } else {
+            // May be on already.
+            write(base.join("cgroup.subtree_control"), "+memory")?;
+            write(limit.0.join("memory.max"), &bytes.to_string())?;
+            let swap = limit.0.join("memory.swap.max");
+            if swap.exists() {
+                write(swap, if may_swap { "max" } else { "0" })?;
+            }
+        }
+        Ok(limit)
+    }
+
+    /// The file that a process writes its number to.
+    pub(super) fn join(&self) -> PathBuf {
+        self.0.join("cgroup.procs")
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        // A group with a process in it stays; then it goes with the folder of the benchmark.
+        let _ = std::fs::remove_dir(&self.0);
+    }
+}

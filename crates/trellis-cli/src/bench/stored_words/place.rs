@@ -1,0 +1,111 @@
+//! The folder of one run of the benchmark, and who cleans up.
+//!
+//! Promises: processes that were told of here, their group, swap and files are gone when the value is dropped, and also when this
+//! process is killed: a shell waits for the end of a pipe that only this process holds, and cleans up then. Must never
+//! end a process that it was not told of, or touch a file outside of its folder.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::exit::{self, Failure};
+
+/// What the shell does when the pipe ends: $1 is the folder, $2 that of the group. Processes first, then what
+/// they used.
+const CLEAN: &str = r#"
+trap '' INT TERM HUP QUIT PIPE
+read -r _
+for file in "$1"/*.pid; do
+    if [ -s "$file" ]; then kill -KILL "$(cat "$file")" 2>/dev/null; fi
+done
+if [ -d "$2" ]; then
+    for process in $(cat "$2/cgroup.procs"); do kill -KILL "$process" 2>/dev/null; done
+    tries=0
+    until rmdir "$2" 2>/dev/null || [ $tries -ge 100 ]; do sleep 0.1; tries=$((tries + 1)); done
+fi
+if [ -e "$1/swap" ]; then swapoff "$1/swap" 2>/dev/null; fi
+rm -rf "$1"
+"#;
+
+/// A folder that goes with this value, and with this process.
+#[derive(Debug)]
+pub(super) struct Place {
+    folder: PathBuf,
+    name: String,
+    cleaner: Child,
+}
+
+impl Place {
+    pub(super) fn new(directory: &Path) -> Result<Place, Failure> {
+        let name = format!("trellis-words-{}", std::process::id());
+        let failed = |what: &Path, error: std::io::Error| {
+            Failure::new(exit::FILE, format!("cannot make {}: {error} (see --directory)", what.display()))
+        };
+        let directory = directory.canonicalize().map_err(|error| failed(directory, error))?;
+        let folder = directory.join(&name);
+        std::fs::create_dir(&folder).map_err(|error| failed(&folder, error))?;
+        let group = super::limit::folder().map_or_else(|| folder.join("none"), |base| base.join(&name));
+        let mut command = Command::new("sh");
+        command.args(["-c", CLEAN, "sh"]).arg(&folder).arg(group);
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        // Of a group of its own: what a terminal interrupts is not the cleaning.
+        std::os::unix::process::CommandExt::process_group(&mut command, 0);
+        match command.spawn() {
+            Ok(cleaner) => Ok(Place { folder, name, cleaner }),
+            Err(error) => {
+                // Nothing is in it yet.
+                let _ = std::fs::remove_dir(&folder);
+                Err(Failure::new(exit::SYSTEM, format!("cannot start sh: {error}")))
+            }
+        }
+    }
+
+    /// What a group of processes is to be called.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    /// Removes a file before its time, so that the next way has its room on the disk.
+    pub(super) fn remove(&self, name: &str) {
+        // What is not there need not go; and the rest goes with the folder.
+        let _ = std::fs::remove_file(self.file(name));
+    }
+
+    /// Lets the disk finish what earlier ways left to it, and (for root) the kernel forget what it keeps of files.
+    pub(super) fn settle(&self) {
+        let script = "sync; echo 3 >/proc/sys/vm/drop_caches";
+        // Without it the figures are a little worse for whoever comes next; nothing else depends on it.
+        let _ = Command::new("sh").args(["-c", script]).stderr(Stdio::null()).status();
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        drop(self.cleaner.stdin.take());
+        let _ = self.cleaner.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_and_processes_go_with_the_value() {
+        let place = Place::new(&std::env::temp_dir()).expect("a folder");
+        let folder = place.folder().to_owned();
+        let mut sleeper = Command::new("sleep").arg("1000").spawn().expect("sleep");
+        std::fs::write(place.file("sleeper.pid"), sleeper.id().to_string()).expect("a file");
+        drop(place);
+        let ended = sleeper.wait().expect("it ended");
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended), Some(libc::SIGKILL));
+        assert!(!folder.exists());
+    }
+}

@@ -1,0 +1,80 @@
+//! A Redis server for one run.
+//!
+//! Promises: it is reached through a socket in the benchmark's folder and by nobody else, writes nothing to the disk, and is
+//! gone with its value.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::place::Place;
+
+/// How long it may take until it answers.
+const START_MAX: Duration = Duration::from_secs(30);
+/// The longest path of a socket.
+const SOCKET_PATH_MAX: usize = 100;
+
+/// A server that ends with this value.
+#[derive(Debug)]
+pub(super) struct Server {
+    process: Child,
+    url: String,
+    pid_file: std::path::PathBuf,
+}
+
+impl Server {
+    /// Starts it; the answer is the reason when that does not work.
+    pub(super) fn start(place: &Place) -> Result<Server, String> {
+        let (socket, log, pid_file) = (place.file("redis.socket"), place.file("redis.log"), place.file("redis.pid"));
+        if socket.as_os_str().len() > SOCKET_PATH_MAX {
+            return Err("the path of --directory is too long for a socket".to_owned());
+        }
+        let mut command = Command::new("redis-server");
+        command.args(["--port", "0", "--save", "", "--appendonly", "no", "--daemonize", "no"]);
+        command.arg("--unixsocket").arg(&socket).args(["--unixsocketperm", "700"]);
+        command.arg("--dir").arg(place.folder()).arg("--logfile").arg(&log);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let process = command.spawn().map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => "redis-server is not installed".to_owned(),
+            _ => format!("redis-server cannot be started: {error}"),
+        })?;
+        let noted = std::fs::write(&pid_file, process.id().to_string());
+        let mut server = Server { process, url: format!("redis+unix:{}", socket.display()), pid_file };
+        noted.map_err(|error| format!("its number cannot be written: {error}"))?;
+        let deadline = Instant::now() + START_MAX;
+        while !answers(&socket).is_ok_and(|answers| answers) {
+            let ended = server.process.try_wait().ok().flatten().is_some();
+            if ended || Instant::now() > deadline {
+                let said = std::fs::read_to_string(&log).unwrap_or_default();
+                let line = said.trim().lines().last().unwrap_or("it said nothing").to_owned();
+                return Err(format!("redis-server did not start: {line}"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(server)
+    }
+
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself; either way it is waited for, and its number is nobody's then.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_file(&self.pid_file);
+    }
+}
+
+fn answers(socket: &Path) -> std::io::Result<bool> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(START_MAX))?;
+    stream.write_all(b"PING\r\n")?;
+    let mut answer = [0; 5];
+    stream.read_exact(&mut answer)?;
+    Ok(&answer == b"+PONG")
+}
