@@ -26,6 +26,7 @@ fn passes(setup: Setup, program: &str) -> Report {
     }
 }
 
+/// Larger ones, of millions of states, are explored by `cargo xtask ci`, optimised.
 #[test]
 fn small_clusters_are_right_in_every_order() {
     for protocol in Protocol::all_release_consistent() {

@@ -5,7 +5,7 @@
 use anyhow::{Context, Result, bail};
 
 use crate::workspace::Workspace;
-use crate::{checks, dependencies, fabric, matrix, pages, pure, setup, step, stores, tidy};
+use crate::{checks, dependencies, matrix, optional, pages, pure, setup, step, tidy};
 
 /// Runs every check.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
@@ -26,8 +26,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let words = test_command(&readme)?;
     let mut test = workspace.command(&words[0]);
     step::command(&format!("the README's test command: {}", words.join(" ")), test.args(&words[1..]))?;
-    fabric::check(workspace)?;
-    stores::check(workspace)?;
+    optional::check(workspace)?;
     step::step("protocols: mutants, explorations, swarms, litmus tests, histories", || checks::run(workspace))?;
     matrix::run(workspace, true, None)?;
     eprintln!("==> all checks passed in {}", step::seconds(start.elapsed()));

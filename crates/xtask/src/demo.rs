@@ -8,6 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 
 use crate::compiler;
+use crate::features;
 use crate::programs::{self, Psort};
 use crate::workspace::Workspace;
 use crate::{setup, step};
@@ -97,11 +98,11 @@ fn region_bytes(elements: u64) -> u64 {
     (elements * 8 + (1 << 20)).next_multiple_of(64 << 20).max(256 << 20)
 }
 
-/// Installs the command, the library, the headers, and what pkg-config and CMake need.
-pub(crate) fn install_under(workspace: &Workspace, prefix: &Path) -> Result<()> {
-    workspace.build_release()?;
+/// Installs the command, the library, the headers, and what pkg-config and CMake need; the first two with these features.
+pub(crate) fn install_under(workspace: &Workspace, prefix: &Path, features: &[String]) -> Result<()> {
+    let built = features::build_release(workspace, features)?;
     let prefix = workspace.root.join(prefix);
-    programs::install_library(workspace, &prefix)?;
+    programs::install_library(&built, &prefix)?;
     // Whoever does not compile for a store needs no clang.
     match setup::ensure(setup::PASS) {
         Ok(()) => compiler::install(workspace, &prefix)?,
@@ -111,10 +112,11 @@ pub(crate) fn install_under(workspace: &Workspace, prefix: &Path) -> Result<()> 
     std::fs::create_dir_all(prefix.join("bin"))?;
     // A program that runs cannot be written, but it can be replaced.
     let unfinished = prefix.join("bin/.trellis.new");
-    std::fs::copy(workspace.trellis(), &unfinished)
+    std::fs::copy(built.trellis(), &unfinished)
         .and_then(|_| std::fs::rename(&unfinished, &command))
         .with_context(|| format!("cannot write {}", command.display()))?;
-    println!("installed {}, the library and its headers", command.display());
+    let with = if features.is_empty() { String::new() } else { format!(", with {}", features.join(", ")) };
+    println!("installed {}, the library and its headers{with}", command.display());
     Ok(())
 }
 

@@ -11,16 +11,17 @@ mod compiler;
 mod demo;
 mod dependencies;
 mod fabric;
+mod features;
 #[path = "../../trellis-c/install.rs"]
 mod install;
 mod matrix;
+mod optional;
 mod pages;
 mod programs;
 mod pure;
 mod setup;
 mod soak;
 mod step;
-mod stores;
 mod test;
 mod tidy;
 mod workspace;
@@ -42,7 +43,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Install what the system must provide: a C++ compiler, CMake and pkg-config.
+    /// Install what the system must provide: compilers, CMake, pkg-config, and what the checks and the features need.
     Setup,
     /// Build everything, sort ten million integers on 1, 2 and 4 nodes, and compare with a plain sort.
     Demo {
@@ -90,6 +91,9 @@ enum Task {
         /// Where to, for example /usr/local.
         #[arg(long)]
         prefix: PathBuf,
+        /// What the default build leaves out: the stores bigtable, datastore, etcd, spanner (all: stores), the link fabric.
+        #[arg(long, value_delimiter = ',', value_name = "FEATURE,...")]
+        features: Vec<String>,
     },
 }
 
@@ -116,6 +120,6 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Tidy => tidy::check(&workspace.root),
         Task::Pages => pages::write(&workspace.root),
         Task::Bench { runs, no_record, only } => bench::run(&workspace, runs, !no_record, &only),
-        Task::Install { prefix } => demo::install_under(&workspace, &prefix),
+        Task::Install { prefix, features } => demo::install_under(&workspace, &prefix, &features),
     }
 }

@@ -39,7 +39,7 @@ pub(crate) const NEEDED: &[Needed] = &[
     Needed { program: "cmake", package: "cmake" },
     Needed { program: "make", package: "make" },
     MACRO_PROCESSOR,
-    Needed { program: "pkg-config", package: "pkg-config" },
+    PACKAGE_FINDER,
     Needed { program: "nm", package: "binutils" },
     FABRIC,
     CLANG,
@@ -50,11 +50,16 @@ pub(crate) const NEEDED: &[Needed] = &[
     Needed { program: "etcdctl", package: "etcd-client" },
     Needed { program: "java", package: "default-jdk-headless" },
     Needed { program: "mvn", package: "maven" },
-    Needed { program: "protoc", package: "protobuf-compiler" },
+    PROTOBUF,
 ];
 
 /// What the feature `fabric` needs: the checks build it, users need not.
 pub(crate) const FABRIC: Needed = Needed { program: "pkg-config:libfabric >= 1.17", package: "libfabric-dev" };
+
+/// What the feature `etcd` needs: the checks build it, users need not.
+pub(crate) const PROTOBUF: Needed = Needed { program: "protoc", package: "protobuf-compiler" };
+/// Finds libraries.
+pub(crate) const PACKAGE_FINDER: Needed = Needed { program: "pkg-config", package: "pkg-config" };
 
 const CLANG: Needed = Needed { program: "clang-19", package: "clang-19" };
 const LLVM: Needed = Needed { program: "llvm-config-19", package: "llvm-19-dev" };

@@ -45,7 +45,7 @@ pub fn try_release(protocol: Protocol, fault: Fault, options: Options) -> Report
             return Report { verdict, elapsed: began.elapsed(), ..sum };
         }
     }
-    for setup in scripts::small(protocol) {
+    for setup in scripts::small(protocol).into_iter().chain(scripts::larger(protocol)) {
         let report =
             explore(&mut Orders::new(Setup { fault, ..setup }), Options { must_end: true, ..options }, &mut |_| {});
         sum.states += report.states;

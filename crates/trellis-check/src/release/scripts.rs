@@ -309,7 +309,6 @@ pub fn small(protocol: Protocol) -> Vec<Setup> {
             of(Program::Flags, 3, 2, 1, manager, marks),
             of(Program::Wanders, 2, 1, 1, migrating, marks),
             of(Program::Locks, 2, 2, 2, first_touch, marks),
-            of(Program::Barriers, 3, 1, 2, manager, marks),
             of(Program::Races, 2, 2, 2, interleaved, marks),
             Setup { is_wide: true, late_faults: true, ..of(Program::Barriers, 2, 2, 1, manager, marks) },
             Setup { unacknowledged_max: 1, ..of(Program::Barriers, 2, 2, 2, manager, marks) },
@@ -317,6 +316,12 @@ pub fn small(protocol: Protocol) -> Vec<Setup> {
         ]);
     }
     all
+}
+
+/// What some mutants need besides: millions of states each.
+pub fn larger(protocol: Protocol) -> Vec<Setup> {
+    let size = Size { nodes: 3, pages: 1, intervals: 2 };
+    [false, true].map(|marks| setup(protocol, Program::Barriers, size, homes()[0], marks)).to_vec()
 }
 
 /// The smallest of each program, for tests of other modules.

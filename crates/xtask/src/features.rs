@@ -1,0 +1,78 @@
+//! What a user may ask for that an ordinary build leaves out: stores with heavy clients, and the link `fabric`.
+//!
+//! Promises: a wrong name is answered with the right ones before anything is built; what a feature needs of the system is
+//! installed first. Never builds in the folder of the ordinary build, which would then hold what nobody asked for.
+
+use anyhow::{Result, bail};
+
+use crate::setup::{self, Needed};
+use crate::step;
+use crate::workspace::Workspace;
+
+/// The features of the command and of the library, and what they need of the system.
+const FEATURES: &[(&str, &[Needed])] = &[
+    ("bigtable", &[]),
+    ("datastore", &[]),
+    ("etcd", &[setup::PROTOBUF]),
+    ("spanner", &[]),
+    ("stores", &[setup::PROTOBUF]),
+    ("fabric", &[setup::PACKAGE_FINDER, setup::FABRIC]),
+];
+
+/// Builds the command and the library with these features, optimised; returns where they lie.
+pub(crate) fn build_release(workspace: &Workspace, features: &[String]) -> Result<Workspace> {
+    let needed = needed(features)?;
+    let target = match features.is_empty() {
+        true => workspace.target.clone(),
+        false => workspace.target.join("features"),
+    };
+    let built = Workspace { root: workspace.root.clone(), target };
+    if features.is_empty() {
+        built.build_release()?;
+        return Ok(built);
+    }
+    setup::ensure(&needed)?;
+    let mut build = built.cargo();
+    build.args(["build", "--release", "--locked", "-p", "trellis-cli", "-p", "trellis-c"]);
+    build.args(["--features", &features.join(",")]).env("CARGO_TARGET_DIR", &built.target);
+    step::command(&format!("build the command and the library with {}", features.join(", ")), &mut build)?;
+    Ok(built)
+}
+
+/// What these features need; a sentence for one that there is not.
+fn needed(features: &[String]) -> Result<Vec<Needed>> {
+    let mut all = Vec::new();
+    for feature in features {
+        let Some((_, needed)) = FEATURES.iter().find(|(name, _)| name == feature) else {
+            let names: Vec<&str> = FEATURES.iter().map(|(name, _)| *name).collect();
+            bail!("there is no feature `{feature}`; there are {}", names.join(", "));
+        };
+        all.extend_from_slice(needed);
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_name_is_answered_with_the_right_ones() {
+        let error = needed(&["etc".to_owned()]).map(|_| ()).unwrap_err().to_string();
+        assert_eq!(error, "there is no feature `etc`; there are bigtable, datastore, etcd, spanner, stores, fabric");
+        assert_eq!(needed(&["etcd".to_owned(), "bigtable".to_owned()]).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_is_installed_has_these_features_and_no_other() {
+        let root = Workspace::find().unwrap().root;
+        let mut known: Vec<&str> = FEATURES.iter().map(|(name, _)| *name).collect();
+        known.sort_unstable();
+        for package in ["trellis-cli", "trellis-c"] {
+            let manifest = std::fs::read_to_string(root.join("crates").join(package).join("Cargo.toml")).unwrap();
+            let manifest: toml::Table = toml::from_str(&manifest).unwrap();
+            let theirs: Vec<&str> = manifest["features"].as_table().unwrap().keys().map(String::as_str).collect();
+            assert_eq!(theirs, known, "{package}");
+        }
+    }
+}
