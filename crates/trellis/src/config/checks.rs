@@ -126,8 +126,8 @@ impl Reader {
         }
         match self.config.link {
             LinkKind::Fabric if cfg!(not(feature = "fabric")) => Err(self.origin("link").error(
-                "this build has no link fabric; build Trellis with the cargo feature `fabric` (Debian: install \
-                 libfabric-dev first), or set link = auto",
+                "this build has no link fabric; `cargo xtask install --prefix PREFIX --features fabric` installs one that has \
+                 it, or set link = auto",
             )),
             LinkKind::Fabric if self.config.security_in_use() != Security::InsecurePlain => {
                 Err(self.origin("security").error(

@@ -540,7 +540,7 @@ fn the_link_fabric_is_for_builds_that_have_it_and_for_networks_that_are_trusted(
     if cfg!(not(feature = "fabric")) {
         let sentence = sources.load().unwrap_err().to_string();
         assert!(sentence.starts_with("--set link=fabric") && sentence.contains("has no link fabric"), "{sentence}");
-        assert!(sentence.contains("cargo feature `fabric`") && sentence.contains("libfabric-dev"), "{sentence}");
+        assert!(sentence.contains("--features fabric") && sentence.contains("link = auto"), "{sentence}");
         return;
     }
     let config = sources.clone().load().unwrap();

@@ -135,7 +135,10 @@ impl Paging {
             // The program was faster than the thread that was to fetch this: it is fetched now, and the thread goes on
             // with the next one.
             Some(queued) => {
-                self.follow(page);
+                // Without a trigger it is the rest of a window, and the next one was asked for.
+                if queued.trigger.is_some() {
+                    self.follow(page);
+                }
                 Some(Window { trigger: None, ..queued })
             }
             None => self.ahead.lock().unwrap_or_else(PoisonError::into_inner).fault(page),
@@ -156,8 +159,8 @@ impl Paging {
 
     /// Gives pages that are zero, from `page` on, as far as they are alike.
     fn give_zeros(&self, table: &mut Table, page: u64, upto: u64, write: bool) -> Result<(), StoredError> {
-        // Memory that is short is not spent on a guess.
-        let guess = if table.free() > self.batch.low { ZERO_AHEAD } else { 1 };
+        // Memory that is short is not spent on a guess: whoever faults next needs some too.
+        let guess = ZERO_AHEAD.min(table.free() as u64 / 4).max(1);
         let upto = upto.min(page + guess);
         let alike = |table: &Table, page: u64| table.state(page) == State::Absent && table.is_zero(page);
         let end = (page + 1..upto).find(|&next| !alike(table, next)).unwrap_or(upto);

@@ -113,7 +113,7 @@ pub struct Card {
     pub process: u32,
     /// Its machine's name; empty when there is no record.
     pub host: String,
-    /// What tells it from every other process of its machine; see [`crate::stored::end::has_ended`].
+    /// What tells it from every other process of its machine; `has_ended` compares it.
     pub identity: String,
     /// When it became a member, by its own clock, in milliseconds since 1970.
     pub since_milliseconds: u64,
