@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::demo::table;
 use crate::workspace::Workspace;
-use crate::{setup, step};
+use crate::{compiler, setup, step};
 
 /// A run of a test program that takes longer hangs; none needs a tenth of it.
 const RUN_SECONDS_MAX: u64 = 600;
@@ -38,7 +38,7 @@ const LINES_SHOWN: usize = 25;
 const MARK: &str = "XTASK_SOAK";
 
 /// What soaks, the quick steps first, so that those after them know what time there is.
-const STEPS: [Step; 17] = [
+const STEPS: [Step; 20] = [
     Step { name: "mutants", weight: 1, work: Work::Check(&["mutants"]) },
     Step {
         name: "synchronisation explored",
@@ -100,6 +100,17 @@ const STEPS: [Step; 17] = [
     Step { name: "transport security", weight: 3, work: Work::Repeat("-p trellis-transport --test security") },
     Step { name: "transport lifetime", weight: 3, work: Work::Repeat("-p trellis-transport --test lifetime") },
     Step { name: "libivy programs", weight: 3, work: Work::Repeat("-p trellis-c --test libivy") },
+    Step { name: "memory in a store", weight: 3, work: Work::Repeat("-p trellis --test stored") },
+    Step { name: "locks in a store", weight: 3, work: Work::Repeat("-p trellis --test stored_synchronisation") },
+    Step {
+        name: "memory in a store, long",
+        weight: 14,
+        work: Work::Long(&[
+            ("TRELLIS_HEAP_OPERATIONS=10000000", "--release -p trellis --lib stored::heap"),
+            ("TRELLIS_RECOVERY_STEP=1", "-p trellis --test stored_recovery"),
+            ("TRELLIS_FOREIGN=all", "-p trellis-cli --test foreign"),
+        ]),
+    },
 ];
 
 /// Soaks for so many minutes, building not counted.
@@ -141,6 +152,8 @@ enum Work {
     Repeat(&'static str),
     /// The same, each time with a seed that no soak has used.
     Seeds(&'static str),
+    /// Test programs with a variable that makes them long, each once.
+    Long(&'static [(&'static str, &'static str)]),
 }
 
 /// One command of a step.
@@ -149,6 +162,8 @@ struct Trial {
     /// What cargo is asked for.
     words: String,
     seed: Option<u64>,
+    /// A variable, as `NAME=VALUE`.
+    variable: Option<&'static str>,
     /// Whether it can be ended when the time is over, without a verdict.
     may_be_cut: bool,
 }
@@ -184,21 +199,30 @@ impl Step {
             Work::Check(all) => all.get(begun as usize).map(|words| Trial {
                 words: format!("run --release --locked -p trellis-check -- {words}{}", bound(words)),
                 seed: None,
+                variable: None,
                 may_be_cut: true,
             }),
             Work::Command(all) => all.get(begun as usize).map(|words| Trial {
                 words: format!("run --release --locked -p trellis-cli -- {words}"),
                 seed: None,
+                variable: None,
                 may_be_cut: true,
             }),
             Work::Repeat(words) => {
-                Some(Trial { words: format!("test --locked {words}"), seed: None, may_be_cut: false })
+                Some(Trial { words: format!("test --locked {words}"), seed: None, variable: None, may_be_cut: false })
             }
             Work::Seeds(words) => Some(Trial {
                 // The output tells which seeds were run.
                 words: format!("test --locked {words} -- --nocapture"),
                 seed: Some(first_seed + begun),
+                variable: None,
                 may_be_cut: false,
+            }),
+            Work::Long(all) => all.get(begun as usize).map(|&(variable, words)| Trial {
+                words: format!("test --locked {words}"),
+                seed: None,
+                variable: Some(variable),
+                may_be_cut: true,
             }),
         }
     }
@@ -210,11 +234,12 @@ impl Step {
     }
 
     /// What cargo is asked for before the time starts.
-    fn build(&self) -> String {
+    fn build(&self) -> Vec<String> {
         match self.work {
-            Work::Check(_) => "build --release --locked -p trellis-check".to_owned(),
-            Work::Command(_) => "build --release --locked -p trellis-cli".to_owned(),
-            Work::Repeat(words) | Work::Seeds(words) => format!("test --locked {words} --no-run"),
+            Work::Check(_) => vec!["build --release --locked -p trellis-check".to_owned()],
+            Work::Command(_) => vec!["build --release --locked -p trellis-cli".to_owned()],
+            Work::Repeat(words) | Work::Seeds(words) => vec![format!("test --locked {words} --no-run")],
+            Work::Long(all) => all.iter().map(|(_, words)| format!("test --locked {words} --no-run")).collect(),
         }
     }
 }
@@ -231,7 +256,8 @@ impl Trial {
     /// The command as one types it to see a failure again.
     fn shown(&self) -> String {
         let seed = self.seed.map_or_else(String::new, |seed| format!("TRELLIS_SEED={seed} "));
-        format!("{seed}cargo {}", self.words)
+        let variable = self.variable.map_or_else(String::new, |variable| format!("{variable} "));
+        format!("{seed}{variable}cargo {}", self.words)
     }
 
     fn judge(&self, status: ExitStatus, log: &str) -> Outcome {
@@ -253,9 +279,12 @@ impl Trial {
 
 /// Builds each program the way its runs ask for it, so that no run builds.
 fn build(workspace: &Workspace) -> Result<()> {
-    let builds: BTreeSet<String> = STEPS.iter().map(Step::build).collect();
+    let builds: BTreeSet<String> = STEPS.iter().flat_map(Step::build).collect();
     step::step("build what soaks", || {
-        builds.iter().try_for_each(|words| step::run(workspace.cargo().args(words.split(' ')).arg("--quiet")))
+        builds.iter().try_for_each(|words| step::run(workspace.cargo().args(words.split(' ')).arg("--quiet")))?;
+        // What compiled programs are linked with.
+        step::run(workspace.cargo().args(["build", "--quiet", "--locked", "-p", "trellis-c", "-p", "trellis-cli"]))?;
+        compiler::build(workspace, "debug")
     })
 }
 
@@ -320,6 +349,7 @@ impl<'a> Soak<'a> {
         let mut command = self.workspace.cargo();
         command.args(trial.words.split(' ')).env(MARK, mark()).env("TMPDIR", self.folder.join("tmp"));
         command.env_remove("TRELLIS_SEED").envs(trial.seed.map(|seed| ("TRELLIS_SEED", seed.to_string())));
+        command.envs(trial.variable.and_then(|variable| variable.split_once('=')));
         let mut child = command.stdout(log.try_clone()?).stderr(log).spawn().context("cannot start cargo")?;
         let status = wait(&mut child, limit, &mut show)?;
         let outcome = match status {
@@ -579,7 +609,7 @@ mod tests {
     #[test]
     fn a_verdict_needs_more_than_an_exit_code() {
         let (good, bad) = (ExitStatus::from_raw(0), ExitStatus::from_raw(1 << 8));
-        let mut trial = Trial { words: "test".to_owned(), seed: None, may_be_cut: false };
+        let mut trial = Trial { words: "test".to_owned(), seed: None, variable: None, may_be_cut: false };
         assert_eq!(trial.judge(good, ""), Outcome::Passed);
         assert_eq!(trial.judge(bad, ""), Outcome::Failed("it ended with exit status: 1".to_owned()));
         assert_eq!(trial.judge(bad, "9 states: too large: raise --states-max or"), Outcome::Cut);
