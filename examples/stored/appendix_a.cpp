@@ -149,8 +149,8 @@ static Measured measure_stack() {
 
 static Measured measure_heap() {
     heap_matrix = static_cast<char *>(malloc(rows * columns));
-    // Other bytes than the test writes, and known to the store: what malloc gives may be what the last repetition wrote,
-    // and then a cached mode would find nothing to write back.
+    // Other bytes than the test writes, and known to the store: what malloc gives may be what the last repetition
+    // wrote, and then a cached mode would find nothing to write back.
     memset(heap_matrix, 127, rows * columns);
     release();
     unsigned long long calls = calls_so_far();
