@@ -61,8 +61,9 @@ typedef struct trellis_store_options {
 } trellis_store_options;
 
 /* Open the region of this process, once, in pages. `options` may be NULL.
- * Errors: ARGUMENT, CONFIGURATION (a variable makes no sense), STATE (one is open), JOIN (the store, or this
- * machine).
+ * Where `trellis store run` or `trellis cc` opened it before main(), the same store and region may be asked for, and
+ * are there. Errors: ARGUMENT, CONFIGURATION (a variable makes no sense), STATE (one is open), JOIN (the store, or
+ * this machine).
  */
 int trellis_store_open(const trellis_store_options *options);
 

@@ -35,7 +35,30 @@ const _: () = assert!(std::mem::size_of::<CompiledProgram>() == 16);
 
 struct Process {
     memory: Arc<Memory>,
-    statistics: bool,
+    settings: Settings,
+    /// The environment said which region, before the program could.
+    by_environment: bool,
+}
+
+impl Process {
+    fn title(&self) -> String {
+        let named = |name: &String| format!("region `{name}`");
+        self.settings.region.as_ref().map_or_else(|| "a region of its own".to_owned(), named)
+    }
+
+    /// Whether a program that asks for this has it: `trellis store run` and `trellis cc` open regions before `main`.
+    fn is_what_is_wanted(&self, settings: Option<&Settings>, mode: Mode) -> bool {
+        let has = self.memory.mode();
+        match settings {
+            None => has == mode,
+            Some(wanted) => {
+                let is_cached = |mode| matches!(mode, Mode::Pages | Mode::Lines);
+                let is_mode = has == mode || is_cached(has) && is_cached(mode);
+                let names = |settings: &Settings| (settings.store.clone(), settings.region.clone());
+                is_mode && self.by_environment && names(wanted) == names(&self.settings)
+            }
+        }
+    }
 }
 
 static PROCESS: OnceLock<Process> = OnceLock::new();
@@ -78,7 +101,7 @@ fn words_slowly() -> &'static Words {
     }
 }
 
-/// Opens the region of this process. When it has one already, the mode must be the same, and settings must not be given.
+/// Opens the region of this process. When it has one already, it must be what is asked for.
 ///
 /// # Errors
 ///
@@ -90,16 +113,18 @@ pub(crate) fn open(settings: Option<Settings>, mode: Mode) -> Result<&'static Ar
         return Err(StoredError::Argument(why.to_owned()));
     }
     if let Some(process) = PROCESS.get() {
-        let has = process.memory.mode();
-        if settings.is_some() || has != mode {
-            let (has, wants) = (name_of(has), name_of(mode));
+        if !process.is_what_is_wanted(settings.as_ref(), mode) {
+            let (has, wants) = (name_of(process.memory.mode()), name_of(mode));
             return Err(StoredError::Argument(format!(
-                "this process has a region open in mode `{has}`, and cannot open one in mode `{wants}`; compile the whole \
-                 program with one --mode, and open once"
+                "this process has {} open in mode `{has}`, and cannot open another in mode `{wants}`: a process has one; \
+                 compile the whole program with one --mode, open once, and name the same store and region where the \
+                 environment names them",
+                process.title()
             )));
         }
         return Ok(&process.memory);
     }
+    let by_environment = settings.is_none();
     let settings = settings.map_or_else(Settings::from_environment, Ok)?;
     let memory = Memory::open(&settings, mode)?;
     install_heap(&memory)?;
@@ -109,7 +134,7 @@ pub(crate) fn open(settings: Option<Settings>, mode: Mode) -> Result<&'static Ar
         let options = synchronisation::Options { is_alone, wait_max, ..synchronisation::Options::default() };
         Session::new(Arc::clone(&for_session) as Arc<dyn Shared>, options)
     });
-    let process = PROCESS.get_or_init(|| Process { memory, statistics: settings.statistics });
+    let process = PROCESS.get_or_init(|| Process { memory, settings, by_environment });
     if let Some(words) = process.memory.words() {
         WORDS.store(std::ptr::from_ref(words).cast_mut(), Ordering::Release);
     }
@@ -194,7 +219,7 @@ fn before_close(process: &Process) -> Result<(), StoredError> {
     // SAFETY: NULL is every stream.
     unsafe { libc::fflush(std::ptr::null_mut()) };
     static SAID: AtomicBool = AtomicBool::new(false);
-    if process.statistics && !SAID.swap(true, Ordering::SeqCst) {
+    if process.settings.statistics && !SAID.swap(true, Ordering::SeqCst) {
         if !process.memory.region().header.is_private {
             process.memory.release(&[], None)?;
         }

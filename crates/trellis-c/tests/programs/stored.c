@@ -70,6 +70,7 @@ static int global = 77;
 
 static void full(void) {
     start(TRELLIS_MODE_FULL);
+    CHECK(trellis_store_open(NULL) == TRELLIS_ERROR_STATE); /* words, and pages are asked for */
     volatile int local = 5;
     CHECK(__trellis_load_4(&global) == 77 && __trellis_load_4((void *)&local) == 5);
     __trellis_store_4(&global, 78);
@@ -90,6 +91,11 @@ static void full(void) {
 
 static void line(void) {
     start(TRELLIS_MODE_LINE);
+    /* What the environment opened is there; another is not. */
+    trellis_store_options other = {.region = "another"};
+    CHECK(trellis_store_open(NULL) == TRELLIS_OK && trellis_store_base() == (void *)TRELLIS_REGION_BASE);
+    CHECK(trellis_store_open(&other) == TRELLIS_ERROR_STATE);
+    CHECK(strstr(trellis_last_error(), "a region of its own open in mode `line`") != NULL);
     volatile char *block = __trellis_malloc(100000);
     const volatile uint8_t *states =
         (const volatile uint8_t *)(TRELLIS_LINE_STATES +
