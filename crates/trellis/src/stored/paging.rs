@@ -179,7 +179,8 @@ impl Paging {
         let pages = options.bytes / PAGE_BYTES;
         let room = (options.cache_bytes_max / PAGE_BYTES).max(256);
         let can = store.capabilities();
-        let batch_pages = BATCH_PAGES_MAX.min(room / 8).min((can.call_bytes_max / 2 / PAGE_BYTES).max(1));
+        // Several batches must be free before they are needed, and what is free is not used: a small part of the memory.
+        let batch_pages = BATCH_PAGES_MAX.min(room / 32).min((can.call_bytes_max / 2 / PAGE_BYTES).max(1));
         let batch = Batch {
             pages: batch_pages,
             low: (room / 8).max(2 * batch_pages).min(room / 3),
