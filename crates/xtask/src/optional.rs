@@ -11,12 +11,15 @@ use crate::step;
 use crate::test;
 use crate::workspace::Workspace;
 
+/// In place of a test program: the tests inside the library.
+const LIBRARY: &str = "the library";
+
 /// Packages, test programs, and a filter: the tests that need a feature. The others ran with everything else.
 const TESTS: &[(&[&str], &[&str], Option<&str>)] = &[
-    (&["trellis-transport"], &["fabric", "fabric_writes"], None),
+    (&["trellis-transport"], &[LIBRARY, "fabric", "fabric_writes"], None),
     (&["trellis-transport"], &["conformance"], Some("fabric_")),
     (&["trellis"], &["fabric"], None),
-    (&["trellis-store"], &["bigtable", "datastore", "etcd", "spanner"], None),
+    (&["trellis-store"], &[LIBRARY, "bigtable", "datastore", "etcd", "spanner"], None),
     (&["trellis"], &["stored_stores"], None),
     (&["trellis-cli"], &["stores"], None),
 ];
@@ -55,7 +58,10 @@ fn tests(workspace: &Workspace) -> Result<()> {
             cargo.args(["-p", package]);
         }
         for program in *programs {
-            cargo.args(["--test", program]);
+            match *program {
+                LIBRARY => cargo.arg("--lib"),
+                name => cargo.args(["--test", name]),
+            };
         }
         cargo.args(*filter);
         let name = format!("features: {}: {}", packages.join(", "), programs.join(", "));
