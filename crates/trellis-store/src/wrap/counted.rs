@@ -5,12 +5,10 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
-use crate::capabilities::Capabilities;
+use super::{Call, Wrapper};
 use crate::error::StoreError;
-use crate::key::{Key, Kind};
-use crate::operation::{Applied, Guard, Operation};
+use crate::operation::Operation;
 use crate::store::Store;
 
 /// A store whose calls are counted.
@@ -116,46 +114,22 @@ fn count(counter: &AtomicU64, by: usize) {
     counter.fetch_add(by as u64, Ordering::Relaxed);
 }
 
-impl Store for Counted {
-    fn name(&self) -> &str {
-        self.store.name()
+impl Wrapper for Counted {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
     }
 
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
-    }
-
-    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        count(&self.gets, 1);
-        count(&self.keys, keys.len());
-        self.store.get_many(keys)
-    }
-
-    fn apply(&self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
-        let reads = operations.iter().all(Operation::only_reads);
-        count(if reads { &self.reads } else { &self.changes }, 1);
-        count(&self.steps, operations.len());
-        self.store.apply(operations, guard)
-    }
-
-    fn apply_when(
-        &self,
-        operations: &[Operation],
-        guard: Option<&Guard>,
-        deadline: Instant,
-    ) -> Result<Applied, StoreError> {
-        count(&self.waits, 1);
-        count(&self.steps, operations.len());
-        self.store.apply_when(operations, guard, deadline)
-    }
-
-    fn numbers(&self, region: u32, kind: Kind, from: u64, count_max: usize) -> Result<Vec<u64>, StoreError> {
-        count(&self.listings, 1);
-        self.store.numbers(region, kind, from, count_max)
-    }
-
-    fn names(&self, region: u32, after: Option<&[u8]>, count_max: usize) -> Result<Vec<Vec<u8>>, StoreError> {
-        count(&self.listings, 1);
-        self.store.names(region, after, count_max)
+    fn pass<T>(&self, call: Call<'_>, on: impl FnOnce(&dyn Store) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let (counter, keys, steps) = match call {
+            Call::Get(keys) => (&self.gets, keys.len(), 0),
+            Call::Apply(steps) if steps.iter().all(Operation::only_reads) => (&self.reads, 0, steps.len()),
+            Call::Apply(steps) => (&self.changes, 0, steps.len()),
+            Call::ApplyWhen(steps) => (&self.waits, 0, steps.len()),
+            Call::List => (&self.listings, 0, 0),
+        };
+        count(counter, 1);
+        count(&self.keys, keys);
+        count(&self.steps, steps);
+        on(&*self.store)
     }
 }

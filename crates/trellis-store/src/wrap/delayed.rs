@@ -8,10 +8,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::capabilities::Capabilities;
+use super::{Call, Wrapper};
 use crate::error::StoreError;
-use crate::key::{Key, Kind};
-use crate::operation::{Applied, Guard, Operation};
 use crate::store::Store;
 
 /// By how much a sleep may be late where timers are not put together.
@@ -30,17 +28,10 @@ impl Delayed {
     pub fn new(store: Arc<dyn Store>, round_trip: Duration) -> Arc<Delayed> {
         Arc::new(Delayed { store, half: round_trip / 2 })
     }
-
-    fn away<T>(&self, call: impl FnOnce(&dyn Store) -> T) -> T {
-        pass(self.half);
-        let answer = call(&*self.store);
-        pass(self.half);
-        answer
-    }
 }
 
 /// Waits accurately.
-fn pass(time: Duration) {
+fn wait(time: Duration) {
     if time.is_zero() {
         return;
     }
@@ -66,37 +57,15 @@ fn sleep_exactly(time: Duration) {
     }
 }
 
-impl Store for Delayed {
-    fn name(&self) -> &str {
-        self.store.name()
+impl Wrapper for Delayed {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
     }
 
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
-    }
-
-    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        self.away(|store| store.get_many(keys))
-    }
-
-    fn apply(&self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
-        self.away(|store| store.apply(operations, guard))
-    }
-
-    fn apply_when(
-        &self,
-        operations: &[Operation],
-        guard: Option<&Guard>,
-        deadline: Instant,
-    ) -> Result<Applied, StoreError> {
-        self.away(|store| store.apply_when(operations, guard, deadline))
-    }
-
-    fn numbers(&self, region: u32, kind: Kind, from: u64, count: usize) -> Result<Vec<u64>, StoreError> {
-        self.away(|store| store.numbers(region, kind, from, count))
-    }
-
-    fn names(&self, region: u32, after: Option<&[u8]>, count: usize) -> Result<Vec<Vec<u8>>, StoreError> {
-        self.away(|store| store.names(region, after, count))
+    fn pass<T>(&self, _call: Call<'_>, on: impl FnOnce(&dyn Store) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        wait(self.half);
+        let answer = on(&*self.store);
+        wait(self.half);
+        answer
     }
 }

@@ -5,12 +5,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
-use crate::capabilities::Capabilities;
+use super::{Call, Wrapper};
 use crate::error::StoreError;
-use crate::key::{Key, Kind};
-use crate::operation::{Applied, Guard, Operation};
 use crate::store::Store;
 
 /// What happens at the chosen call.
@@ -53,14 +50,26 @@ impl Failing {
     pub fn calls(&self) -> u64 {
         self.calls.load(Ordering::Relaxed)
     }
+}
 
-    fn through<T>(&self, what: &str, call: impl FnOnce(&dyn Store) -> Result<T, StoreError>) -> Result<T, StoreError> {
+impl Wrapper for Failing {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    fn pass<T>(&self, call: Call<'_>, on: impl FnOnce(&dyn Store) -> Result<T, StoreError>) -> Result<T, StoreError> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         let ended = matches!(self.fault, Fault::End { .. }) && self.at != 0 && number > self.at;
         if number != self.at && !ended {
-            return call(&*self.store);
+            return on(&*self.store);
         }
         let store = self.name().to_owned();
+        let what = match call {
+            Call::Get(_) => "a read of values",
+            Call::Apply(_) => "a call",
+            Call::ApplyWhen(_) => "a call that waits",
+            Call::List => "a listing",
+        };
         let reason = format!("call {number} was told to fail");
         let applied = match self.fault {
             _ if ended => false,
@@ -68,7 +77,7 @@ impl Failing {
             Fault::Unknown { applied } | Fault::End { applied } | Fault::Kill { applied } => applied,
         };
         if applied {
-            call(&*self.store)?;
+            on(&*self.store)?;
         }
         match self.fault {
             Fault::Unknown { .. } => Err(StoreError::OutcomeUnknown { store, what: what.to_owned(), reason }),
@@ -76,40 +85,5 @@ impl Failing {
             // Nothing that a program has registered for its end runs.
             Fault::Kill { .. } => std::process::abort(),
         }
-    }
-}
-
-impl Store for Failing {
-    fn name(&self) -> &str {
-        self.store.name()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
-    }
-
-    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        self.through("a read of values", |store| store.get_many(keys))
-    }
-
-    fn apply(&self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
-        self.through("a call", |store| store.apply(operations, guard))
-    }
-
-    fn apply_when(
-        &self,
-        operations: &[Operation],
-        guard: Option<&Guard>,
-        deadline: Instant,
-    ) -> Result<Applied, StoreError> {
-        self.through("a call that waits", |store| store.apply_when(operations, guard, deadline))
-    }
-
-    fn numbers(&self, region: u32, kind: Kind, from: u64, count: usize) -> Result<Vec<u64>, StoreError> {
-        self.through("a listing", |store| store.numbers(region, kind, from, count))
-    }
-
-    fn names(&self, region: u32, after: Option<&[u8]>, count: usize) -> Result<Vec<Vec<u8>>, StoreError> {
-        self.through("a listing", |store| store.names(region, after, count))
     }
 }

@@ -5,9 +5,9 @@
 //! closed by a process that goes on.
 
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Instant;
 
-use trellis_store::{Applied, Capabilities, Guard, Key, Kind, Operation, Store, StoreError};
+use trellis_store::wrap::{Call, Wrapper};
+use trellis_store::{Store, StoreError};
 
 /// See the module.
 pub(crate) struct Gate {
@@ -25,51 +25,24 @@ impl Gate {
     pub(crate) fn close(&self) {
         std::mem::forget(self.passage.write().unwrap_or_else(PoisonError::into_inner));
     }
-
-    fn through<T>(&self, call: impl FnOnce(&dyn Store) -> T) -> T {
-        let _passing = self.passage.read().unwrap_or_else(PoisonError::into_inner);
-        call(&*self.store)
-    }
 }
 
-impl Store for Gate {
-    fn name(&self) -> &str {
-        self.store.name()
+impl Wrapper for Gate {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
     }
 
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
-    }
-
-    fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
-        self.through(|store| store.get_many(keys))
-    }
-
-    fn apply(&self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
-        self.through(|store| store.apply(operations, guard))
-    }
-
-    fn apply_when(
-        &self,
-        operations: &[Operation],
-        guard: Option<&Guard>,
-        deadline: Instant,
-    ) -> Result<Applied, StoreError> {
-        self.through(|store| store.apply_when(operations, guard, deadline))
-    }
-
-    fn numbers(&self, region: u32, kind: Kind, from: u64, count: usize) -> Result<Vec<u64>, StoreError> {
-        self.through(|store| store.numbers(region, kind, from, count))
-    }
-
-    fn names(&self, region: u32, after: Option<&[u8]>, count: usize) -> Result<Vec<Vec<u8>>, StoreError> {
-        self.through(|store| store.names(region, after, count))
+    fn pass<T>(&self, _call: Call<'_>, on: impl FnOnce(&dyn Store) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let _passing = self.passage.read().unwrap_or_else(PoisonError::into_inner);
+        on(&*self.store)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc;
+
+    use trellis_store::Key;
 
     use super::*;
 
