@@ -31,6 +31,11 @@
 //! n1 lock=0`, `arrive n1 barrier=0`, `add n1 word=0 by=5`, `exchange n1 word=0 to=5`, `compare n1
 //! word=0 from=5 to=6`, `load n1 word=0`, and the same `deliver`.
 //!
+//! The blocks of `lease` know `cluster servers=2 clients=2 [backups=1] [readers=1]` (server 0 is home, a lease lasts 9, a
+//! tenure 12); `read c0 p0`, `update c0 p0`, `change c0 p0`, `commit c0 p0 [release]`, `release c0 p0`, `follow r0 p0`;
+//! `deliver`, `deliver c0->s0 [at=c1]` (where a switch delivers it), `repeat c0->s0` (it arrives, and stays under way),
+//! `lose c0->s0`; `wait 5`; `stop s0`, `restart s0 [blank]`, `restart controller`; `move s1`.
+//!
 //! `TRELLIS_REWRITE_SCRIPTS=1 cargo test -p trellis-protocol --test scripts` writes down what
 //! happens now; review the difference as you would review code. A script must end with nothing
 //! under way and nobody waiting.
@@ -40,7 +45,7 @@ mod cluster;
 mod stories;
 
 use std::path::{Path, PathBuf};
-use stories::{Story, coherence, release, synchronisation};
+use stories::{Story, coherence, lease, release, synchronisation};
 use trellis_protocol::coherence::Protocol;
 use trellis_protocol::coherence::choices::Base;
 
@@ -166,6 +171,11 @@ fn hlrc() {
 #[test]
 fn sync() {
     run_all("sync", || Box::new(synchronisation::Script::new()));
+}
+
+#[test]
+fn leases() {
+    run_all("lease", || Box::new(lease::Script::new()));
 }
 
 #[test]

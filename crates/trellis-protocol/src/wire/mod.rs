@@ -31,8 +31,14 @@
 //!
 //! Every number is checked against the cluster before it is used: [`decode`] is total and never
 //! panics, whatever the bytes. It must never allocate.
+//!
+//! Remote memory behind a switch has a format of its own: its addresses are IPv6 addresses ([`address`], [`command`]),
+//! and its datagrams have another header ([`datagram`]).
 
+pub mod address;
 mod coherence;
+pub mod command;
+pub mod datagram;
 mod heap;
 mod membership;
 mod sync;

@@ -1,6 +1,7 @@
 //! Reads the commands of scripts.
 
 pub(crate) mod coherence;
+pub(crate) mod lease;
 pub(crate) mod release;
 pub(crate) mod synchronisation;
 

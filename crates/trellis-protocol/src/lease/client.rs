@@ -1,0 +1,362 @@
+//! A client of a range: it reads pages, takes leases, commits what it changed.
+//!
+//! Promises: it uses a page only while its lease lasts by its own clock, counted from when it asked; a retry is a new
+//! request, so that a late answer to an old one gives nothing; once a commit was sent its content stays as it is, and the
+//! client answers nobody about the page, until home has told the outcome. It must never take the word of anybody but home
+//! about its lease, nor show what it has not committed.
+
+use super::{Answer, Ask, Belief, Bytes, Effect, Epoch, Host, Message, Outcome, PageNumber, Party, Status, Timing};
+use super::{incarnation_of, send};
+use crate::Nanoseconds;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// Retries after which the controller is asked who is home.
+const RETRIES_ALONE: u8 = 2;
+
+/// A fact, or what the program wants. It wants one thing of a page at a time.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Input {
+    /// Read a page, whoever has it.
+    Read(PageNumber),
+    /// Take a lease.
+    Update(PageNumber),
+    /// What was changed shall be the page.
+    Commit {
+        /// Of this page.
+        page: PageNumber,
+        /// The lease is given back with it.
+        release: bool,
+    },
+    /// The lease is given back, what was changed is forgotten.
+    Release(PageNumber),
+    /// A message arrived.
+    Message(Party, Message),
+    /// Time passed.
+    Tick,
+}
+
+/// The state machine. The fields are open to those that check it; who runs it has no business with them.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Client {
+    /// This process.
+    pub me: Party,
+    /// Who knows where home is.
+    pub controller: Party,
+    /// How long rights last.
+    pub timing: Timing,
+    /// Whom it takes for home.
+    pub belief: Belief,
+    /// Requests made.
+    pub requests: u64,
+    /// Pages with a lease or an operation.
+    pub pages: BTreeMap<PageNumber, Hold>,
+}
+
+/// What a client has of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Hold {
+    /// A lease.
+    pub own: Option<Own>,
+    /// A request that was not answered.
+    pub wait: Option<Wait>,
+}
+
+/// A lease.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Own {
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Its end by the client's clock.
+    pub until: Nanoseconds,
+    /// When to renew it.
+    pub renew_at: Nanoseconds,
+    /// The page was changed and not committed.
+    pub is_changed: bool,
+}
+
+/// A request that was not answered.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Wait {
+    /// What is asked.
+    pub ask: Ask,
+    /// By the last request that was made for it.
+    pub request: u64,
+    /// When that was sent.
+    pub asked_at: Nanoseconds,
+    /// How often it was made again. What is made again is sent so that a switch shall apply no redirect.
+    pub retries: u8,
+}
+
+impl Client {
+    /// A client that has nothing, and takes `home` for home until it hears better.
+    pub fn new(me: Party, controller: Party, timing: Timing, home: Host) -> Client {
+        let belief = Belief { home, incarnation: 0 };
+        Client { me, controller, timing, belief, requests: 0, pages: BTreeMap::new() }
+    }
+
+    /// Takes one fact, pushes what follows.
+    pub fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
+        match input {
+            Input::Read(page) => self.ask(now, page, Ask::Read, effects),
+            Input::Update(page) => self.ask(now, page, Ask::Update, effects),
+            Input::Commit { page, release } => self.commit(now, page, release, effects),
+            Input::Release(page) => self.release(page, effects),
+            Input::Message(from, Message::Request { page, request, ask }) => {
+                self.asked(now, Answer { to: from, page, request, ask }, effects);
+            }
+            Input::Message(_, Message::Reply { page, request, ask, status, epoch }) => {
+                self.reply(now, page, request, ask, status, epoch, effects);
+            }
+            Input::Message(_, Message::Recall { page, epoch }) => self.recall(page, epoch, effects),
+            Input::Message(_, Message::Placed { placement, .. }) => {
+                if self.belief.hear(placement.home, placement.incarnation) {
+                    self.ask_all_again(now, effects);
+                }
+            }
+            Input::Message(..) => {}
+            Input::Tick => self.tick(now, effects),
+        }
+    }
+
+    /// Whether the program may use the page, as its owner, now. Not any more when a commit is under way that gives the
+    /// lease back: home may have given it to somebody else.
+    pub fn owns(&self, now: Nanoseconds, page: PageNumber) -> bool {
+        let gives_back = self.waits(page).is_some_and(|wait| matches!(wait.ask, Ask::Commit { release: true, .. }));
+        self.own(page).is_some_and(|own| now < own.until) && !gives_back
+    }
+
+    /// The program is about to change the page; says whether it may.
+    pub fn change(&mut self, now: Nanoseconds, page: PageNumber) -> bool {
+        let may = self.owns(now, page) && !self.is_committing(page);
+        if let Some(own) = self.pages.get_mut(&page).and_then(|hold| hold.own.as_mut()).filter(|_| may) {
+            own.is_changed = true;
+        }
+        may
+    }
+
+    /// When to say [`Input::Tick`].
+    pub fn alarm(&self) -> Option<Nanoseconds> {
+        let of = |hold: &Hold| {
+            let again = hold.wait.map(|wait| wait.asked_at + self.timing.retry);
+            let own = hold.own.filter(|_| hold.wait.is_none()).map(|own| own.renew_at.min(own.until));
+            again.into_iter().chain(own).min()
+        };
+        self.pages.values().filter_map(of).min()
+    }
+
+    fn own(&self, page: PageNumber) -> Option<&Own> {
+        self.pages.get(&page)?.own.as_ref()
+    }
+
+    fn is_committing(&self, page: PageNumber) -> bool {
+        self.waits(page).is_some_and(|wait| matches!(wait.ask, Ask::Commit { .. }))
+    }
+
+    fn waits(&self, page: PageNumber) -> Option<Wait> {
+        self.pages.get(&page)?.wait
+    }
+
+    /// Asks home for something, for the first time.
+    fn ask(&mut self, now: Nanoseconds, page: PageNumber, ask: Ask, effects: &mut Vec<Effect>) {
+        self.requests += 1;
+        let wait = Wait { ask, request: self.requests, asked_at: now, retries: 0 };
+        self.pages.entry(page).or_default().wait = Some(wait);
+        self.send_request(page, wait, effects);
+    }
+
+    /// Asks again, by a new request.
+    fn ask_again(&mut self, now: Nanoseconds, page: PageNumber, effects: &mut Vec<Effect>) {
+        self.requests += 1;
+        let request = self.requests;
+        let Some(wait) = self.pages.get_mut(&page).and_then(|hold| hold.wait.as_mut()) else { return };
+        *wait = Wait { request, asked_at: now, retries: wait.retries.saturating_add(1), ..*wait };
+        let wait = *wait;
+        if wait.retries >= RETRIES_ALONE {
+            send(effects, self.controller, Message::Locate, Bytes::Nothing);
+        }
+        self.send_request(page, wait, effects);
+    }
+
+    fn ask_all_again(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
+        let waiting: Vec<PageNumber> =
+            self.pages.iter().filter(|(_, hold)| hold.wait.is_some()).map(|(page, _)| *page).collect();
+        waiting.into_iter().for_each(|page| self.ask_again(now, page, effects));
+    }
+
+    fn send_request(&self, page: PageNumber, wait: Wait, effects: &mut Vec<Effect>) {
+        let bytes = if matches!(wait.ask, Ask::Commit { .. }) { Bytes::Page } else { Bytes::Nothing };
+        let message = Message::Request { page, request: wait.request, ask: wait.ask };
+        send(effects, Party::of(self.belief.home), message, bytes);
+    }
+
+    fn commit(&mut self, now: Nanoseconds, page: PageNumber, release: bool, effects: &mut Vec<Effect>) {
+        match self.own(page).copied() {
+            Some(own) if now < own.until => self.ask(now, page, Ask::Commit { epoch: own.epoch, release }, effects),
+            _ => self.end(page, Outcome::Fenced, effects),
+        }
+    }
+
+    fn release(&mut self, page: PageNumber, effects: &mut Vec<Effect>) {
+        if let Some(own) = self.pages.remove(&page).and_then(|hold| hold.own) {
+            self.give_back(page, own.epoch, effects);
+        }
+    }
+
+    fn give_back(&mut self, page: PageNumber, epoch: Epoch, effects: &mut Vec<Effect>) {
+        self.requests += 1;
+        let message = Message::Request { page, request: self.requests, ask: Ask::Release(epoch) };
+        send(effects, Party::of(self.belief.home), message, Bytes::Nothing);
+    }
+
+    /// The operation is over, and with it the lease.
+    fn end(&mut self, page: PageNumber, outcome: Outcome, effects: &mut Vec<Effect>) {
+        self.pages.remove(&page);
+        effects.push(Effect::Done(page, outcome));
+    }
+
+    /// A switch delivered somebody's request here.
+    fn asked(&mut self, now: Nanoseconds, answer: Answer, effects: &mut Vec<Effect>) {
+        let page = answer.page;
+        let own = self.own(page).copied().filter(|own| now < own.until && !self.is_committing(page));
+        match (own, answer.ask) {
+            (Some(own), Ask::Read) if !own.is_changed => {
+                return answer.with(Status::Ok, own.epoch, Bytes::Page, effects);
+            }
+            (Some(_), Ask::Update) if answer.to != self.me => effects.push(Effect::Recalled(page)),
+            _ => {}
+        }
+        answer.moved(self.belief.home, self.belief.incarnation, effects);
+    }
+
+    fn recall(&mut self, page: PageNumber, epoch: Epoch, effects: &mut Vec<Effect>) {
+        match self.pages.get(&page) {
+            Some(Hold { own: Some(_), .. }) => effects.push(Effect::Recalled(page)),
+            // A grant may be on its way.
+            Some(Hold { wait: Some(_), .. }) => {}
+            _ => self.give_back(page, epoch, effects),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the parts of a reply")]
+    fn reply(
+        &mut self,
+        now: Nanoseconds,
+        page: PageNumber,
+        request: u64,
+        ask: Ask,
+        status: Status,
+        epoch: Epoch,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(wait) = self.waits(page).filter(|wait| wait.request == request) else {
+            // A grant that nobody waits for any more.
+            if ask == Ask::Update && status == Status::Ok && !self.pages.contains_key(&page) {
+                self.give_back(page, epoch, effects);
+            }
+            return;
+        };
+        match status {
+            Status::Moved(home) => {
+                if self.belief.hear(home, incarnation_of(epoch)) {
+                    self.ask_all_again(now, effects);
+                } else if wait.retries == 0 {
+                    // A switch delivered it to somebody else: at once again, and straight to home.
+                    self.ask_again(now, page, effects);
+                }
+            }
+            Status::Busy | Status::Restarting => {
+                if matches!(wait.ask, Ask::Renew(_)) {
+                    self.stop_waiting(page);
+                    effects.push(Effect::Recalled(page));
+                }
+            }
+            Status::Ok => self.succeeded(now, page, wait, epoch, effects),
+            Status::Fenced => match wait.ask {
+                Ask::Renew(_) => {
+                    self.pages.remove(&page);
+                    effects.push(Effect::Lost(page));
+                }
+                _ => self.end(page, Outcome::Fenced, effects),
+            },
+        }
+    }
+
+    fn stop_waiting(&mut self, page: PageNumber) {
+        let next = self.timing.renew;
+        if let Some(hold) = self.pages.get_mut(&page) {
+            hold.wait = None;
+            if let Some(own) = &mut hold.own {
+                own.renew_at += next;
+            }
+        }
+    }
+
+    fn succeeded(&mut self, now: Nanoseconds, page: PageNumber, wait: Wait, epoch: Epoch, effects: &mut Vec<Effect>) {
+        let until = wait.asked_at + self.timing.held;
+        let renew_at = wait.asked_at + self.timing.renew;
+        match wait.ask {
+            Ask::Read => {
+                if let Some(hold) = self.pages.get_mut(&page) {
+                    hold.wait = None;
+                }
+                self.forget(page);
+                effects.push(Effect::Done(page, Outcome::Read));
+            }
+            // What is left of the term is nothing: ask anew.
+            Ask::Update if now >= until => self.ask_again(now, page, effects),
+            Ask::Update => {
+                let own = Own { epoch, until, renew_at, is_changed: false };
+                self.pages.insert(page, Hold { own: Some(own), wait: None });
+                effects.push(Effect::Put(page));
+                effects.push(Effect::Done(page, Outcome::Owned));
+            }
+            Ask::Renew(_) => {
+                if let Some(Hold { own: Some(own), wait }) = self.pages.get_mut(&page) {
+                    *wait = None;
+                    (own.until, own.renew_at) = (until, renew_at);
+                }
+            }
+            Ask::Commit { release, epoch: before } => {
+                if let Some(Hold { own: Some(own), wait }) = self.pages.get_mut(&page) {
+                    *wait = None;
+                    (own.epoch, own.is_changed) = (epoch, false);
+                }
+                // Home remembers the commit and knows of no lease: another content under this epoch would be taken for
+                // the same commit.
+                let is_over = epoch <= before;
+                if release || is_over {
+                    self.pages.remove(&page);
+                }
+                effects.push(Effect::Done(page, Outcome::Committed));
+                if is_over && !release {
+                    effects.push(Effect::Lost(page));
+                }
+            }
+            Ask::Copy | Ask::Release(_) => {}
+        }
+    }
+
+    fn forget(&mut self, page: PageNumber) {
+        if self.pages.get(&page).is_some_and(|hold| hold.own.is_none() && hold.wait.is_none()) {
+            self.pages.remove(&page);
+        }
+    }
+
+    fn tick(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
+        let pages: Vec<PageNumber> = self.pages.keys().copied().collect();
+        for page in pages {
+            let Some(&Hold { own, wait }) = self.pages.get(&page) else { continue };
+            let is_renewing = wait.is_some_and(|wait| matches!(wait.ask, Ask::Renew(_)));
+            match (own, wait) {
+                (Some(own), _) if now >= own.until && (wait.is_none() || is_renewing) => {
+                    self.pages.remove(&page);
+                    effects.push(Effect::Lost(page));
+                }
+                (_, Some(wait)) if now >= wait.asked_at + self.timing.retry => self.ask_again(now, page, effects),
+                (Some(own), None) if now >= own.renew_at => self.ask(now, page, Ask::Renew(own.epoch), effects),
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! The part of the controller that says who is home of a range: gives it, moves it, gives it to a backup when its home is
+//! gone.
+//!
+//! Promises: what it says it has persisted before, so that it may stop and start again at any moment; incarnations only
+//! rise; a backup becomes home only if it is *complete* (a home said that every backup has every page, and what was
+//! committed since went to all of them), and only when the tenure of the home before has ended by the controller's clock
+//! or that home said, in the incarnation that is still the last, that it has handed over. It must never think that a home
+//! has ended because it started again itself: then it waits for a whole tenure.
+
+use super::{Bytes, Effect, Host, Message, Party, Placement, State, Timing, send};
+use crate::Nanoseconds;
+use alloc::vec::Vec;
+
+/// A fact, or what an operator wants.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Input {
+    /// A message arrived.
+    Message(Party, Message),
+    /// Let this host be home, when it has everything.
+    Move(Host),
+    /// Time passed.
+    Tick,
+}
+
+/// What is persisted.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Record {
+    /// Raised whenever the home, its life or the set of backups changes.
+    pub incarnation: u16,
+    /// Who is home.
+    pub home: Host,
+    /// Which life of it; `None` until it has reported as home.
+    pub life: Option<u16>,
+    /// Who has to have every commit.
+    pub backups: Vec<Host>,
+    /// Those that may become home.
+    pub complete: Vec<Host>,
+    /// Who shall be home.
+    pub moving: Option<Host>,
+}
+
+/// The state machine. The fields are open to those that check it; who runs it has no business with them.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Controller {
+    /// How long rights last.
+    pub timing: Timing,
+    /// What is persisted.
+    pub record: Record,
+    /// When the tenure of the home ends.
+    pub until: Nanoseconds,
+    /// That has passed: the first that has everything and answers a call is home.
+    pub is_open: bool,
+    /// The last call. Calls are numbered by the controller's clock.
+    pub call: u64,
+    /// When to call again.
+    pub call_at: Option<Nanoseconds>,
+}
+
+impl Controller {
+    /// A controller that starts, for the first time or again. Whatever it said before was said before now.
+    pub fn new(timing: Timing, record: Record, now: Nanoseconds) -> Controller {
+        Controller { timing, record, until: now + timing.tenure, is_open: false, call: 0, call_at: Some(now) }
+    }
+
+    /// Takes one fact, pushes what follows.
+    pub fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
+        match input {
+            Input::Message(from, Message::Report { request, life, state, call }) => {
+                let answers = self.is_open && call == self.call && self.record.complete.contains(&from.host);
+                if answers && state != State::Blank {
+                    self.give(now, from.host, Some(life), effects);
+                } else {
+                    self.report(now, from.host, life, state, effects);
+                }
+                // A home without memory gets no answer that it could take for a tenure.
+                if state != State::Blank || from.host != self.record.home {
+                    self.tell(from, request, life, effects);
+                }
+            }
+            Input::Message(from, Message::Locate) => self.tell(from, 0, 0, effects),
+            Input::Message(..) => {}
+            Input::Move(to) => self.move_to(now, to, effects),
+            Input::Tick => self.tick(now, effects),
+        }
+    }
+
+    /// When to say [`Input::Tick`].
+    pub fn alarm(&self) -> Option<Nanoseconds> {
+        let until = Some(self.until).filter(|_| !self.is_open);
+        until.into_iter().chain(self.call_at).min()
+    }
+
+    fn tell(&self, to: Party, request: u64, life: u16, effects: &mut Vec<Effect>) {
+        let Record { incarnation, home, backups, complete, moving, .. } = &self.record;
+        let hand_to = moving.filter(|to| complete.contains(to));
+        let placement = Placement { incarnation: *incarnation, home: *home, backups: backups.clone(), hand_to };
+        let call = if request == 0 { self.call } else { 0 };
+        send(effects, to, Message::Placed { request, life, placement, call }, Bytes::Nothing);
+    }
+
+    /// Calls up the home; and, when its tenure has ended, everybody who has everything.
+    fn call(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
+        self.call = now.max(self.call + 1);
+        self.call_at = Some(now + self.timing.retry);
+        self.tell(Party::of(self.record.home), 0, 0, effects);
+        for host in self.record.complete.clone().into_iter().filter(|_| self.is_open) {
+            self.tell(Party::of(host), 0, 0, effects);
+        }
+    }
+
+    /// Changes what is persisted; with a new incarnation if there is one left.
+    fn change(&mut self, raises: bool, change: impl FnOnce(&mut Record), effects: &mut Vec<Effect>) -> bool {
+        let Some(incarnation) = self.record.incarnation.checked_add(u16::from(raises)) else {
+            effects.push(Effect::Unserved);
+            return false;
+        };
+        let before = self.record.clone();
+        self.record.incarnation = incarnation;
+        change(&mut self.record);
+        if self.record != before {
+            effects.push(Effect::Persist(self.record.clone()));
+        }
+        true
+    }
+
+    fn report(&mut self, now: Nanoseconds, host: Host, life: u16, state: State, effects: &mut Vec<Effect>) {
+        let record = &self.record;
+        if host != record.home {
+            if state == State::Blank && record.backups.contains(&host) {
+                self.change(true, |record| record.drop_backup(host), effects);
+            }
+            return;
+        }
+        let is_same_life = record.life == Some(life);
+        match state {
+            // It is home no more; wait until its tenure has ended.
+            State::Blank => return,
+            State::Handed(incarnation) if is_same_life && incarnation == record.incarnation => {
+                if let Some(to) = record.moving {
+                    self.give(now, to, None, effects);
+                }
+                return;
+            }
+            _ => {}
+        }
+        let incarnation = record.incarnation;
+        let is_told = match record.life {
+            Some(_) if is_same_life => true,
+            // It started again, and knows nothing of the leases that it gave.
+            known => self.change(known.is_some(), |record| record.life = Some(life), effects),
+        };
+        if !is_told {
+            return;
+        }
+        match state {
+            State::Home { incarnation: of, silent: Some(silent), .. } if is_same_life && of == incarnation => {
+                let is_backup = self.record.backups.contains(&silent);
+                self.change(is_backup, |record| record.drop_backup(silent), effects);
+            }
+            State::Home { incarnation: of, is_settled: true, .. } if is_same_life && of == incarnation => {
+                self.change(false, |record| record.complete.clone_from(&record.backups), effects);
+            }
+            _ => {}
+        }
+        self.begin_tenure(now);
+    }
+
+    fn begin_tenure(&mut self, now: Nanoseconds) {
+        (self.until, self.is_open, self.call_at) = (now + self.timing.tenure, false, None);
+    }
+
+    /// Gives the range to a backup that has everything; which life of it, if it was heard.
+    fn give(&mut self, now: Nanoseconds, to: Host, life: Option<u16>, effects: &mut Vec<Effect>) {
+        let gives = |record: &mut Record| {
+            record.drop_backup(to);
+            (record.home, record.life, record.moving) = (to, life, None);
+        };
+        if self.change(true, gives, effects) {
+            self.begin_tenure(now);
+            if life.is_none() {
+                self.call(now, effects);
+            }
+        }
+    }
+
+    fn move_to(&mut self, now: Nanoseconds, to: Host, effects: &mut Vec<Effect>) {
+        if to == self.record.home || self.record.moving == Some(to) {
+            return;
+        }
+        // A home that has begun to hand over goes on as it was only in another incarnation.
+        let raises = self.record.moving.is_some() || !self.record.backups.contains(&to);
+        let wishes = |record: &mut Record| {
+            record.moving = Some(to);
+            if !record.backups.contains(&to) {
+                record.backups.push(to);
+            }
+        };
+        if self.change(raises, wishes, effects) {
+            self.call(now, effects);
+        }
+    }
+
+    fn tick(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
+        if now >= self.until && !self.is_open {
+            self.is_open = true;
+            if self.record.complete.is_empty() {
+                effects.push(Effect::Unserved);
+            }
+            self.call(now, effects);
+        } else if self.call_at.is_some_and(|at| now >= at) {
+            self.call(now, effects);
+        }
+    }
+}
+
+impl Record {
+    fn drop_backup(&mut self, host: Host) {
+        self.backups.retain(|&backup| backup != host);
+        self.complete.retain(|&backup| backup != host);
+        self.moving = self.moving.filter(|&to| to != host);
+    }
+}

@@ -1,0 +1,168 @@
+//! A host that answers for pages that many read, from copies that it has for a time.
+//!
+//! Promises: it asks home for a copy and counts the copy's term from when it asked; a copy that home has recalled it does
+//! not use, also when the recall comes first. It must never answer from a copy whose term has ended.
+
+use super::{Answer, Ask, Belief, Bytes, Effect, Epoch, Host, Message, PageNumber, Party, Status, Timing};
+use super::{incarnation_of, send};
+use crate::Nanoseconds;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// A fact.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Input {
+    /// Have a copy of this page from now on.
+    Follow(PageNumber),
+    /// Do not renew it any more.
+    Leave(PageNumber),
+    /// A message arrived.
+    Message(Party, Message),
+    /// Time passed.
+    Tick,
+}
+
+/// The state machine. The fields are open to those that check it; who runs it has no business with them.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Reader {
+    /// This process.
+    pub me: Party,
+    /// Who knows where home is.
+    pub controller: Party,
+    /// How long rights last.
+    pub timing: Timing,
+    /// Whom it takes for home.
+    pub belief: Belief,
+    /// Requests made.
+    pub requests: u64,
+    /// Pages that it follows or followed.
+    pub pages: BTreeMap<PageNumber, Followed>,
+}
+
+/// What a reader has of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Followed {
+    /// A copy is wanted.
+    pub is_wanted: bool,
+    /// The copy: its epoch, and its end by the reader's clock.
+    pub copy: Option<(Epoch, Nanoseconds)>,
+    /// Copies older than this were recalled.
+    pub recalled: Epoch,
+    /// The last request, while it is not answered, and when it was sent.
+    pub asked: Option<(u64, Nanoseconds)>,
+    /// When to ask next.
+    pub ask_at: Nanoseconds,
+}
+
+impl Reader {
+    /// A reader that has nothing.
+    pub fn new(me: Party, controller: Party, timing: Timing, home: Host) -> Reader {
+        let belief = Belief { home, incarnation: 0 };
+        Reader { me, controller, timing, belief, requests: 0, pages: BTreeMap::new() }
+    }
+
+    /// Takes one fact, pushes what follows.
+    pub fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
+        match input {
+            Input::Follow(page) => {
+                let followed = self.pages.entry(page).or_default();
+                (followed.is_wanted, followed.ask_at) = (true, now);
+                self.tick(now, effects);
+            }
+            Input::Leave(page) => {
+                if let Some(followed) = self.pages.get_mut(&page) {
+                    followed.is_wanted = false;
+                }
+            }
+            Input::Message(from, Message::Request { page, request, ask }) => {
+                self.asked(now, Answer { to: from, page, request, ask }, effects);
+            }
+            Input::Message(_, Message::Reply { page, request, ask: Ask::Copy, status, epoch }) => {
+                self.reply(now, page, request, status, epoch, effects);
+            }
+            Input::Message(from, Message::Invalidate { page, epoch }) => {
+                self.invalidate(page, epoch);
+                send(effects, from, Message::Invalidated { page, epoch }, Bytes::Nothing);
+            }
+            Input::Message(_, Message::Placed { placement, .. }) => {
+                self.belief.hear(placement.home, placement.incarnation);
+            }
+            Input::Message(..) => {}
+            Input::Tick => self.tick(now, effects),
+        }
+    }
+
+    /// Whether it may answer for the page now.
+    pub fn has(&self, now: Nanoseconds, page: PageNumber) -> bool {
+        self.copy(now, page).is_some()
+    }
+
+    /// When to say [`Input::Tick`].
+    pub fn alarm(&self) -> Option<Nanoseconds> {
+        self.pages.values().filter(|followed| followed.is_wanted).map(|followed| followed.ask_at).min()
+    }
+
+    fn copy(&self, now: Nanoseconds, page: PageNumber) -> Option<Epoch> {
+        self.pages.get(&page)?.copy.filter(|(_, until)| now < *until).map(|(epoch, _)| epoch)
+    }
+
+    fn asked(&self, now: Nanoseconds, answer: Answer, effects: &mut Vec<Effect>) {
+        match self.copy(now, answer.page).filter(|_| answer.ask == Ask::Read) {
+            Some(epoch) => answer.with(Status::Ok, epoch, Bytes::Page, effects),
+            None => answer.moved(self.belief.home, self.belief.incarnation, effects),
+        }
+    }
+
+    fn invalidate(&mut self, page: PageNumber, epoch: Epoch) {
+        let followed = self.pages.entry(page).or_default();
+        followed.recalled = followed.recalled.max(epoch);
+        followed.copy = followed.copy.filter(|(copied, _)| *copied >= followed.recalled);
+    }
+
+    fn reply(
+        &mut self,
+        now: Nanoseconds,
+        page: PageNumber,
+        request: u64,
+        status: Status,
+        epoch: Epoch,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Timing { held, renew, .. } = self.timing;
+        let Some(followed) = self.pages.get_mut(&page) else { return };
+        let Some((_, at)) = followed.asked.filter(|asked| asked.0 == request) else { return };
+        match status {
+            Status::Ok => {
+                followed.asked = None;
+                if epoch >= followed.recalled && now < at + held {
+                    followed.copy = Some((epoch, at + held));
+                    followed.ask_at = at + renew;
+                    effects.push(Effect::Put(page));
+                }
+            }
+            Status::Moved(home) => {
+                if self.belief.hear(home, incarnation_of(epoch)) {
+                    followed.ask_at = now;
+                    self.tick(now, effects);
+                }
+            }
+            Status::Busy | Status::Fenced | Status::Restarting => {}
+        }
+    }
+
+    fn tick(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
+        for (&page, followed) in &mut self.pages {
+            if !followed.is_wanted || now < followed.ask_at {
+                continue;
+            }
+            if followed.asked.is_some() {
+                send(effects, self.controller, Message::Locate, Bytes::Nothing);
+            }
+            self.requests += 1;
+            followed.asked = Some((self.requests, now));
+            followed.ask_at = now + self.timing.retry;
+            let message = Message::Request { page, request: self.requests, ask: Ask::Copy };
+            send(effects, Party::of(self.belief.home), message, Bytes::Nothing);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! A memory server and one range: home of it, backup, or neither.
+//!
+//! Promises: it is home only while the controller's word lasts, counted from when it asked; as a backup it keeps what the
+//! newest home sends and acknowledges nothing of an older one; asked for a page that it may not answer for, it says who is
+//! home. It must never acknowledge a page as if it still had the others after its memory was lost.
+//!
+//! ```text
+//! blank ── the controller knows, and counts it no more ──► idle ── placed as home ──► home ──┐
+//!                                                           ▲  ▲──── another is home ────────┤
+//!                                                           └─────── handed over ────────────┘
+//! ```
+
+use super::home::{Desk, Home, Stamp, Stamps};
+use super::{
+    Answer, Bytes, Effect, Entry, Epoch, Host, Message, PageNumber, Party, Placement, State, Status, Timing, send,
+};
+use crate::Nanoseconds;
+use alloc::vec::Vec;
+
+/// A fact.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Input {
+    /// A message arrived.
+    Message(Party, Message),
+    /// Time passed.
+    Tick,
+}
+
+/// What lasts as long as the bytes of the pages: kept beside them, lost with them.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Memory {
+    /// The bytes were lost before, and the controller does not know.
+    pub is_blank: bool,
+    /// The highest incarnation that was heard of.
+    pub incarnation: u16,
+    /// What the pages are.
+    pub stamps: Stamps,
+}
+
+/// The state machine. The fields are open to those that check it; who runs it has no business with them, except that it
+/// keeps [`Server::memory`].
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Server {
+    /// The number of this host.
+    pub me: Host,
+    /// Who places the range.
+    pub controller: Party,
+    /// How many pages it has.
+    pub pages: PageNumber,
+    /// How long rights last.
+    pub timing: Timing,
+    /// Drawn when the server started.
+    pub life: u16,
+    /// See there.
+    pub memory: Memory,
+    /// While it is home.
+    pub home: Option<Home>,
+    /// In which incarnation it handed the range over.
+    pub handed: Option<u16>,
+    /// All leases of the home of that incarnation, if that home handed them over to this server.
+    pub table: Option<(u16, Vec<Entry>)>,
+    /// Who is home, as far as it knows, and in which incarnation.
+    pub knows: (Host, u16),
+    /// The report that was not answered: its number and when.
+    pub asked: Option<(u64, Nanoseconds)>,
+    /// Reports made.
+    pub reports: u64,
+    /// The last call of the controller that was heard.
+    pub called: u64,
+    /// When to report again.
+    pub report_at: Option<Nanoseconds>,
+}
+
+impl Server {
+    /// A server that starts. `memory` is what it kept, with the bytes of the pages; `None` if they are lost, or the host
+    /// never had them. `home` is whom it takes for home until it hears better.
+    pub fn new(me: Host, controller: Party, pages: PageNumber, timing: Timing, life: u16, home: Host) -> Server {
+        Server {
+            me,
+            controller,
+            pages,
+            timing,
+            life,
+            memory: Memory::default(),
+            home: None,
+            handed: None,
+            table: None,
+            knows: (home, 0),
+            asked: None,
+            reports: 0,
+            called: 0,
+            report_at: Some(0),
+        }
+    }
+
+    /// The same server after a stop, with what it kept. Without that it has to tell the controller first.
+    #[must_use]
+    pub fn restarted(&self, now: Nanoseconds, life: u16, memory: Option<Memory>) -> Server {
+        let fresh = Server::new(self.me, self.controller, self.pages, self.timing, life, self.knows.0);
+        let memory = memory.unwrap_or(Memory { is_blank: true, ..Memory::default() });
+        Server { memory, report_at: Some(now), ..fresh }
+    }
+
+    /// Takes one fact, pushes what follows.
+    pub fn step(&mut self, now: Nanoseconds, input: Input, effects: &mut Vec<Effect>) {
+        match input {
+            Input::Message(from, Message::Request { page, request, ask }) => {
+                let answer = Answer { to: from, page, request, ask };
+                if page < self.pages {
+                    self.request(now, answer, effects);
+                }
+            }
+            Input::Message(from, Message::Store { page, incarnation, epoch }) => {
+                self.store(from, page, incarnation, epoch, effects);
+            }
+            Input::Message(from, Message::Stored { page, incarnation, epoch }) => {
+                let is_settled = |server: &Server| server.home.as_ref().is_some_and(Home::is_settled);
+                let was_settled = is_settled(self);
+                self.with_home(now, effects, |home, desk| home.stored(from.host, page, incarnation, epoch, desk));
+                // The controller has to know when all backups are complete: only then may they become home.
+                if is_settled(self) && !was_settled {
+                    self.report_at = Some(now);
+                }
+            }
+            Input::Message(from, Message::Invalidated { page, epoch }) => {
+                self.with_home(now, effects, |home, desk| home.invalidated(from, page, epoch, desk));
+            }
+            Input::Message(from, Message::Leases { incarnation, entries }) => {
+                if self.home.is_none() && !self.memory.is_blank && incarnation >= self.memory.incarnation {
+                    self.table = Some((incarnation, entries));
+                    send(effects, from, Message::Taken { incarnation }, Bytes::Nothing);
+                }
+            }
+            Input::Message(from, Message::Taken { incarnation }) => self.taken(now, from.host, incarnation),
+            Input::Message(_, Message::Placed { request: 0, placement, call, .. }) => {
+                self.called_up(now, &placement, call);
+            }
+            Input::Message(_, Message::Placed { request, life, placement, .. }) => {
+                self.placed(now, request, life, &placement, effects);
+            }
+            Input::Message(..) => {}
+            Input::Tick => self.with_home(now, effects, |home, desk| home.tick(desk)),
+        }
+        if self.report_at.is_some_and(|at| now >= at) {
+            self.report(now, effects);
+        }
+    }
+
+    /// When to say [`Input::Tick`].
+    pub fn alarm(&self) -> Option<Nanoseconds> {
+        let home = self.home.as_ref().and_then(Home::alarm);
+        self.report_at.into_iter().chain(home).min()
+    }
+
+    /// Whether it answers for pages as home.
+    pub fn serves(&self, now: Nanoseconds) -> bool {
+        self.home.as_ref().is_some_and(|home| now < home.until)
+    }
+
+    fn with_home(
+        &mut self,
+        now: Nanoseconds,
+        effects: &mut Vec<Effect>,
+        action: impl FnOnce(&mut Home, &mut Desk<'_>),
+    ) {
+        let (timing, pages, stamps) = (&self.timing, self.pages, &mut self.memory.stamps);
+        if let Some(home) = &mut self.home {
+            action(home, &mut Desk { now, timing, pages, stamps, effects });
+        }
+    }
+
+    fn request(&mut self, now: Nanoseconds, answer: Answer, effects: &mut Vec<Effect>) {
+        if self.serves(now) {
+            return self.with_home(now, effects, |home, desk| home.request(answer, desk));
+        }
+        match self.knows {
+            (home, incarnation) if home != self.me => answer.moved(home, incarnation, effects),
+            _ => answer.say(Status::Restarting, 0, effects),
+        }
+    }
+
+    fn store(&mut self, from: Party, page: PageNumber, incarnation: u16, epoch: Epoch, effects: &mut Vec<Effect>) {
+        let is_replaced = self.home.as_ref().is_some_and(|home| incarnation <= home.incarnation);
+        if self.memory.is_blank || is_replaced || incarnation < self.memory.incarnation {
+            return;
+        }
+        self.hear(incarnation, from.host);
+        let stamp = Stamp { incarnation, epoch };
+        if self.memory.stamps.get(&page).is_none_or(|kept| *kept < stamp) {
+            self.memory.stamps.insert(page, stamp);
+            effects.push(Effect::Put(page));
+        }
+        send(effects, from, Message::Stored { page, incarnation, epoch }, Bytes::Nothing);
+    }
+
+    /// Another is home now, or the same as before.
+    fn hear(&mut self, incarnation: u16, home: Host) {
+        self.memory.incarnation = self.memory.incarnation.max(incarnation);
+        if incarnation >= self.knows.1 {
+            self.knows = (home, incarnation);
+        }
+        if home != self.me {
+            self.home = None;
+            self.handed = None;
+        }
+    }
+
+    fn taken(&mut self, now: Nanoseconds, from: Host, incarnation: u16) {
+        let is_over =
+            |home: &Home| home.incarnation == incarnation && home.hand_to == Some(from) && home.is_frozen(now);
+        if self.home.as_ref().is_some_and(is_over) {
+            self.home = None;
+            self.handed = Some(incarnation);
+            self.report_at = Some(now);
+        }
+    }
+
+    fn state(&self, now: Nanoseconds) -> State {
+        match (&self.home, self.handed) {
+            _ if self.memory.is_blank => State::Blank,
+            (Some(home), _) => {
+                let silent = home.silent(now, &self.timing);
+                State::Home { incarnation: home.incarnation, is_settled: home.is_settled(), silent }
+            }
+            (None, Some(incarnation)) => State::Handed(incarnation),
+            (None, None) => State::Idle,
+        }
+    }
+
+    fn report(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
+        self.reports += 1;
+        self.asked = Some((self.reports, now));
+        let wait = if self.serves(now) { self.timing.tenure_held / 3 } else { self.timing.retry };
+        self.report_at = Some(now + wait.max(1));
+        let (request, life, state, call) = (self.reports, self.life, self.state(now), self.called);
+        send(effects, self.controller, Message::Report { request, life, state, call }, Bytes::Nothing);
+    }
+
+    /// The controller wants to hear from this server, unless that knows all that there is to say.
+    fn called_up(&mut self, now: Nanoseconds, placement: &Placement, call: u64) {
+        let is_as_told = |home: &Home| {
+            let Placement { incarnation, hand_to, .. } = placement;
+            home.incarnation == *incarnation && (home.hand_to.is_some() || hand_to.is_none()) && now < home.until
+        };
+        if call != self.called && placement.incarnation >= self.memory.incarnation {
+            self.called = call;
+            if !self.home.as_ref().is_some_and(is_as_told) {
+                self.report_at = Some(now);
+            }
+        }
+    }
+
+    fn placed(&mut self, now: Nanoseconds, request: u64, life: u16, placement: &Placement, effects: &mut Vec<Effect>) {
+        if placement.incarnation < self.memory.incarnation {
+            return;
+        }
+        let asked = self.asked.filter(|asked| life == self.life && asked.0 == request);
+        if placement.home != self.me {
+            self.hear(placement.incarnation, placement.home);
+            if asked.is_some() && !placement.backups.contains(&self.me) {
+                // Nobody counts on what it had.
+                self.memory.is_blank = false;
+            }
+            if asked.is_some() && !self.memory.is_blank {
+                (self.asked, self.report_at) = (None, None);
+            }
+            return;
+        }
+        let Some((_, at)) = asked else { return };
+        if self.memory.is_blank || self.handed == Some(placement.incarnation) {
+            return;
+        }
+        self.asked = None;
+        self.become_home(now, placement, effects);
+        let until = at + self.timing.tenure_held;
+        if let Some(home) = &mut self.home {
+            home.until = home.until.max(until);
+        }
+        self.with_home(now, effects, |home, desk| home.tick(desk));
+        self.report_at = Some(at + (self.timing.tenure_held / 3).max(1));
+    }
+
+    fn become_home(&mut self, now: Nanoseconds, placement: &Placement, effects: &mut Vec<Effect>) {
+        self.hear(placement.incarnation, self.me);
+        self.handed = None;
+        if self.home.is_none() {
+            let table = self.table.take().filter(|(incarnation, _)| incarnation + 1 == placement.incarnation);
+            let entries = table.map(|(_, entries)| entries);
+            let (timing, pages, stamps) = (&self.timing, self.pages, &mut self.memory.stamps);
+            self.home = Some(Home::new(placement, entries, &Desk { now, timing, pages, stamps, effects }));
+        }
+        self.with_home(now, effects, |home, desk| home.adopt(placement, desk));
+    }
+}

@@ -1,0 +1,218 @@
+//! The objects of a memory server: runs of whole pages, with an exact size.
+//!
+//! Promises: no page belongs to two objects; an object gets the smallest free run that suffices, the first of them, at its
+//! lower end; what comes back joins its free neighbours; so after every object is gone there is one run of all pages.
+//! Finding a run takes logarithmic time. It never looks at a byte of memory. All of it but who made an object is in the
+//! page table, so that it can be made again from there.
+
+use super::pages::{PageEntry, PageTable};
+use crate::wire::address::{Host, PAGE_BYTES};
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+/// An object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Object {
+    /// Its first page.
+    pub first_page: u64,
+    /// How many pages it has.
+    pub pages: u64,
+    /// Its size.
+    pub bytes: u64,
+    /// Of its pointers.
+    pub generation: u16,
+    /// The host that made it, whose quota it counts against.
+    pub maker: Host,
+}
+
+impl Object {
+    /// Where it begins.
+    pub const fn offset(&self) -> u64 {
+        self.first_page * PAGE_BYTES
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Objects {
+    pub(super) table: PageTable,
+    /// Free runs: pages by first page.
+    free: BTreeMap<u64, u64>,
+    /// The same by size.
+    by_size: BTreeSet<(u64, u64)>,
+    /// By first page.
+    live: BTreeMap<u64, Object>,
+    objects_max: usize,
+    pages_free: u64,
+}
+
+impl Objects {
+    /// None yet, in so many pages.
+    pub(super) fn new(pages: u64, generation: u16, objects_max: usize) -> Objects {
+        let mut objects = Objects {
+            table: PageTable::new(pages, generation),
+            free: BTreeMap::new(),
+            by_size: BTreeSet::new(),
+            live: BTreeMap::new(),
+            objects_max,
+            pages_free: pages,
+        };
+        objects.insert(0, pages);
+        objects
+    }
+
+    /// The objects that a page table says. The error is a page whose entry no server wrote.
+    pub(super) fn restored(
+        entries: Vec<PageEntry>,
+        objects_max: usize,
+        mut maker: impl FnMut(u64) -> Host,
+    ) -> Result<Objects, u64> {
+        let table = PageTable::restored(entries)?;
+        let mut objects = Objects { objects_max, ..Objects::new(0, 1, 0) };
+        let (mut page, mut free_from) = (0, 0);
+        while let Some(entry) = table.entry(page) {
+            if entry.valid_bytes == 0 {
+                page += 1;
+                continue;
+            }
+            objects.insert(free_from, page - free_from);
+            let (pages, bytes) = table.object_from(page)?;
+            let generation = entry.generation;
+            objects.live.insert(page, Object { first_page: page, pages, bytes, generation, maker: maker(page) });
+            page += pages;
+            free_from = page;
+        }
+        objects.insert(free_from, page - free_from);
+        objects.pages_free = objects.free.values().sum();
+        objects.table = table;
+        Ok(objects)
+    }
+
+    /// All of them, in the order of their places.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Object> {
+        self.live.values()
+    }
+
+    /// Makes an object of so many bytes, at least one; `None` where no run suffices or there are too many objects.
+    pub(super) fn create(&mut self, bytes: u64, maker: Host) -> Option<Object> {
+        let pages = bytes.div_ceil(PAGE_BYTES);
+        debug_assert!(pages > 0);
+        if self.live.len() >= self.objects_max {
+            return None;
+        }
+        let &(run_pages, first_page) = self.by_size.range((pages, 0)..).next()?;
+        self.remove(first_page, run_pages);
+        self.insert(first_page + pages, run_pages - pages);
+        self.pages_free -= pages;
+        let generation = self.table.give(first_page, pages, bytes);
+        let object = Object { first_page, pages, bytes, generation, maker };
+        self.live.insert(first_page, object);
+        Some(object)
+    }
+
+    /// Ends the object that begins at this page.
+    pub(super) fn delete(&mut self, first_page: u64) -> Option<Object> {
+        let object = self.live.remove(&first_page)?;
+        self.table.take(first_page, object.pages);
+        self.pages_free += object.pages;
+        let (mut first, mut pages) = (first_page, object.pages);
+        if let Some(&after) = self.free.get(&(first + pages)) {
+            self.remove(first + pages, after);
+            pages += after;
+        }
+        if let Some((&before, &length)) = self.free.range(..first).next_back().filter(|run| run.0 + run.1 == first) {
+            self.remove(before, length);
+            first = before;
+            pages += length;
+        }
+        self.insert(first, pages);
+        Some(object)
+    }
+
+    /// The object that has this page.
+    pub(super) fn at(&self, page: u64) -> Option<&Object> {
+        let (_, object) = self.live.range(..=page).next_back()?;
+        (page - object.first_page < object.pages).then_some(object)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.live.len()
+    }
+
+    pub(super) fn pages_free(&self) -> u64 {
+        self.pages_free
+    }
+
+    /// The longest object that could be made, in pages.
+    pub(super) fn longest_run(&self) -> u64 {
+        self.by_size.last().map_or(0, |run| run.0)
+    }
+
+    fn insert(&mut self, first: u64, pages: u64) {
+        if pages > 0 {
+            self.free.insert(first, pages);
+            self.by_size.insert((pages, first));
+        }
+    }
+
+    fn remove(&mut self, first: u64, pages: u64) {
+        let was_there = self.free.remove(&first).is_some() && self.by_size.remove(&(pages, first));
+        assert!(was_there, "both indexes of the free runs hold the same runs");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAKER: Host = Host(3);
+
+    fn create(objects: &mut Objects, bytes: u64) -> Option<(u64, u64)> {
+        objects.create(bytes, MAKER).map(|object| (object.first_page, object.pages))
+    }
+
+    #[test]
+    fn the_smallest_run_that_suffices_is_taken_and_neighbours_join() {
+        let mut objects = Objects::new(100, 1, usize::MAX);
+        assert_eq!(create(&mut objects, 10 * PAGE_BYTES), Some((0, 10)));
+        assert_eq!(create(&mut objects, PAGE_BYTES + 1), Some((10, 2)));
+        assert_eq!(create(&mut objects, 20 * PAGE_BYTES), Some((12, 20)));
+        assert_eq!(create(&mut objects, 1), Some((32, 1)));
+        assert_eq!(objects.delete(0).map(|object| object.pages), Some(10));
+        assert_eq!(create(&mut objects, 3 * PAGE_BYTES), Some((0, 3)), "not from the 67 at the end");
+        assert_eq!(objects.delete(12).map(|object| object.bytes), Some(20 * PAGE_BYTES));
+        assert_eq!(create(&mut objects, 8 * PAGE_BYTES), Some((12, 8)));
+        assert_eq!(create(&mut objects, 7 * PAGE_BYTES), Some((3, 7)), "exactly what was left there");
+        assert_eq!(create(&mut objects, 68 * PAGE_BYTES), None);
+        assert_eq!((objects.count(), objects.pages_free(), objects.longest_run()), (5, 79, 67));
+        for first in [10, 0, 32, 12, 3] {
+            assert!(objects.delete(first).is_some());
+            assert_eq!(objects.delete(first), None, "only once");
+        }
+        assert_eq!((objects.count(), objects.pages_free(), objects.longest_run()), (0, 100, 100));
+        assert_eq!(objects.free.len(), 1);
+    }
+
+    #[test]
+    fn a_page_is_found_in_its_object() {
+        let mut objects = Objects::new(10, 7, usize::MAX);
+        create(&mut objects, 3 * PAGE_BYTES);
+        create(&mut objects, 2 * PAGE_BYTES);
+        let of = |objects: &Objects, page| objects.at(page).map(|object| object.first_page);
+        assert_eq!(
+            [0, 2, 3, 4, 5, 99].map(|page| of(&objects, page)),
+            [Some(0), Some(0), Some(3), Some(3), None, None]
+        );
+        objects.delete(0);
+        assert_eq!([0, 2, 3].map(|page| of(&objects, page)), [None, None, Some(3)]);
+        assert_eq!(objects.at(4).map(|object| (object.offset(), object.generation)), Some((3 * PAGE_BYTES, 7)));
+    }
+
+    #[test]
+    fn there_are_no_more_objects_than_allowed() {
+        let mut objects = Objects::new(10, 1, 2);
+        assert!(create(&mut objects, 1).is_some() && create(&mut objects, 1).is_some());
+        assert_eq!(create(&mut objects, 1), None);
+        objects.delete(0);
+        assert_eq!(create(&mut objects, 1), Some((0, 1)));
+    }
+}

@@ -1,0 +1,198 @@
+//! What a request for remote memory asks for: one byte of its address, whose high nibble is the class.
+//!
+//! A route or an access list names a class with a prefix of 52 bits and a command with one of 56
+//! ([`super::address::Prefix`]). The classes 8 to 15 are never commands: there an answer's address has the incarnation
+//! of the client that it goes to ([`super::address::Incarnation`]). So no rule about a class ever catches an answer.
+//!
+//! Reading a byte is total; a byte that is no command is `None` and never a panic.
+
+use core::fmt;
+
+/// What a request asks for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Command {
+    /// The bytes at the address. It needs no header: the address says everything.
+    Read = 0x01,
+    /// Reserved for the controller: the bytes, from a replica.
+    ReadReplica = 0x02,
+    /// Writes bytes, whoever else does (a blind write).
+    Write = 0x10,
+    /// Adds to 8 bytes, and answers what they were before.
+    FetchAdd = 0x11,
+    /// Replaces 8 bytes if they are as expected, and answers what they were before.
+    CompareSwap = 0x12,
+    /// Writes bytes of a page back under a lease.
+    Commit = 0x13,
+    /// Makes an object of zeros.
+    Create = 0x20,
+    /// Makes an object of the bytes that come along.
+    CreateWrite = 0x21,
+    /// Ends an object; its pointers are stale from then on.
+    Delete = 0x22,
+    /// Asks for size and generation of an object.
+    Inquire = 0x23,
+    /// Asks for a lease of a page; the answer has its bytes, the epoch and the term.
+    Update = 0x30,
+    /// Asks for another term.
+    Renew = 0x31,
+    /// Gives a lease back without a write.
+    Release = 0x32,
+    /// A client says that it is there.
+    Hello = 0x40,
+    /// Asks whether a server is there, and for its room.
+    Ping = 0x41,
+    /// A home asks the owner of a page to write it back.
+    Recall = 0x42,
+    /// A home ends what a replica has of a page.
+    Invalidate = 0x43,
+    /// A reader asks for a copy of a page and the right to answer for it during a term.
+    Clone = 0x44,
+}
+
+/// The high nibble of a command.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum Class {
+    /// Changes nothing.
+    Reading = 0,
+    /// Changes bytes.
+    Changing = 1,
+    /// About objects.
+    Objects = 2,
+    /// About leases.
+    Leases = 3,
+    /// Between servers, and with the controller.
+    Servers = 4,
+}
+
+impl Command {
+    /// Every command, in the order of their bytes.
+    pub const ALL: [Command; 18] = [
+        Command::Read,
+        Command::ReadReplica,
+        Command::Write,
+        Command::FetchAdd,
+        Command::CompareSwap,
+        Command::Commit,
+        Command::Create,
+        Command::CreateWrite,
+        Command::Delete,
+        Command::Inquire,
+        Command::Update,
+        Command::Renew,
+        Command::Release,
+        Command::Hello,
+        Command::Ping,
+        Command::Recall,
+        Command::Invalidate,
+        Command::Clone,
+    ];
+
+    /// The byte of the address.
+    pub const fn byte(self) -> u8 {
+        self as u8
+    }
+
+    /// The command of this byte, if there is one.
+    pub fn from_byte(byte: u8) -> Option<Command> {
+        Command::ALL.into_iter().find(|command| command.byte() == byte)
+    }
+
+    /// Its class.
+    pub const fn class(self) -> Class {
+        match self.byte() >> 4 {
+            0 => Class::Reading,
+            1 => Class::Changing,
+            2 => Class::Objects,
+            3 => Class::Leases,
+            _ => Class::Servers,
+        }
+    }
+
+    /// Whether it is carried out once for each request id, however often its datagram arrives, without being asked to:
+    /// doing it again would do something else.
+    pub const fn is_once(self) -> bool {
+        matches!(
+            self,
+            Command::Create | Command::CreateWrite | Command::Delete | Command::FetchAdd | Command::CompareSwap
+        )
+    }
+
+    /// Whether its bytes may come in several datagrams.
+    pub const fn may_be_several(self) -> bool {
+        matches!(self, Command::Write | Command::Commit | Command::CreateWrite)
+    }
+
+    /// Its name, as in the documentation.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Command::Read => "READ",
+            Command::ReadReplica => "READ_REPLICA",
+            Command::Write => "WRITE",
+            Command::FetchAdd => "FETCH_ADD",
+            Command::CompareSwap => "COMPARE_SWAP",
+            Command::Commit => "COMMIT",
+            Command::Create => "CREATE",
+            Command::CreateWrite => "CREATE_WRITE",
+            Command::Delete => "DELETE",
+            Command::Inquire => "INQUIRE",
+            Command::Update => "UPDATE",
+            Command::Renew => "RENEW",
+            Command::Release => "RELEASE",
+            Command::Hello => "HELLO",
+            Command::Ping => "PING",
+            Command::Recall => "RECALL",
+            Command::Invalidate => "INVALIDATE",
+            Command::Clone => "CLONE",
+        }
+    }
+}
+
+impl fmt::Display for Command {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Class {
+    /// Every class.
+    pub const ALL: [Class; 5] = [Class::Reading, Class::Changing, Class::Objects, Class::Leases, Class::Servers];
+
+    /// The high nibble of its commands, as a number below 16.
+    pub const fn nibble(self) -> u8 {
+        self as u8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeSet;
+
+    #[test]
+    fn every_byte_is_one_command_or_none() {
+        let known: BTreeSet<u8> = Command::ALL.map(Command::byte).into();
+        assert_eq!(known.len(), Command::ALL.len(), "no byte twice");
+        for byte in 0..=u8::MAX {
+            assert_eq!(Command::from_byte(byte).map(Command::byte), known.contains(&byte).then_some(byte));
+        }
+        assert_eq!(Command::from_byte(0), None, "a pointer that is kept has no command");
+    }
+
+    #[test]
+    fn the_class_is_the_high_nibble_and_never_that_of_an_answer() {
+        for command in Command::ALL {
+            assert_eq!(command.class().nibble(), command.byte() >> 4, "{command}");
+            assert!(command.byte() < 0x80, "{command}");
+        }
+        assert_eq!(Class::ALL.map(Class::nibble), [0, 1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn names_are_different_and_known() {
+        let names: BTreeSet<&str> = Command::ALL.map(Command::name).into();
+        assert_eq!(names.len(), Command::ALL.len());
+        assert!(names.contains("COMPARE_SWAP"));
+    }
+}
