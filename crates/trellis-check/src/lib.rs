@@ -16,6 +16,7 @@ pub mod explore;
 mod fingerprint;
 pub mod history;
 mod intern;
+pub mod leases;
 pub mod litmus;
 pub mod mutants;
 pub mod pages;

@@ -21,6 +21,8 @@ const COMMANDS: &[&str] = &[
     "explore --protocol release --nodes 3 --pages 2 --intervals 2 --noticing marks --program chain --program at-home",
     "explore --protocol release --home migrating --nodes 2 --pages 1 --intervals 1 --program wanders --program company --must-end",
     "swarm --protocol release --seeds 20000",
+    "explore --protocol lease",
+    "swarm --protocol lease --seeds 2000",
     "litmus --simulated --protocol release --runs 1000000",
     "litmus --protocol release --runs 64 --nodes 3 --shape MP --shape SB --shape CoRR --shape MP+flags --shape ISA2+flags --shape SB+barrier --shape WRC+locks --shape HANDED-ON+locks --shape TURNS+lock --shape NEIGHBOURS+barrier",
     "litmus --protocol all --runs 64 --nodes 2 --shape MP --shape SB --shape LB --shape S --shape R --shape 2+2W",

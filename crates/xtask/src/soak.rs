@@ -76,7 +76,14 @@ const STEPS: [Step; 20] = [
         ]),
     },
     Step { name: "litmus, simulated", weight: 4, work: Work::Check(&["litmus --simulated --runs 10000000 --jobs 2"]) },
-    Step { name: "swarm", weight: 6, work: Work::Check(&["swarm --protocol all --seeds 20000 --first 1001"]) },
+    Step {
+        name: "swarm",
+        weight: 6,
+        work: Work::Check(&[
+            "swarm --protocol all --seeds 20000 --first 1001",
+            "swarm --protocol lease --seeds 50000 --first 2001",
+        ]),
+    },
     Step {
         name: "litmus and histories on processes",
         weight: 14,

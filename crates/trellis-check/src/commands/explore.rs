@@ -3,6 +3,7 @@
 //! Promises: what an instance was is in its first line. It must never print a rate of an exploration that it cut short
 //! as if it had ended.
 
+use super::lease::{self, LEASE, Lease};
 use super::release::{self, Release, Shared};
 use super::{Bound, json_text};
 use crate::explore::{Model, Options, Progress, Report, Verdict, explore};
@@ -17,7 +18,8 @@ use trellis_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating}
 
 #[derive(Args, Debug)]
 pub(super) struct Explore {
-    /// Which protocol, for example `dynamic(forward)` or `delay(lock(ivy))`; `all` for each that the tests know.
+    /// Which protocol, for example `dynamic(forward)` or `delay(lock(ivy))`; `all` for each that the tests know;
+    /// `release` for those with release consistency; `lease` for leases of remote memory, whose clusters are given.
     #[arg(long, default_value = "ivy")]
     protocol: String,
     /// Number of nodes.
@@ -73,6 +75,8 @@ pub(super) struct Explore {
     must_end: bool,
     #[command(flatten)]
     release: Release,
+    #[command(flatten)]
+    lease: Lease,
     #[command(flatten)]
     bound: Bound,
 }
@@ -145,6 +149,9 @@ enum ProgramName {
 }
 
 pub(super) fn run(chosen: &Explore, json: bool) -> Result<bool, String> {
+    if chosen.protocol == LEASE {
+        return lease::explore(&chosen.lease, chosen.bound.options(), json);
+    }
     let mut passed = true;
     for protocol in protocols(&chosen.protocol)? {
         let options = Options { must_end: chosen.must_end, ..chosen.bound.options() };

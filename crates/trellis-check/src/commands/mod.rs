@@ -7,6 +7,7 @@
 
 mod explore;
 mod history;
+mod lease;
 mod litmus;
 mod mutants;
 pub mod real;
@@ -115,7 +116,7 @@ pub fn run(arguments: &Arguments, host: Option<&mut dyn real::Host>) -> ExitCode
         Command::History(chosen) => history::run(chosen, host, json).map_err(Refusal::from),
         Command::Mutants(chosen) => mutants::run(chosen, json).map_err(Refusal::from),
         Command::Swarm(chosen) => simulated::run_swarm(chosen, json).map_err(Refusal::from),
-        Command::Replay(chosen) => Ok(simulated::run_replay(chosen, json)),
+        Command::Replay(chosen) => simulated::run_replay(chosen, json).map_err(Refusal::from),
         Command::Scale(chosen) => scale::run(chosen, host, json),
     };
     match result {

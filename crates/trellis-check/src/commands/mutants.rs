@@ -3,10 +3,13 @@
 //! Promises: what is not noticed is named, and makes the result a failure. It must never try fewer mutants than it says.
 
 use super::explore::protocols;
+use super::lease::LEASE;
 use super::{Bound, json_text};
 use crate::explore::Report;
+use crate::leases::faults::FAULTS;
 use crate::mutants::{
-    self, Mutation, TABLE, markdown, mutants_of, noticed, release_mutants_of, try_pages, try_release, try_sync,
+    self, Mutation, TABLE, markdown, mutants_of, noticed, release_mutants_of, try_leases, try_pages, try_release,
+    try_sync,
 };
 use crate::say;
 use clap::Args;
@@ -17,7 +20,8 @@ const SYNCHRONISATION: &str = "synchronisation";
 
 #[derive(Args, Debug)]
 pub(super) struct Mutants {
-    /// Only those of this protocol, or `synchronisation` for those of locks, barriers and words; otherwise all.
+    /// Only those of this protocol, or `synchronisation` for those of locks, barriers and words, or `lease` for those of
+    /// leases of remote memory; otherwise all.
     #[arg(long)]
     protocol: Option<String>,
     /// Only those whose name holds this.
@@ -37,10 +41,11 @@ pub(super) fn run(chosen: &Mutants, json: bool) -> Result<bool, String> {
     }
     let mut total = Total { tried: 0, missed: 0, json };
     let options = chosen.bound.options();
-    let (all, with_synchronisation) = match chosen.protocol.as_deref() {
-        Some(SYNCHRONISATION) => (Vec::new(), true),
-        Some(name) => (protocols(name)?, false),
-        None => ([mutants::protocols(), Protocol::all_release_consistent()].concat(), true),
+    let (all, with_synchronisation, with_leases) = match chosen.protocol.as_deref() {
+        Some(SYNCHRONISATION) => (Vec::new(), true, false),
+        Some(LEASE) => (Vec::new(), false, true),
+        Some(name) => (protocols(name)?, false, false),
+        None => ([mutants::protocols(), Protocol::all_release_consistent()].concat(), true, true),
     };
     for protocol in all {
         let of = protocol.to_string();
@@ -58,6 +63,9 @@ pub(super) fn run(chosen: &Mutants, json: bool) -> Result<bool, String> {
         if let Mutation::Sync(fault, program) = row.mutation {
             total.add(SYNCHRONISATION, row.name, row.broken, &try_sync(fault, program, options));
         }
+    }
+    for broken in FAULTS.iter().filter(|broken| with_leases && broken.name.contains(&chosen.name)) {
+        total.add(LEASE, broken.name, broken.what, &try_leases(broken.fault, options));
     }
     if total.tried == 0 {
         return Err(format!("--name {}: no mutant has it; see the list of --markdown", chosen.name));

@@ -4,7 +4,7 @@
 //! simulated.
 
 use super::explore::protocols;
-use super::{json_text, release};
+use super::{json_text, lease, release};
 use crate::say;
 use crate::simulate::{Seed, Swarm as Sum, replay, swarm};
 use clap::{Args, value_parser};
@@ -13,7 +13,7 @@ use trellis_protocol::coherence::Protocol;
 
 #[derive(Args, Debug)]
 pub(super) struct Swarm {
-    /// Which protocol; `all` for each that the tests know.
+    /// Which protocol; `all` for each that the tests know; `lease` for leases of remote memory.
     #[arg(long, default_value = "all")]
     protocol: String,
     /// Seeds of each protocol.
@@ -27,13 +27,16 @@ pub(super) struct Swarm {
 #[derive(Args, Debug)]
 pub(super) struct Replay {
     /// As a failure names it: a number, or a protocol and a number, for example `ivy:12345`.
-    seed: Seed,
+    seed: String,
     /// How many of the last lines of its story are printed.
     #[arg(long, default_value_t = 200)]
     lines: usize,
 }
 
 pub(super) fn run_swarm(chosen: &Swarm, json: bool) -> Result<bool, String> {
+    if chosen.protocol == lease::LEASE {
+        return Ok(lease::run_swarm(chosen.first, chosen.seeds, json));
+    }
     let mut passed = true;
     for protocol in protocols(&chosen.protocol)? {
         if protocol.is_release_consistent() {
@@ -83,16 +86,20 @@ fn print_swarm(protocol: Protocol, sum: &Sum, json: bool) {
     }
 }
 
-pub(super) fn run_replay(chosen: &Replay, json: bool) -> bool {
-    if let Some(passed) = release::run_replay(chosen.seed, chosen.lines, json) {
-        return passed;
+pub(super) fn run_replay(chosen: &Replay, json: bool) -> Result<bool, String> {
+    if let Some(result) = lease::run_replay(&chosen.seed, chosen.lines, json) {
+        return result;
     }
-    let (outcome, lines) = replay(chosen.seed, chosen.lines);
+    let seed: Seed = chosen.seed.parse()?;
+    if let Some(passed) = release::run_replay(seed, chosen.lines, json) {
+        return Ok(passed);
+    }
+    let (outcome, lines) = replay(seed, chosen.lines);
     if json {
         let what = outcome.complaint().unwrap_or_else(|| "passed".to_string());
         say!(
             "{{\"seed\": {}, \"scenario\": {}, \"trace_hash\": \"{:016x}\", \"steps\": {}, \"result\": {}}}",
-            json_text(&chosen.seed.to_string()),
+            json_text(&seed.to_string()),
             json_text(&outcome.scenario.describe()),
             outcome.trace_hash,
             outcome.tally.steps,
@@ -104,5 +111,5 @@ pub(super) fn run_replay(chosen: &Replay, json: bool) -> bool {
         let result = if outcome.passed() { "passed" } else { "failed" };
         say!("{result}; trace hash {:016x}, {} steps", outcome.trace_hash, outcome.tally.steps);
     }
-    outcome.passed()
+    Ok(outcome.passed())
 }

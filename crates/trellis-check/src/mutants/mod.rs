@@ -6,18 +6,21 @@
 //! broken, deterministically. It must never change what a wrapper without a mutation does: the
 //! canary runs the same instances with [`Fault::None`].
 
+mod leases;
 mod pages;
 mod release;
 mod rules;
 mod synchronisation;
 mod table;
 
+pub use leases::{LEASE_SEEDS_MAX, try_leases};
 pub use pages::{Fault, Mutant};
 pub use release::{SEEDS_MAX, release_mutants_of, try_release};
 pub use synchronisation::{SyncFault, SyncMutant};
 pub use table::TABLE;
 
 use crate::explore::{Options, Report, Verdict, explore};
+use crate::leases::faults as lease_faults;
 use crate::pages::{Instance, Locks, Wishes};
 use crate::release::faults::FAULTS;
 use crate::synchronisation::{Program, SyncInstance};
@@ -241,13 +244,17 @@ pub fn markdown() -> String {
         let _ = writeln!(text, "| `{protocol}` | {} |", release_mutants_of(protocol).len());
     }
     let synchronisation = TABLE.iter().filter(|row| row.fits == Fits::Synchronisation).count();
-    let _ = writeln!(text, "| synchronisation | {synchronisation} |\n");
+    let _ = writeln!(text, "| synchronisation | {synchronisation} |");
+    let _ = writeln!(text, "| `lease` | {} |\n", lease_faults::FAULTS.len());
     text += "| mutant | what is broken | where |\n|---|---|---|\n";
     for row in TABLE {
         let _ = writeln!(text, "| `{}` | {} | {} |", row.name, row.broken, row.fits.words());
     }
     for broken in FAULTS {
         let _ = writeln!(text, "| `{}` | {} | {} |", broken.name, broken.what, release::words(broken.of));
+    }
+    for broken in lease_faults::FAULTS {
+        let _ = writeln!(text, "| `{}` | {} | `lease` |", broken.name, broken.what);
     }
     text
 }

@@ -1,0 +1,102 @@
+//! `explore`, `swarm`, `replay` and `mutants` for leases.
+//!
+//! Promises: what was explored, or drawn, is in the first line. It must never count a setup as explored that was cut
+//! short.
+
+use super::json_text;
+use crate::explore::Options;
+use crate::leases::explore::Orders;
+use crate::leases::{Fault, shapes, swarm};
+use crate::say;
+use crate::simulate::FAILURES_MAX;
+use clap::Args;
+use std::io::IsTerminal;
+
+/// What `--protocol` calls leases of remote memory.
+pub(super) const LEASE: &str = "lease";
+
+/// What `explore` is told besides, for leases.
+#[derive(Args, Debug)]
+pub(super) struct Lease {
+    /// With `--protocol lease`: only the cluster of this name; all unless told.
+    #[arg(long)]
+    cluster: Option<String>,
+    /// With `--protocol lease`: only the clusters of thousands of states.
+    #[arg(long)]
+    small: bool,
+}
+
+/// Explores the clusters; returns whether all passed.
+pub(super) fn explore(chosen: &Lease, options: Options, json: bool) -> Result<bool, String> {
+    let mut setups = if chosen.small { shapes::small() } else { shapes::all() };
+    if let Some(name) = &chosen.cluster {
+        setups.retain(|setup| setup.name == *name);
+    }
+    if setups.is_empty() {
+        let names: Vec<String> = shapes::all().into_iter().map(|setup| setup.name).collect();
+        return Err(format!("--cluster: there is none of that name; there are {}", names.join(", ")));
+    }
+    let show = |name: String, setup| super::explore::show(&name, &mut Orders::new(setup), options, json);
+    Ok(setups.into_iter().map(|setup| show(setup.describe(), setup)).fold(true, |all, one| all & one))
+}
+
+/// Draws clusters; returns whether all passed.
+pub(super) fn run_swarm(first: u64, seeds: u64, json: bool) -> bool {
+    let watched = std::io::stderr().is_terminal();
+    let (mut steps, mut operations, mut commits, mut runs) = (0, 0, 0, 0);
+    let mut complaints = Vec::new();
+    for number in first..first + seeds {
+        let outcome = swarm::run(number, Fault::None, false);
+        runs += 1;
+        steps += outcome.steps;
+        operations += outcome.operations;
+        commits += outcome.commits;
+        complaints.extend(outcome.complaint());
+        if watched && runs % 64 == 0 {
+            eprint!("\r\x1b[K{LEASE}: {runs} runs, {} failures ", complaints.len());
+        }
+        if complaints.len() == FAILURES_MAX {
+            break;
+        }
+    }
+    if watched {
+        eprint!("\r\x1b[K");
+    }
+    if json {
+        let complaints: Vec<String> = complaints.iter().map(|complaint| json_text(complaint)).collect();
+        let complaints = complaints.join(", ");
+        say!(
+            "{{\"protocol\": \"{LEASE}\", \"runs\": {runs}, \"failures\": [{complaints}], \"steps\": {steps}, \
+             \"operations\": {operations}, \"commits\": {commits}}}"
+        );
+    } else {
+        say!(
+            "{LEASE}: {runs} runs, {} failures, {operations} operations, {commits} commits, {steps} steps",
+            complaints.len()
+        );
+        complaints.iter().for_each(|complaint| say!("  {complaint}"));
+    }
+    complaints.is_empty()
+}
+
+/// Tells the last lines of what a seed led to, where it is one of leases: `lease:7`.
+pub(super) fn run_replay(seed: &str, lines: usize, json: bool) -> Option<Result<bool, String>> {
+    let number = seed.strip_prefix(LEASE)?.strip_prefix(':')?;
+    let Ok(number) = number.parse() else { return Some(Err(format!("{seed}: `{number}` is no number"))) };
+    let outcome = swarm::run(number, Fault::None, true);
+    let what = outcome.complaint().unwrap_or_else(|| "passed".to_string());
+    if json {
+        let (seed, scenario) = (json_text(seed), json_text(&outcome.cluster));
+        let (steps, result) = (outcome.steps, json_text(&what));
+        say!("{{\"seed\": {seed}, \"scenario\": {scenario}, \"steps\": {steps}, \"result\": {result}}}");
+    } else {
+        say!("{seed}: {}", outcome.cluster);
+        let before = outcome.story.len().saturating_sub(lines);
+        if before > 0 {
+            say!("  … {before} lines before");
+        }
+        outcome.story[before..].iter().for_each(|line| say!("  {line}"));
+        say!("{what}; {} steps", outcome.steps);
+    }
+    Some(Ok(outcome.problem.is_none()))
+}

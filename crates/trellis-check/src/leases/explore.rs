@@ -1,0 +1,271 @@
+//! Every order of events of a small cluster with leases, as a model for the explorer.
+//!
+//! Real time is a small number; at any moment it may go on by one, and every clock with it by its rate, up to the setup's
+//! end. Any letter that is under way may be the next to arrive, or never; a node whose time has come may notice it at any
+//! later moment, so a node that sleeps is among what is tried. Letters that are alike count once: the network may repeat
+//! them, as often as the setup says. A state is a number for every node and for what clients may have seen, and one for
+//! every letter.
+//!
+//! It must never leave out an order within those bounds.
+
+use super::ghost::{Ghost, check_rights};
+use super::node::{Cause, Letter, Node, Out, message_text, name};
+use super::{Blow, Setup};
+use crate::explore::{Model, Successors};
+use crate::fingerprint::Table;
+use crate::intern::{Numbered, guarded};
+use crate::leases::ghost::Event;
+
+/// One thing that can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    /// Real time goes on.
+    Time,
+    Tick(usize),
+    Go(usize),
+    /// The letter at this place of the state arrives at this node; and stays under way.
+    Deliver {
+        place: usize,
+        node: usize,
+        stays: bool,
+    },
+    /// One of the setup's.
+    Blow(usize),
+}
+
+/// What a step of a node led to.
+struct Stepped {
+    after: u32,
+    letters: Vec<u32>,
+    events: Vec<Event>,
+    problem: Option<String>,
+}
+
+/// See the module's documentation.
+pub struct Orders {
+    setup: Setup,
+    nodes: Numbered<Node>,
+    letters: Numbered<Letter>,
+    ghosts: Numbered<Ghost>,
+    causes: Numbered<Cause>,
+    /// By node state, cause and real time.
+    steps: Table<(u32, u32, u32), usize>,
+    stepped: Vec<Stepped>,
+}
+
+/// A state, taken apart.
+#[derive(Clone)]
+struct State {
+    nodes: Vec<u32>,
+    ghost: u32,
+    real: u8,
+    duplicates: u8,
+    misrouted: u8,
+    /// Bits of the blows that have happened.
+    blows: u8,
+    letters: Vec<u32>,
+}
+
+impl Orders {
+    /// The model of a setup.
+    pub fn new(setup: Setup) -> Orders {
+        assert!(setup.blows.len() <= 8 && setup.rates.len() == setup.nodes(), "{}", setup.describe());
+        Orders {
+            setup,
+            nodes: Numbered::new(),
+            letters: Numbered::new(),
+            ghosts: Numbered::new(),
+            causes: Numbered::new(),
+            steps: Table::default(),
+            stepped: Vec::new(),
+        }
+    }
+
+    /// Distinct states of nodes, and steps that were worked out.
+    pub fn sizes(&self) -> (usize, usize) {
+        (self.nodes.len(), self.stepped.len())
+    }
+
+    fn taken_apart(&self, bytes: &[u8]) -> State {
+        let mut numbers: Vec<u32> =
+            bytes.chunks_exact(4).map(|bytes| u32::from_le_bytes(bytes.try_into().expect("four bytes"))).collect();
+        let letters = numbers.split_off(self.setup.nodes() + 2);
+        let [real, duplicates, misrouted, blows] = numbers.pop().expect("a state has a time").to_le_bytes();
+        let ghost = numbers.pop().expect("a state has a ghost");
+        State { nodes: numbers, ghost, real, duplicates, misrouted, blows, letters }
+    }
+
+    fn put(state: &State, bytes: &mut Vec<u8>) {
+        let small = u32::from_le_bytes([state.real, state.duplicates, state.misrouted, state.blows]);
+        let numbers = state.nodes.iter().chain([&state.ghost, &small]).chain(&state.letters);
+        numbers.for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
+    }
+
+    fn node(&self, state: &State, node: usize) -> &Node {
+        self.nodes.value(state.nodes[node])
+    }
+
+    /// Where the letter may arrive: where it is meant to, and elsewhere if the switch may still do wrong.
+    fn places(&self, state: &State, letter: &Letter) -> Vec<usize> {
+        let meant = self.setup.node(letter.to.host);
+        let may_err = letter.is_page_request() && state.misrouted < self.setup.misrouted;
+        (0..self.setup.controller() + 1)
+            .filter(|&number| {
+                let node = self.node(state, number);
+                let is_meant = Some(number) == meant && (letter.is_page_request() || node.party == letter.to);
+                !node.is_dead && (is_meant || may_err && number != self.setup.controller())
+            })
+            .collect()
+    }
+
+    fn actions(&self, state: &State) -> Vec<Action> {
+        let mut actions = Vec::new();
+        for (place, &number) in state.letters.iter().enumerate() {
+            for node in self.places(state, self.letters.value(number)) {
+                actions.push(Action::Deliver { place, node, stays: false });
+                if state.duplicates < self.setup.duplicates {
+                    actions.push(Action::Deliver { place, node, stays: true });
+                }
+            }
+        }
+        for node in 0..self.setup.nodes() {
+            let now = self.setup.now(node, state.real.into());
+            let machine = self.node(state, node);
+            if machine.alarm().is_some_and(|alarm| alarm <= now) {
+                actions.push(Action::Tick(node));
+            }
+            if machine.can_go(&self.setup) {
+                actions.push(Action::Go(node));
+            }
+        }
+        let left = |index: &usize| state.blows >> index & 1 == 0;
+        actions.extend((0..self.setup.blows.len()).filter(left).map(Action::Blow));
+        if state.real < self.setup.ticks {
+            actions.push(Action::Time);
+        }
+        actions
+    }
+
+    /// The node that an action is about, and why it acts.
+    fn cause(&self, state: &State, action: Action) -> Option<(usize, Cause)> {
+        Some(match action {
+            Action::Time => return None,
+            Action::Tick(node) => (node, Cause::Tick),
+            Action::Go(node) => (node, Cause::Go),
+            Action::Deliver { place, node, .. } => {
+                (node, Cause::Letter(self.letters.value(state.letters[place]).clone()))
+            }
+            Action::Blow(index) => match self.setup.blows[index] {
+                Blow::Restart(node) => (node, Cause::Restart { keeps: true }),
+                Blow::Blank(node) => (node, Cause::Restart { keeps: false }),
+                Blow::Death(node) => (node, Cause::Death),
+                Blow::Move(to) => (self.setup.controller(), Cause::Move(to)),
+            },
+        })
+    }
+
+    fn step(&mut self, state: &State, node: usize, cause: &Cause) -> usize {
+        let key = (state.nodes[node], self.causes.number(cause.clone()), u32::from(state.real));
+        if let Some(&place) = self.steps.get(&key) {
+            return place;
+        }
+        let mut out = Out::default();
+        let (after, problem) = self.work_out(state, node, cause, &mut out);
+        let letters = out.letters.into_iter().map(|letter| self.letters.number(letter)).collect();
+        self.stepped.push(Stepped { after, letters, events: out.events, problem });
+        self.steps.insert(key, self.stepped.len() - 1);
+        self.stepped.len() - 1
+    }
+
+    fn work_out(&mut self, state: &State, number: usize, cause: &Cause, out: &mut Out) -> (u32, Option<String>) {
+        let mut node = self.node(state, number).clone();
+        let now = self.setup.now(number, state.real.into());
+        let done = guarded(|| node.step(&self.setup, now, cause, out));
+        let problem = done.err().map(|what| format!("the machine of node {number} stopped: {what}"));
+        (self.nodes.number(node), problem)
+    }
+
+    /// The state behind an action, or what it breaks.
+    fn behind(&mut self, state: &State, action: Action) -> Result<State, String> {
+        let mut next = state.clone();
+        match action {
+            Action::Time => next.real += 1,
+            Action::Deliver { place, stays: false, .. } => drop(next.letters.remove(place)),
+            Action::Deliver { .. } => next.duplicates += 1,
+            Action::Blow(index) => next.blows |= 1 << index,
+            Action::Tick(_) | Action::Go(_) => {}
+        }
+        if let Action::Deliver { place, node, .. } = action {
+            let meant = self.setup.node(self.letters.value(state.letters[place]).to.host);
+            next.misrouted += u8::from(meant != Some(node));
+        }
+        if let Some((node, cause)) = self.cause(state, action) {
+            let place = self.step(state, node, &cause);
+            let Stepped { after, letters, events, problem } = &self.stepped[place];
+            if let Some(problem) = problem {
+                return Err(problem.clone());
+            }
+            next.nodes[node] = *after;
+            next.letters.extend_from_slice(letters);
+            if !events.is_empty() {
+                let mut ghost = self.ghosts.value(state.ghost).clone();
+                events.iter().try_for_each(|&event| ghost.note(event))?;
+                next.ghost = self.ghosts.number(ghost);
+            }
+            next.letters.sort_unstable();
+            next.letters.dedup();
+            let arrives = |letter: &u32| !self.places(&next, self.letters.value(*letter)).is_empty();
+            next.letters = next.letters.iter().copied().filter(arrives).collect();
+        }
+        let nodes = next.nodes.iter().map(|&number| self.nodes.value(number));
+        check_rights(&self.setup, next.real.into(), nodes, |node, real| self.setup.now(node, real))?;
+        Ok(next)
+    }
+}
+
+impl Model for Orders {
+    fn initial(&mut self) -> Vec<u8> {
+        let nodes = (0..self.setup.nodes()).map(|number| self.nodes.number(Node::new(&self.setup, number))).collect();
+        let ghost = self.ghosts.number(Ghost::new(&self.setup));
+        let start = State { nodes, ghost, real: 0, duplicates: 0, misrouted: 0, blows: 0, letters: Vec::new() };
+        let mut bytes = Vec::new();
+        Orders::put(&start, &mut bytes);
+        bytes
+    }
+
+    fn expand(&mut self, bytes: &[u8], next: &mut Successors) -> Result<(), String> {
+        let state = self.taken_apart(bytes);
+        for action in self.actions(&state) {
+            match self.behind(&state, action) {
+                Ok(after) => next.push(|bytes| Orders::put(&after, bytes)),
+                Err(what) => next.push_broken(what),
+            }
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, bytes: &[u8], action: usize) -> Vec<String> {
+        let state = self.taken_apart(bytes);
+        let action = self.actions(&state)[action];
+        let first = match action {
+            Action::Time => return vec![format!("real time is {}", state.real + 1)],
+            Action::Deliver { place, node, stays } => {
+                let Letter { from, to, message, value } = self.letters.value(state.letters[place]);
+                let value = value.map_or(String::new(), |value| format!(", bytes {value}"));
+                let meant = if self.setup.node(to.host) == Some(node) { "" } else { " (where the switch sent it)" };
+                let again = if stays { ", and may again" } else { "" };
+                format!("node {node}{meant} hears from {}: {}{value}{again}", name(*from), message_text(message))
+            }
+            Action::Blow(index) => format!("{:?}", self.setup.blows[index]),
+            Action::Tick(node) => {
+                format!("node {node} notices the time: {}", self.setup.now(node, state.real.into()))
+            }
+            Action::Go(node) => format!("node {node} goes on"),
+        };
+        let mut out = Out { story: Some(vec![first]), ..Out::default() };
+        if let Some((node, cause)) = self.cause(&state, action) {
+            self.work_out(&state, node, &cause, &mut out);
+        }
+        out.story.unwrap_or_default()
+    }
+}

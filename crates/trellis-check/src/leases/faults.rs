@@ -1,0 +1,378 @@
+//! Leases with one rule broken.
+//!
+//! Promises: a fault is about one machine's rule, always broken in the same way; the machine itself is the real one, and
+//! what goes into it, what is in it or what comes out of it is altered. It must never change anything with
+//! [`Fault::None`].
+
+use super::Setup;
+use super::node::{Cause, Letter, Machine, Node};
+use trellis_protocol::Nanoseconds;
+use trellis_protocol::lease::client::{Hold, Own};
+use trellis_protocol::lease::home::{Home, Leased};
+use trellis_protocol::lease::server::Server;
+use trellis_protocol::lease::{Ask, Bytes, Effect, Message, Party, State, Status, Timing};
+
+/// A fault, its name, and what it breaks.
+#[derive(Clone, Copy, Debug)]
+pub struct Broken {
+    /// Which.
+    pub fault: Fault,
+    /// Its name.
+    pub name: &'static str,
+    /// The rule that is broken.
+    pub what: &'static str,
+}
+
+macro_rules! faults {
+    ($($fault:ident = $name:literal, $what:literal;)*) => {
+        /// What is broken on purpose.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Fault {
+            /// Nothing.
+            None,
+            $(#[doc = $what] $fault,)*
+        }
+
+        /// All of them.
+        pub const FAULTS: &[Broken] = &[$(Broken { fault: Fault::$fault, name: $name, what: $what },)*];
+    };
+}
+
+faults! {
+    Steals = "steals", "an owner that gets a redirected update gives its lease away and goes on, and takes the other's write-back for its own (the paper's design)";
+    AnyEpoch = "any-epoch", "a commit is accepted whatever its epoch";
+    GrantKeepsEpoch = "grant-keeps-epoch", "a grant does not raise the epoch";
+    CommitKeepsEpoch = "commit-keeps-epoch", "a commit does not raise the epoch";
+    RenewsAnybody = "renews-anybody", "a lease is renewed whatever the epoch";
+    GrantsOwned = "grants-owned", "a page is granted while another client's lease lasts";
+    HeldTooLong = "held-too-long", "a client holds a lease twice as long as home gives it";
+    IgnoresRates = "ignores-rates", "a client counts the whole term, as if its clock were home's";
+    CountsFromReceipt = "counts-from-receipt", "a client counts its term from when the grant arrived";
+    TakesOldGrant = "takes-old-grant", "a client takes the answer to an earlier request for one to the last";
+    AnswersEnded = "answers-ended", "an owner answers a redirected read after its lease has ended";
+    AnswersCommitting = "answers-committing", "an owner answers a redirected read while its commit is under way";
+    ShowsUncommitted = "shows-uncommitted", "an owner answers a redirected read with what it has not committed";
+    ForgetsReaders = "forgets-readers", "copies are not recalled before a lease is given";
+    CopiesOwned = "copies-owned", "home gives copies of a page that somebody owns";
+    ReaderKeeps = "reader-keeps", "a reader acknowledges a recall and keeps its copy";
+    RecallForgotten = "recall-forgotten", "a reader takes a copy that was recalled before it came";
+    ReaderCountsFromReceipt = "reader-counts-from-receipt", "a reader counts its term from when the copy arrived";
+    NoGrace = "no-grace", "a home that started again gives leases at once";
+    RestartKeepsIncarnation = "restart-keeps-incarnation", "a home that started again has the incarnation that it had";
+    ServesForEver = "serves-for-ever", "a home goes on when its tenure has ended";
+    AnswersHandedOver = "answers-handed-over", "a home goes on after it handed over";
+    NoFreeze = "no-freeze", "a home that hands over goes on giving leases and taking commits";
+    HandsOverNoLeases = "hands-over-no-leases", "a home hands over without its leases and copies";
+    AcknowledgesEarly = "acknowledges-early", "a commit is acknowledged before the backups have it";
+    ShowsStaged = "shows-staged", "a read sees a commit before the backups have it";
+    GrantsStaged = "grants-staged", "a page is granted while a commit to it is on its way to the backups";
+    BackupStoresNothing = "backup-stores-nothing", "a backup acknowledges and keeps what it had";
+    BackupTakesOld = "backup-takes-old", "a backup, or a home, takes what a home sends that was replaced";
+    BlankAcknowledges = "blank-acknowledges", "a server that lost its memory acknowledges as if it had not";
+    NotPersisted = "not-persisted", "the controller says what it has not persisted";
+    NoPatience = "no-patience", "the controller gives a range to another while its home's tenure lasts";
+    RestartForgetsTenure = "restart-forgets-tenure", "a controller that started again thinks that no tenure lasts";
+    KeepsIncarnation = "keeps-incarnation", "a home that takes over has the incarnation of the one before";
+    BelievesLateHanded = "believes-late-handed", "the controller believes that a range was handed over in an earlier incarnation";
+    RepeatKeepsLease = "repeat-keeps-lease", "a client goes on under an epoch that home acknowledged after it forgot the lease";
+    HandsOverInGrace = "hands-over-in-grace", "a home that does not know all leases hands over those that it knows";
+    SkipsIncarnations = "skips-incarnations", "a home takes a backup that was dropped and came back for complete";
+    CompleteAtOnce = "complete-at-once", "a new backup may become home before it has everything";
+}
+
+/// How long rights last for a node.
+pub(super) fn timing(fault: Fault, setup: &Setup, number: usize) -> Timing {
+    let timing = setup.timing;
+    let is_client = number >= usize::from(setup.servers);
+    match fault {
+        Fault::HeldTooLong if is_client => Timing { held: 2 * timing.term, ..timing },
+        Fault::IgnoresRates if is_client => Timing { held: timing.term, ..timing },
+        Fault::NoGrace => Timing { grace: 0, ..timing },
+        Fault::NoPatience if number == setup.controller() => Timing { tenure: timing.tenure_held / 2, ..timing },
+        _ => timing,
+    }
+}
+
+/// What went in, and what has to be put back.
+pub(super) struct Before {
+    /// What the machine hears.
+    pub(super) message: Message,
+    home: Option<Home>,
+    own: Option<Own>,
+}
+
+/// What the node does instead of asking its machine; whether it does.
+pub(super) fn instead(
+    fault: Fault,
+    node: &mut Node,
+    now: Nanoseconds,
+    cause: &Cause,
+    effects: &mut Vec<Effect>,
+) -> bool {
+    let me = node.party;
+    let Cause::Letter(Letter { from, message: Message::Request { page, request, ask }, .. }) = cause else {
+        return false;
+    };
+    let Machine::Client(client) = &mut node.machine else { return false };
+    let Some(own) = client.pages.get(page).and_then(|hold| hold.own).filter(|_| *from != me) else { return false };
+    let is_committing =
+        client.pages[page].wait.is_some_and(|wait| matches!(wait.ask, Ask::Commit { .. })) && client.owns(now, *page);
+    let answers = match (fault, ask) {
+        (Fault::Steals, Ask::Update) => client.owns(now, *page),
+        (Fault::Steals, Ask::Commit { .. }) => {
+            effects.push(Effect::Put(*page));
+            true
+        }
+        (Fault::AnswersEnded, Ask::Read) => !own.is_changed && now >= own.until,
+        (Fault::AnswersCommitting, Ask::Read) => is_committing,
+        (Fault::ShowsUncommitted, Ask::Read) => own.is_changed && !is_committing && client.owns(now, *page),
+        _ => false,
+    };
+    if answers {
+        let message =
+            Message::Reply { page: *page, request: *request, ask: *ask, status: Status::Ok, epoch: own.epoch };
+        // While it commits, it answers with what it read.
+        let bytes = if fault == Fault::AnswersCommitting { Bytes::Staged } else { Bytes::Page };
+        effects.push(Effect::Send { to: *from, message, bytes });
+    }
+    answers
+}
+
+/// Alters what the machine hears, and what it is.
+pub(super) fn before(fault: Fault, node: &mut Node, now: Nanoseconds, from: Party, message: &Message) -> Before {
+    let mut heard = message.clone();
+    let (mut saved, mut own) = (None, None);
+    if let (Machine::Client(client), Message::Reply { page, .. }) = (&node.machine, message) {
+        own = client.pages.get(page).and_then(|hold| hold.own);
+    }
+    match &mut node.machine {
+        Machine::Server(server) => {
+            saved.clone_from(&server.home);
+            before_server(fault, server, now, from, &mut heard);
+        }
+        Machine::Client(client) if fault == Fault::TakesOldGrant => {
+            if let Message::Reply { page, request, ask: Ask::Update, status: Status::Ok, .. } = &mut heard
+                && let Some(wait) = client.pages.get(page).and_then(|hold| hold.wait)
+                && wait.ask == Ask::Update
+            {
+                *request = wait.request;
+            }
+        }
+        Machine::Reader(reader) if fault == Fault::RecallForgotten => {
+            reader.pages.values_mut().for_each(|followed| followed.recalled = 0);
+        }
+        Machine::Controller(controller) => {
+            if let Message::Report { life, state, .. } = &mut heard
+                && from.host == controller.record.home
+            {
+                let record = &mut controller.record;
+                match (fault, &state) {
+                    (Fault::BelievesLateHanded, State::Handed(_)) => {
+                        *state = State::Handed(record.incarnation);
+                        *life = record.life.unwrap_or(*life);
+                    }
+                    (Fault::RestartKeepsIncarnation, State::Idle) => record.life = Some(*life),
+                    _ => {}
+                }
+            }
+        }
+        _ => {}
+    }
+    Before { message: heard, home: saved, own }
+}
+
+fn before_server(fault: Fault, server: &mut Server, now: Nanoseconds, from: Party, heard: &mut Message) {
+    let known = server.memory.incarnation;
+    if let (Fault::BackupTakesOld, Message::Store { incarnation, page, epoch }) = (fault, &mut *heard)
+        && *incarnation < known
+    {
+        if server.home.is_some() {
+            // As if it were no home.
+            server.memory.stamps.retain(|other, stamp| other != page || stamp.epoch > *epoch);
+            server.home.iter_mut().for_each(|home| home.incarnation -= 1);
+        }
+        *incarnation = known;
+    }
+    let Some(home) = &mut server.home else { return };
+    if let (Fault::SkipsIncarnations, Message::Placed { request, placement, .. }) = (fault, &heard)
+        && *request > 0
+        && placement.incarnation > home.incarnation
+    {
+        home.incarnation = placement.incarnation - 1;
+    }
+    let Message::Request { page, ask, .. } = heard else {
+        if let (Fault::NoFreeze, Message::Taken { .. }) = (fault, &heard) {
+            home.hand_to = Some(from.host);
+        }
+        return;
+    };
+    let leased = home.leased.get_mut(page);
+    match (fault, &mut *ask, leased) {
+        (Fault::AnyEpoch, Ask::Commit { epoch, .. }, Some(leased)) => *epoch = leased.epoch,
+        (Fault::RenewsAnybody, Ask::Renew(epoch), Some(leased)) => *epoch = leased.epoch,
+        (Fault::GrantsOwned, Ask::Update, Some(leased)) if leased.staged.is_none() => leased.owner = None,
+        (Fault::GrantKeepsEpoch, Ask::Update, _) | (Fault::CommitKeepsEpoch, Ask::Commit { .. }, _) => {
+            home.counter = home.counter.saturating_sub(1);
+        }
+        (Fault::ForgetsReaders, Ask::Update, Some(leased)) => leased.readers.clear(),
+        (Fault::CopiesOwned, Ask::Copy, Some(leased)) => (leased.owner, leased.next) = (None, None),
+        (Fault::GrantsStaged, Ask::Update, Some(leased)) => {
+            leased.staged = None;
+            leased.owner = leased.owner.filter(|owner| now < owner.until);
+        }
+        (Fault::AcknowledgesEarly, Ask::Commit { .. }, _) => home.backups.clear(),
+        (Fault::NoFreeze, ..) => home.hand_to = None,
+        _ => {}
+    }
+}
+
+/// Puts back what was there, and alters what comes out.
+pub(super) fn after(
+    fault: Fault,
+    node: &mut Node,
+    now: Nanoseconds,
+    before: &Before,
+    message: &Message,
+    effects: &mut Vec<Effect>,
+) {
+    let Before { message: heard, home: saved, own } = before;
+    let place = match heard {
+        Message::Request { page, .. } | Message::Reply { page, .. } | Message::Invalidate { page, .. } => Some(*page),
+        _ => None,
+    };
+    match &mut node.machine {
+        Machine::Server(server) => {
+            after_server(fault, server, heard, saved.as_ref(), place, effects);
+            if let (Message::Store { incarnation: told, .. }, Message::Store { incarnation: was, .. }) =
+                (message, heard)
+                && told != was
+            {
+                for effect in &mut *effects {
+                    if let Effect::Send { message: Message::Stored { incarnation, .. }, .. } = effect {
+                        *incarnation = *told;
+                    }
+                }
+            }
+        }
+        Machine::Client(client) => {
+            if let (Fault::RepeatKeepsLease, Some(page), Some(own)) = (fault, place, own)
+                && effects.contains(&Effect::Lost(page))
+                && matches!(heard, Message::Reply { ask: Ask::Commit { .. }, status: Status::Ok, .. })
+            {
+                effects.retain(|effect| *effect != Effect::Lost(page));
+                let own = Own { is_changed: false, ..*own };
+                client.pages.insert(page, Hold { own: Some(own), wait: None });
+            }
+            let granted = effects.iter().any(|effect| matches!(effect, Effect::Put(_)));
+            if let (Fault::CountsFromReceipt, true, Some(page)) = (fault, granted, place)
+                && let Some(own) = client.pages.get_mut(&page).and_then(|hold| hold.own.as_mut())
+            {
+                own.until = now + client.timing.held;
+            }
+        }
+        Machine::Reader(reader) => {
+            let Timing { held, renew, .. } = reader.timing;
+            let Some(followed) = place.and_then(|page| reader.pages.get_mut(&page)) else { return };
+            match (fault, heard) {
+                (Fault::ReaderCountsFromReceipt, Message::Reply { .. }) => {
+                    let came = effects.iter().any(|effect| matches!(effect, Effect::Put(_)));
+                    followed.copy = followed.copy.map(|(epoch, until)| (epoch, if came { now + held } else { until }));
+                }
+                (Fault::ReaderKeeps, Message::Invalidate { epoch, .. }) if followed.ask_at > now => {
+                    let until = followed.ask_at - renew + held;
+                    followed.copy = followed.copy.or((followed.asked.is_none() && *epoch > 0).then_some((1, until)));
+                }
+                _ => {}
+            }
+        }
+        Machine::Controller(_) => {}
+    }
+    always(fault, node, effects);
+}
+
+fn after_server(
+    fault: Fault,
+    server: &mut Server,
+    heard: &Message,
+    saved: Option<&Home>,
+    page: Option<u64>,
+    effects: &mut [Effect],
+) {
+    if let (Fault::AnswersHandedOver, Message::Taken { .. }, None, Some(saved)) = (fault, heard, &server.home, saved) {
+        let handed = server.handed.is_some();
+        server.home = handed.then(|| Home { hand_to: None, ..saved.clone() });
+        return;
+    }
+    let (Some(home), Some(saved)) = (&mut server.home, saved) else { return };
+    let ask = match heard {
+        Message::Request { ask, .. } => Some(*ask),
+        _ => None,
+    };
+    let was = page.and_then(|page| saved.leased.get(&page));
+    match (fault, ask, page, was) {
+        (Fault::CopiesOwned, Some(Ask::Copy), Some(page), Some(Leased { owner: Some(_), .. })) => {
+            let was = was.cloned().unwrap_or_default();
+            let readers = home.leased.get(&page).map_or(Vec::new(), |leased| leased.readers.clone());
+            home.leased.insert(page, Leased { readers, ..was });
+        }
+        (Fault::AcknowledgesEarly, Some(Ask::Commit { .. }), ..) => home.backups.clone_from(&saved.backups),
+        (Fault::NoFreeze, Some(_), ..) => home.hand_to = saved.hand_to,
+        (Fault::ShowsStaged, Some(Ask::Read), _, Some(Leased { staged: Some(_), .. })) => {
+            for effect in effects {
+                if let Effect::Send { bytes, message: Message::Reply { status: Status::Ok, .. }, .. } = effect {
+                    *bytes = Bytes::Staged;
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whatever the cause was.
+pub(super) fn always(fault: Fault, node: &mut Node, effects: &mut Vec<Effect>) {
+    match &mut node.machine {
+        Machine::Server(server) => {
+            if let Some(home) = &mut server.home {
+                match fault {
+                    Fault::ServesForEver => home.until = Nanoseconds::MAX,
+                    Fault::HandsOverInGrace if home.hand_to.is_some() => home.grace_until = 0,
+                    _ => {}
+                }
+            }
+            if fault == Fault::BackupStoresNothing {
+                effects.retain(|effect| !matches!(effect, Effect::Put(_)));
+            }
+            if fault == Fault::HandsOverNoLeases {
+                for effect in effects {
+                    if let Effect::Send { message: Message::Leases { entries, .. }, .. } = effect {
+                        entries.clear();
+                    }
+                }
+            }
+        }
+        Machine::Controller(controller) => {
+            let before = node.log.as_ref();
+            match fault {
+                Fault::NotPersisted => effects.retain(|effect| !matches!(effect, Effect::Persist(_))),
+                Fault::KeepsIncarnation => {
+                    let is_given = before.is_some_and(|before| before.home != controller.record.home);
+                    if is_given && effects.iter().any(|effect| matches!(effect, Effect::Persist(_))) {
+                        controller.record.incarnation -= 1;
+                        for effect in effects {
+                            match effect {
+                                Effect::Persist(record) => record.incarnation -= 1,
+                                Effect::Send { message: Message::Placed { placement, .. }, .. } => {
+                                    placement.incarnation -= 1;
+                                }
+                                _ => {}
+                            }
+                        }
+                    }
+                }
+                Fault::CompleteAtOnce => controller.record.complete.clone_from(&controller.record.backups),
+                _ => {}
+            }
+        }
+        _ => {}
+    }
+}

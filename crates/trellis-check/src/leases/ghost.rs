@@ -1,0 +1,243 @@
+//! What clients may see: linearizability of each page, kept beside a run.
+//!
+//! A page is one register. A read returns what it holds at some instant between its beginning and its end; a commit takes
+//! effect at one instant between its own, and only on the very content that it rests on; a commit that ended without
+//! acknowledgement took effect before, or never. All that may have happened is kept, as a set of *views*: what the page
+//! holds, which commits that did not end have taken effect, and what each read that did not end may have seen. When no
+//! view is left, no order explains what clients saw.
+//!
+//! Two more rules are looked at in every state: a page has one owner at an instant of real time, and nobody answers from a
+//! copy while it has one. It must never look into a machine for anything else.
+
+use super::node::{Machine, Node};
+use super::{Setup, Value};
+use std::collections::BTreeSet;
+
+/// Something that a client did or heard; the first number is that of its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// A read begins.
+    ReadBegins(u8, u8),
+    /// It ends with this value.
+    ReadEnds(u8, u8, Value),
+    /// A commit begins, that rests on the first value and makes it the second.
+    CommitBegins(u8, u8, Value, Value),
+    /// It ends; acknowledged or not.
+    CommitEnds(u8, u8, bool),
+    /// The client is gone. What it asked may still happen.
+    Gone(u8),
+}
+
+/// One explanation of what clients have seen of a page.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct View {
+    value: Value,
+    /// Commits that did not take effect: whose, on what, and what.
+    open: Vec<(u8, Value, Value)>,
+    /// Whose commits took effect and did not end.
+    done: Vec<u8>,
+    /// Reads that did not end, and what they may have seen.
+    reads: Vec<(u8, Vec<Value>)>,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Ghost {
+    pages: Vec<BTreeSet<View>>,
+}
+
+/// Clients that are gone are nobody.
+const NOBODY: u8 = u8::MAX;
+
+impl View {
+    /// Takes what `client` has done by now out of what was done.
+    fn forget_read(&mut self, client: u8) {
+        self.reads.retain(|(reader, _)| *reader != client);
+    }
+
+    fn shows(&mut self, value: Value) {
+        self.value = value;
+        for (_, seen) in &mut self.reads {
+            if let Err(place) = seen.binary_search(&value) {
+                seen.insert(place, value);
+            }
+        }
+    }
+}
+
+impl Ghost {
+    /// Before anything happened.
+    pub fn new(setup: &Setup) -> Ghost {
+        let view = View { value: 0, open: Vec::new(), done: Vec::new(), reads: Vec::new() };
+        Ghost { pages: vec![BTreeSet::from([view]); setup.pages as usize] }
+    }
+
+    /// Something happened.
+    ///
+    /// # Errors
+    ///
+    /// It must not.
+    pub fn note(&mut self, event: Event) -> Result<(), String> {
+        match event {
+            Event::ReadBegins(client, page) => self.each(page, |view| {
+                let seen = vec![view.value];
+                view.reads.push((client, seen));
+                true
+            }),
+            Event::CommitBegins(client, page, base, value) => self.each(page, |view| {
+                view.open.push((client, base, value));
+                true
+            }),
+            Event::ReadEnds(client, page, value) => {
+                self.each(page, |view| {
+                    let is_seen = view.reads.iter().any(|(reader, seen)| *reader == client && seen.contains(&value));
+                    view.forget_read(client);
+                    is_seen
+                });
+                if self.pages[usize::from(page)].is_empty() {
+                    return Err(format!(
+                        "client {client} reads {value} from page {page}, which it could not hold then"
+                    ));
+                }
+            }
+            Event::CommitEnds(client, page, is_acknowledged) => {
+                self.each(page, |view| {
+                    let is_done = view.done.contains(&client);
+                    view.done.retain(|other| *other != client);
+                    view.open.retain(|(other, ..)| *other != client);
+                    is_done || !is_acknowledged
+                });
+                if self.pages[usize::from(page)].is_empty() {
+                    return Err(format!(
+                        "a commit of client {client} to page {page} is acknowledged and rests on what was changed"
+                    ));
+                }
+            }
+            Event::Gone(client) => {
+                for page in 0..self.pages.len() {
+                    self.each(page as u8, |view| {
+                        view.forget_read(client);
+                        view.done.retain(|other| *other != client);
+                        view.open.iter_mut().filter(|open| open.0 == client).for_each(|open| open.0 = NOBODY);
+                        true
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes every view of a page, keeps those that say so, and adds what may happen from now on.
+    fn each(&mut self, page: u8, mut change: impl FnMut(&mut View) -> bool) {
+        let views = &mut self.pages[usize::from(page)];
+        let mut waiting: Vec<View> =
+            std::mem::take(views).into_iter().filter_map(|mut view| change(&mut view).then_some(view)).collect();
+        while let Some(mut view) = waiting.pop() {
+            view.open.sort_unstable();
+            view.done.sort_unstable();
+            view.reads.sort_unstable();
+            for place in 0..view.open.len() {
+                let (client, base, value) = view.open[place];
+                if base == view.value {
+                    let mut next = view.clone();
+                    next.open.remove(place);
+                    if client != NOBODY {
+                        next.done.push(client);
+                    }
+                    next.shows(value);
+                    waiting.push(next);
+                }
+            }
+            views.insert(view);
+        }
+    }
+}
+
+/// The rules about who may use a page at one instant.
+///
+/// # Errors
+///
+/// They are broken.
+pub fn check_rights<'a>(
+    setup: &Setup,
+    real: u64,
+    nodes: impl Iterator<Item = &'a Node> + Clone,
+    now: impl Fn(usize, u64) -> u64,
+) -> Result<(), String> {
+    for page in 0..setup.pages {
+        let (mut owner, mut reader) = (None, None);
+        for (number, node) in nodes.clone().enumerate().filter(|(_, node)| !node.is_dead) {
+            let now = now(number, real);
+            match &node.machine {
+                Machine::Client(client) if client.owns(now, page) => {
+                    if let Some(other) = owner.replace(number) {
+                        return Err(format!("nodes {other} and {number} own page {page} at the same instant"));
+                    }
+                }
+                Machine::Reader(machine) if machine.has(now, page) => reader = Some(number),
+                _ => {}
+            }
+        }
+        if let (Some(owner), Some(reader)) = (owner, reader) {
+            return Err(format!("node {reader} answers from a copy of page {page} while node {owner} owns it"));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ghost() -> Ghost {
+        Ghost::new(&crate::leases::shapes::small()[0])
+    }
+
+    #[test]
+    fn a_read_sees_what_was_there_while_it_lasted() {
+        let mut ghost = ghost();
+        ghost.note(Event::ReadBegins(1, 0)).unwrap();
+        ghost.note(Event::CommitBegins(2, 0, 0, 7)).unwrap();
+        ghost.note(Event::CommitEnds(2, 0, true)).unwrap();
+        assert!(ghost.clone().note(Event::ReadEnds(1, 0, 0)).is_ok(), "it began before");
+        assert!(ghost.clone().note(Event::ReadEnds(1, 0, 7)).is_ok());
+        assert!(ghost.clone().note(Event::ReadEnds(1, 0, 8)).is_err(), "nobody wrote that");
+        ghost.note(Event::ReadBegins(3, 0)).unwrap();
+        assert!(ghost.clone().note(Event::ReadEnds(3, 0, 0)).is_err(), "it began later");
+    }
+
+    #[test]
+    fn what_one_read_saw_a_later_one_sees() {
+        let mut ghost = ghost();
+        ghost.note(Event::CommitBegins(2, 0, 0, 7)).unwrap();
+        for (value, is_right) in [(0, true), (7, true), (0, false)] {
+            ghost.note(Event::ReadBegins(1, 0)).unwrap();
+            assert_eq!(ghost.note(Event::ReadEnds(1, 0, value)).is_ok(), is_right, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_commit_rests_on_the_last_one() {
+        let mut ghost = ghost();
+        ghost.note(Event::CommitBegins(1, 0, 0, 5)).unwrap();
+        ghost.note(Event::CommitBegins(2, 0, 0, 6)).unwrap();
+        ghost.note(Event::CommitEnds(1, 0, true)).unwrap();
+        assert!(ghost.clone().note(Event::CommitEnds(2, 0, true)).is_err());
+        assert!(ghost.note(Event::CommitEnds(2, 0, false)).is_ok());
+    }
+
+    #[test]
+    fn what_was_refused_never_happens_later_and_what_was_left_open_may() {
+        let mut refused = ghost();
+        refused.note(Event::CommitBegins(1, 0, 0, 5)).unwrap();
+        let mut open = refused.clone();
+        refused.note(Event::CommitEnds(1, 0, false)).unwrap();
+        open.note(Event::Gone(1)).unwrap();
+        for (ghost, is_right) in [(&mut refused, false), (&mut open, true)] {
+            ghost.note(Event::ReadBegins(2, 0)).unwrap();
+            ghost.note(Event::ReadEnds(2, 0, 0)).unwrap();
+            ghost.note(Event::ReadBegins(2, 0)).unwrap();
+            assert_eq!(ghost.note(Event::ReadEnds(2, 0, 5)).is_ok(), is_right);
+        }
+    }
+}

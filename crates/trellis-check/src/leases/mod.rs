@@ -1,0 +1,158 @@
+//! Leases, tried out: servers, clients, readers and a controller, on a network that nobody should trust.
+//!
+//! The machines of [`trellis_protocol::lease`] run here as a runtime would run them ([`node`]): each has bytes beside it,
+//! and a clock of its own rate. Letters arrive in any order, twice or not at all; a page request arrives wherever the
+//! switch likes. Servers stop and start again, with or without their memory, ranges move, homes die. Two checkers share
+//! that: the explorer tries every order of events of small clusters within some ticks of time ([`explore`]), the swarm
+//! draws clusters, programs, clocks, networks and faults ([`swarm`]). What they may not find is in [`ghost`], what they
+//! must find in [`faults`].
+//!
+//! It must never help the protocol: what a switch did wrong stays wrong, and nothing is known that no letter told.
+
+pub mod explore;
+pub mod faults;
+pub mod ghost;
+pub mod node;
+pub mod shapes;
+pub mod swarm;
+
+pub use faults::Fault;
+
+use trellis_protocol::Nanoseconds;
+use trellis_protocol::lease::{Host, PageNumber, Party, Timing};
+
+/// What a page holds. Zero is what it holds at the start; every change has a value of its own.
+pub type Value = u16;
+
+/// What a client does, one after the other. What needs a lease is left out where there is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Reads a page, whoever has it.
+    Read(PageNumber),
+    /// Takes a lease.
+    Update(PageNumber),
+    /// Looks at a page that it has and did not change.
+    Look(PageNumber),
+    /// Changes a page that it has.
+    Change(PageNumber),
+    /// Commits what it changed.
+    Commit {
+        /// This page.
+        page: PageNumber,
+        /// And gives the lease back.
+        release: bool,
+    },
+    /// Gives the lease back.
+    Release(PageNumber),
+}
+
+/// Something that happens from outside, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Blow {
+    /// A node stops and starts again. A server keeps its memory, the controller its log, a client nothing.
+    Restart(usize),
+    /// A server stops and starts again without its memory.
+    Blank(usize),
+    /// A node is gone for ever.
+    Death(usize),
+    /// The range shall move to this server.
+    Move(Host),
+}
+
+/// A cluster and what its clients do. Nodes are numbered: servers, clients, readers, the controller.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Its name.
+    pub name: String,
+    /// Pages of the range.
+    pub pages: PageNumber,
+    /// Servers; the first is home at the start.
+    pub servers: u16,
+    /// Its backups at the start; they have everything.
+    pub backups: Vec<Host>,
+    /// What each client does.
+    pub clients: Vec<Vec<Operation>>,
+    /// Hosts that follow every page.
+    pub readers: u16,
+    /// How long rights last.
+    pub timing: Timing,
+    /// What each node's clock counts while real time goes on by one.
+    pub rates: Vec<u64>,
+    /// Real time ends here; for the explorer.
+    pub ticks: u8,
+    /// How many letters may arrive twice; for the explorer.
+    pub duplicates: u8,
+    /// How many page requests may arrive at somebody whom the sender did not mean; for the explorer.
+    pub misrouted: u8,
+    /// What happens from outside, each at most once, at any time; for the explorer.
+    pub blows: Vec<Blow>,
+    /// What is broken on purpose.
+    pub fault: Fault,
+}
+
+/// The first client's host; the others follow.
+const CLIENTS: Host = 100;
+/// The first reader's host.
+const READERS: Host = 200;
+/// The controller's host.
+const CONTROLLER: Host = 300;
+
+impl Setup {
+    /// How many nodes there are.
+    pub fn nodes(&self) -> usize {
+        usize::from(self.servers) + self.clients.len() + usize::from(self.readers) + 1
+    }
+
+    /// Which node the controller is.
+    pub fn controller(&self) -> usize {
+        self.nodes() - 1
+    }
+
+    /// Which node a client is.
+    pub fn client(&self, number: usize) -> usize {
+        usize::from(self.servers) + number
+    }
+
+    /// The host of a node.
+    pub fn host(&self, node: usize) -> Host {
+        let (servers, clients) = (usize::from(self.servers), self.clients.len());
+        match node {
+            _ if node == self.controller() => CONTROLLER,
+            _ if node < servers => node as Host,
+            _ if node < servers + clients => CLIENTS + (node - servers) as Host,
+            _ => READERS + (node - servers - clients) as Host,
+        }
+    }
+
+    /// The node that is a host.
+    pub fn node(&self, host: Host) -> Option<usize> {
+        (0..self.nodes()).find(|&node| self.host(node) == host)
+    }
+
+    /// How everybody calls the controller.
+    pub fn controller_party(&self) -> Party {
+        Party::of(CONTROLLER)
+    }
+
+    /// What a node's clock says when real time is `real`.
+    pub fn now(&self, node: usize, real: u64) -> Nanoseconds {
+        real * self.rates[node]
+    }
+
+    /// In a few words.
+    pub fn describe(&self) -> String {
+        format!(
+            "lease {} servers={} backups={} clients={} readers={} pages={} ticks={} duplicates={} misrouted={} blows={}",
+            self.name,
+            self.servers,
+            self.backups.len(),
+            self.clients.len(),
+            self.readers,
+            self.pages,
+            self.ticks,
+            self.duplicates,
+            self.misrouted,
+            self.blows.len(),
+        )
+    }
+}

@@ -1,0 +1,438 @@
+//! One host with its machine, the bytes beside it, and what its program does.
+//!
+//! Promises: it carries out effects in their order and does what a runtime would do, no more. It must never look at
+//! another node.
+
+use super::faults;
+use super::ghost::Event;
+use super::{Operation, Setup, Value};
+use trellis_protocol::Nanoseconds;
+use trellis_protocol::lease::client::{self, Client};
+use trellis_protocol::lease::controller::{self, Controller, Record};
+use trellis_protocol::lease::home::{Desk, Home};
+use trellis_protocol::lease::reader::{self, Reader};
+use trellis_protocol::lease::server::{self, Server};
+use trellis_protocol::lease::{Ask, Belief, Bytes, Effect, Host, Message, Outcome, Party, Placement};
+
+/// What runs on a host.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Machine {
+    /// A memory server.
+    Server(Server),
+    /// A client.
+    Client(Client),
+    /// A host with copies.
+    Reader(Reader),
+    /// The controller.
+    Controller(Controller),
+}
+
+/// A message under way, with the bytes that go with it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Letter {
+    /// From whom.
+    pub from: Party,
+    /// To whom.
+    pub to: Party,
+    /// What.
+    pub message: Message,
+    /// With what.
+    pub value: Option<Value>,
+}
+
+impl Letter {
+    /// Whether a switch decides where it arrives.
+    pub fn is_page_request(&self) -> bool {
+        matches!(self.message, Message::Request { .. })
+    }
+}
+
+/// Why a node does something.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// A letter arrived.
+    Letter(Letter),
+    /// Its time has come.
+    Tick,
+    /// Its program goes on.
+    Go,
+    /// An operator wants the range to move.
+    Move(Host),
+    /// It stopped and starts again; a server has kept its memory or not.
+    Restart {
+        /// What a server kept.
+        keeps: bool,
+    },
+    /// It is gone.
+    Death,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default)]
+pub struct Out {
+    /// What it sends.
+    pub letters: Vec<Letter>,
+    /// What its program did or heard.
+    pub events: Vec<Event>,
+    /// What it did, if anybody wants to know.
+    pub story: Option<Vec<String>>,
+}
+
+/// See the module's documentation.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Node {
+    /// Its number.
+    pub number: usize,
+    /// Its name on the network.
+    pub party: Party,
+    /// What runs there.
+    pub machine: Machine,
+    /// It is gone for ever.
+    pub is_dead: bool,
+    /// The pages: a server's, a reader's copies, a client's.
+    pub bytes: Vec<Value>,
+    /// What a server staged; what a client's page was before it changed it.
+    pub aside: Vec<Value>,
+    /// The next operation of a client's program.
+    pub next: u16,
+    /// It waits for the end of that.
+    pub is_waiting: bool,
+    /// Changes that it made.
+    pub changes: Value,
+    /// What a controller persisted.
+    pub log: Option<Record>,
+}
+
+/// In which life servers begin.
+const FIRST_LIFE: u16 = 1;
+
+impl Node {
+    /// Node `number` of a cluster in which the first server is home.
+    pub fn new(setup: &Setup, number: usize) -> Node {
+        let timing = faults::timing(setup.fault, setup, number);
+        let (servers, clients) = (usize::from(setup.servers), setup.clients.len());
+        let host = setup.host(number);
+        let controller = setup.controller_party();
+        let record = Record {
+            incarnation: 1,
+            home: 0,
+            life: Some(FIRST_LIFE),
+            backups: setup.backups.clone(),
+            complete: setup.backups.clone(),
+            moving: None,
+        };
+        let belief = Belief { home: 0, incarnation: 1 };
+        let is_client = (servers..servers + clients).contains(&number);
+        let party = Party { host, incarnation: u16::from(is_client) };
+        let mut log = None;
+        let machine = if number < servers {
+            Machine::Server(server(setup, host))
+        } else if is_client {
+            Machine::Client(Client { belief, ..Client::new(party, controller, timing, 0) })
+        } else if number < setup.controller() {
+            let mut reader = Reader { belief, ..Reader::new(party, controller, timing, 0) };
+            for page in 0..setup.pages {
+                let followed = reader.pages.entry(page).or_default();
+                followed.is_wanted = true;
+            }
+            Machine::Reader(reader)
+        } else {
+            log = Some(record.clone());
+            Machine::Controller(Controller { call_at: None, ..Controller::new(timing, record, 0) })
+        };
+        let zeros = vec![0; setup.pages as usize];
+        let (bytes, aside) = (zeros.clone(), zeros);
+        Node { number, party, machine, is_dead: false, bytes, aside, next: 0, is_waiting: false, changes: 0, log }
+    }
+
+    /// Whether its program can go on.
+    pub fn can_go(&self, setup: &Setup) -> bool {
+        !self.is_dead && !self.is_waiting && self.operation(setup).is_some()
+    }
+
+    /// Whether its program has come to its end.
+    pub fn is_done(&self, setup: &Setup) -> bool {
+        self.is_dead || self.operation(setup).is_none()
+    }
+
+    /// What its program does next.
+    pub fn operation(&self, setup: &Setup) -> Option<Operation> {
+        let script = setup.clients.get(self.number.checked_sub(usize::from(setup.servers))?)?;
+        script.get(usize::from(self.next)).copied()
+    }
+
+    /// When its time comes, by its clock.
+    pub fn alarm(&self) -> Option<Nanoseconds> {
+        match &self.machine {
+            _ if self.is_dead => None,
+            Machine::Server(server) => server.alarm(),
+            Machine::Client(client) => client.alarm(),
+            Machine::Reader(reader) => reader.alarm(),
+            Machine::Controller(controller) => controller.alarm(),
+        }
+    }
+
+    /// What follows of a cause.
+    pub fn step(&mut self, setup: &Setup, now: Nanoseconds, cause: &Cause, out: &mut Out) {
+        let value = match cause {
+            Cause::Letter(letter) => letter.value,
+            _ => None,
+        };
+        let mut effects = Vec::new();
+        if faults::instead(setup.fault, self, now, cause, &mut effects) {
+            return self.carry_out(effects, value, out);
+        }
+        match cause {
+            Cause::Letter(Letter { from, message, .. }) => {
+                let before = faults::before(setup.fault, self, now, *from, message);
+                self.hear(now, *from, before.message.clone(), &mut effects);
+                faults::after(setup.fault, self, now, &before, message, &mut effects);
+            }
+            Cause::Tick => {
+                match &mut self.machine {
+                    Machine::Server(server) => server.step(now, server::Input::Tick, &mut effects),
+                    Machine::Client(client) => client.step(now, client::Input::Tick, &mut effects),
+                    Machine::Reader(reader) => reader.step(now, reader::Input::Tick, &mut effects),
+                    Machine::Controller(controller) => controller.step(now, controller::Input::Tick, &mut effects),
+                }
+                faults::always(setup.fault, self, &mut effects);
+            }
+            Cause::Go => self.go(setup, now, &mut effects, out),
+            Cause::Move(to) => {
+                if let Machine::Controller(controller) = &mut self.machine {
+                    controller.step(now, controller::Input::Move(*to), &mut effects);
+                }
+                faults::always(setup.fault, self, &mut effects);
+            }
+            Cause::Restart { keeps } => self.restart(setup, now, *keeps, out),
+            Cause::Death => {
+                self.is_dead = true;
+                out.events.push(Event::Gone(self.number as u8));
+            }
+        }
+        self.carry_out(effects, value, out);
+    }
+
+    fn hear(&mut self, now: Nanoseconds, from: Party, message: Message, effects: &mut Vec<Effect>) {
+        match &mut self.machine {
+            Machine::Server(server) => server.step(now, server::Input::Message(from, message), effects),
+            Machine::Client(client) => client.step(now, client::Input::Message(from, message), effects),
+            Machine::Reader(reader) => reader.step(now, reader::Input::Message(from, message), effects),
+            Machine::Controller(controller) => {
+                controller.step(now, controller::Input::Message(from, message), effects);
+            }
+        }
+    }
+
+    fn restart(&mut self, setup: &Setup, now: Nanoseconds, keeps: bool, out: &mut Out) {
+        match &mut self.machine {
+            Machine::Server(server) => {
+                let memory = keeps.then(|| server.memory.clone());
+                *server = server.restarted(now, server.life + 1, memory);
+                server.memory.is_blank &= setup.fault != super::Fault::BlankAcknowledges;
+                if !keeps {
+                    self.bytes.fill(0);
+                }
+                self.aside.fill(0);
+            }
+            Machine::Client(client) => {
+                self.party.incarnation += 1;
+                let belief = Belief { home: 0, incarnation: 0 };
+                *client = Client { belief, ..Client::new(self.party, client.controller, client.timing, 0) };
+                // What it did when it stopped it does not do again.
+                self.next += u16::from(self.is_waiting);
+                self.is_waiting = false;
+                out.events.push(Event::Gone(self.number as u8));
+            }
+            Machine::Reader(reader) => {
+                self.party.incarnation += 1;
+                let pages = reader.pages.clone();
+                *reader = Reader::new(self.party, reader.controller, reader.timing, 0);
+                for page in pages.keys() {
+                    let followed = reader.pages.entry(*page).or_default();
+                    (followed.is_wanted, followed.ask_at) = (true, now);
+                }
+            }
+            Machine::Controller(controller) => {
+                let log = self.log.clone().expect("a controller has a log");
+                *controller = Controller::new(controller.timing, log, now);
+                if setup.fault == super::Fault::RestartForgetsTenure {
+                    controller.until = now;
+                }
+            }
+        }
+    }
+
+    fn go(&mut self, setup: &Setup, now: Nanoseconds, effects: &mut Vec<Effect>, out: &mut Out) {
+        let Some(operation) = self.operation(setup) else { return };
+        if let Some(story) = &mut out.story {
+            story.push(format!("node {} does {operation:?}", self.number));
+        }
+        let me = self.number as u8;
+        let Machine::Client(client) = &mut self.machine else { return };
+        let mut waits = false;
+        match operation {
+            Operation::Read(page) => {
+                out.events.push(Event::ReadBegins(me, page as u8));
+                client.step(now, client::Input::Read(page), effects);
+                waits = true;
+            }
+            Operation::Update(page) if client.owns(now, page) => {}
+            Operation::Update(page) => {
+                client.step(now, client::Input::Update(page), effects);
+                waits = true;
+            }
+            Operation::Look(page) => {
+                let place = page as usize;
+                if client.owns(now, page) && self.bytes[place] == self.aside[place] {
+                    out.events.push(Event::ReadBegins(me, page as u8));
+                    out.events.push(Event::ReadEnds(me, page as u8, self.bytes[place]));
+                }
+            }
+            Operation::Change(page) => {
+                if client.change(now, page) {
+                    self.changes += 1;
+                    self.bytes[page as usize] = Value::from(me) * 1000 + self.changes;
+                }
+            }
+            Operation::Commit { page, release } => {
+                let (base, value) = (self.aside[page as usize], self.bytes[page as usize]);
+                if client.owns(now, page) && base != value {
+                    out.events.push(Event::CommitBegins(me, page as u8, base, value));
+                    client.step(now, client::Input::Commit { page, release }, effects);
+                    waits = true;
+                }
+            }
+            Operation::Release(page) => {
+                client.step(now, client::Input::Release(page), effects);
+                self.bytes[page as usize] = self.aside[page as usize];
+            }
+        }
+        self.is_waiting = waits;
+        self.next += u16::from(!waits);
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>, value: Option<Value>, out: &mut Out) {
+        for effect in effects {
+            if let Some(story) = &mut out.story {
+                story.push(format!("  node {}: {}", self.number, text(&effect)));
+            }
+            match effect {
+                Effect::Send { to, message, bytes } => self.send(to, message, bytes, out),
+                Effect::Put(page) => {
+                    self.bytes[page as usize] = value.expect("bytes came with it");
+                    if matches!(self.machine, Machine::Client(_)) {
+                        self.aside[page as usize] = self.bytes[page as usize];
+                    }
+                }
+                Effect::Stage(page) => self.aside[page as usize] = value.expect("bytes came with it"),
+                Effect::Apply(page) => self.bytes[page as usize] = self.aside[page as usize],
+                Effect::Done(page, outcome) => self.done(page as u8, outcome, value, out),
+                Effect::Persist(record) => self.log = Some(record),
+                Effect::Lost(page) => self.bytes[page as usize] = self.aside[page as usize],
+                Effect::Recalled(_) | Effect::Unserved => {}
+            }
+        }
+    }
+
+    fn send(&self, to: Party, message: Message, bytes: Bytes, out: &mut Out) {
+        let page = match &message {
+            Message::Request { page, .. } | Message::Reply { page, .. } | Message::Store { page, .. } => *page as usize,
+            _ => 0,
+        };
+        let value = match bytes {
+            Bytes::Nothing => None,
+            Bytes::Page => Some(self.bytes[page]),
+            Bytes::Staged => Some(self.aside[page]),
+        };
+        out.letters.push(Letter { from: self.party, to, message, value });
+    }
+
+    fn done(&mut self, page: u8, outcome: Outcome, value: Option<Value>, out: &mut Out) {
+        let (me, place) = (self.number as u8, usize::from(page));
+        match outcome {
+            Outcome::Read => out.events.push(Event::ReadEnds(me, page, value.expect("bytes came with it"))),
+            Outcome::Owned => {}
+            Outcome::Committed => {
+                out.events.push(Event::CommitEnds(me, page, true));
+                self.aside[place] = self.bytes[place];
+            }
+            Outcome::Fenced => {
+                out.events.push(Event::CommitEnds(me, page, false));
+                self.bytes[place] = self.aside[place];
+            }
+        }
+        self.is_waiting = false;
+        self.next += 1;
+    }
+}
+
+/// A server at the start: the first is home, and everything is settled.
+fn server(setup: &Setup, host: Host) -> Server {
+    let timing = faults::timing(setup.fault, setup, usize::from(host));
+    let mut server = Server::new(host, setup.controller_party(), setup.pages, timing, FIRST_LIFE, 0);
+    server.memory.incarnation = 1;
+    server.knows = (0, 1);
+    server.report_at = None;
+    if host == 0 {
+        let placement = Placement { incarnation: 1, home: 0, backups: setup.backups.clone(), hand_to: None };
+        let (pages, mut effects) = (setup.pages, Vec::new());
+        let desk = Desk { now: 0, timing: &timing, pages, stamps: &mut server.memory.stamps, effects: &mut effects };
+        let mut home = Home::new(&placement, Some(Vec::new()), &desk);
+        home.lacking.clear();
+        home.settling.clear();
+        home.settled = setup.pages;
+        home.until = timing.tenure_held;
+        server.home = Some(home);
+        server.report_at = Some((timing.tenure_held / 3).max(1));
+    }
+    server
+}
+
+/// An effect in a few words.
+fn text(effect: &Effect) -> String {
+    match effect {
+        Effect::Send { to, message, bytes } => {
+            let with = if *bytes == Bytes::Nothing { "" } else { ", with bytes" };
+            format!("send {}: {}{with}", name(*to), message_text(message))
+        }
+        other => format!("{other:?}").to_lowercase(),
+    }
+}
+
+/// A party in a few letters.
+pub fn name(party: Party) -> String {
+    match party.incarnation {
+        0 => format!("h{}", party.host),
+        life => format!("h{}.{life}", party.host),
+    }
+}
+
+/// A message in a few words.
+pub fn message_text(message: &Message) -> String {
+    let epoch = |epoch: u64| format!("{}.{}", epoch >> 48, epoch & 0xffff_ffff_ffff);
+    match message {
+        Message::Request { page, request, ask } => {
+            let what = match ask {
+                Ask::Read => "read".to_string(),
+                Ask::Copy => "copy".to_string(),
+                Ask::Update => "update".to_string(),
+                Ask::Renew(of) => format!("renew {}", epoch(*of)),
+                Ask::Commit { epoch: of, release } => {
+                    format!("commit {}{}", epoch(*of), if *release { " and release" } else { "" })
+                }
+                Ask::Release(of) => format!("release {}", epoch(*of)),
+            };
+            format!("{what} p{page} #{request}")
+        }
+        Message::Reply { page, request, status, epoch: of, .. } => {
+            format!("{status:?} p{page} #{request}, {}", epoch(*of))
+        }
+        Message::Recall { page, epoch: of } => format!("recall p{page} {}", epoch(*of)),
+        Message::Invalidate { page, epoch: of } => format!("invalidate p{page} before {}", epoch(*of)),
+        Message::Invalidated { page, epoch: of } => format!("invalidated p{page} before {}", epoch(*of)),
+        Message::Store { page, incarnation, epoch: of } => format!("store p{page} {} by {incarnation}", epoch(*of)),
+        Message::Stored { page, incarnation, epoch: of } => format!("stored p{page} {} by {incarnation}", epoch(*of)),
+        other => format!("{other:?}"),
+    }
+}

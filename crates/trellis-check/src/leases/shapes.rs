@@ -1,0 +1,198 @@
+//! Small clusters with leases: each the smallest that needs a rule.
+//!
+//! Promises: [`small`] are explored whole by the tests, and for every mutant; [`larger`] by the command. Terms are a few
+//! ticks, clocks wrong by up to a third, so that the bound on clocks is met exactly: a term of 12 is held for 6, which is
+//! three ticks of the slowest clock and of home's fastest.
+
+use super::{Blow, Fault, Operation, Setup};
+use trellis_protocol::lease::Timing;
+
+/// What a right clock counts in a tick of real time.
+const RIGHT: u64 = 3;
+/// What the slowest counts.
+const SLOW: u64 = 2;
+/// What the fastest counts.
+const FAST: u64 = 4;
+const RATE_ERROR_PPM: u32 = 333_333;
+
+/// A read.
+const READ: Operation = Operation::Read(0);
+
+/// Takes page 0, looks at it, changes it, commits it, and gives it back with that or keeps it.
+fn change(release: bool) -> Vec<Operation> {
+    let commit = Operation::Commit { page: 0, release };
+    vec![Operation::Update(0), Operation::Change(0), commit]
+}
+
+/// Longer than an explored cluster lasts.
+const NEVER: u64 = 1_000;
+
+/// The timing of explored clusters. Where nothing is lost, nobody need ask again.
+fn timing(term: u64, tenure: u64) -> Timing {
+    Timing { renew: NEVER, ..Timing::new(term, tenure, NEVER, RATE_ERROR_PPM) }
+}
+
+/// Owners ask for another term after a tick.
+fn renewing(setup: Setup) -> Setup {
+    Setup { timing: Timing { renew: 3, ..setup.timing }, ..setup }
+}
+
+/// A cluster whose clocks are right.
+fn setup(name: &str, servers: u16, backups: &[u16], clients: Vec<Vec<Operation>>) -> Setup {
+    let mut setup = Setup {
+        name: name.to_string(),
+        pages: 1,
+        servers,
+        backups: backups.to_vec(),
+        clients,
+        readers: 0,
+        timing: timing(12, NEVER),
+        rates: Vec::new(),
+        ticks: 0,
+        duplicates: 0,
+        misrouted: 0,
+        blows: Vec::new(),
+        fault: Fault::None,
+    };
+    setup.rates = vec![RIGHT; setup.nodes()];
+    setup
+}
+
+/// Home's clock is fast and the first client's slow.
+fn with_worst_clocks(mut setup: Setup) -> Setup {
+    setup.rates[0] = FAST;
+    let client = setup.client(0);
+    setup.rates[client] = SLOW;
+    setup
+}
+
+fn with_readers(readers: u16, setup: Setup) -> Setup {
+    let mut setup = Setup { readers, ..setup };
+    setup.rates = vec![RIGHT; setup.nodes()];
+    setup
+}
+
+fn two(first: Vec<Operation>, second: Vec<Operation>) -> Vec<Vec<Operation>> {
+    vec![first, second]
+}
+
+/// Takes a lease and looks at the page.
+fn look() -> Vec<Operation> {
+    vec![Operation::Update(0), Operation::Look(0)]
+}
+
+/// Changes the page that it has, and gives it back.
+fn again() -> Vec<Operation> {
+    vec![Operation::Change(0), Operation::Commit { page: 0, release: true }]
+}
+
+/// Clusters of thousands of states.
+pub fn small() -> Vec<Setup> {
+    let reads = || vec![READ, READ];
+    vec![
+        // The paper's: two take, one through a wrong redirect.
+        Setup { misrouted: 2, ..setup("steal", 1, &[], two(change(true), change(true))) },
+        // A lease runs out while its owner is about to commit; clocks differ as much as they may.
+        Setup { ticks: 4, ..with_worst_clocks(setup("expiry", 1, &[], two(change(true), change(true)))) },
+        // An owner whose lease has ended is asked for what another has changed since.
+        Setup {
+            ticks: 3,
+            misrouted: 1,
+            ..with_worst_clocks(setup(
+                "ended",
+                1,
+                &[],
+                two(vec![Operation::Update(0)], [change(true), vec![READ]].concat()),
+            ))
+        },
+        // An owner asks for another term, and that comes late.
+        renewing(Setup {
+            ticks: 3,
+            ..with_worst_clocks(setup("renewal", 1, &[], two(look(), vec![Operation::Update(0)])))
+        }),
+        // An owner commits twice, and something arrives twice.
+        Setup { duplicates: 1, ..setup("twice", 1, &[], two([change(false), again()].concat(), reads())) },
+        // A switch delivers reads to who has the page.
+        Setup { misrouted: 2, ..setup("redirect", 1, &[], two(change(false), reads())) },
+        // Somebody has a copy, and is asked in place of home.
+        Setup { misrouted: 1, ..with_readers(1, setup("copies", 1, &[], two(change(true), vec![READ]))) },
+        // A copy's term ends, by the slowest clock, when home's is the fastest.
+        {
+            let mut setup = with_readers(1, setup("copy-expiry", 1, &[], vec![look()]));
+            setup.rates = vec![FAST, RIGHT, SLOW, RIGHT];
+            Setup { ticks: 4, ..setup }
+        },
+        // Home stops and starts again while somebody owns the page.
+        Setup { ticks: 4, blows: vec![Blow::Restart(0)], ..setup("restart", 1, &[], two(look(), look())) },
+        // Home stops and starts again while it commits.
+        Setup { blows: vec![Blow::Restart(0)], ..setup("restart-commit", 1, &[], two(change(false), reads())) },
+        // A commit is on its way to a backup, home stops and starts again.
+        Setup { blows: vec![Blow::Restart(0)], ..setup("staged", 2, &[1], two(change(true), reads())) },
+        // Home dies, its backup takes over when the tenure has ended.
+        Setup {
+            timing: timing(6, 6),
+            ticks: 2,
+            misrouted: 1,
+            blows: vec![Blow::Death(0)],
+            ..setup("failover", 2, &[1], two(change(true), vec![READ]))
+        },
+        // Home is not heard for a while, and does not know.
+        Setup { timing: timing(6, 6), ticks: 2, misrouted: 1, ..setup("silence", 2, &[1], vec![vec![READ]]) },
+        // The range moves to a backup that has everything.
+        Setup { misrouted: 1, blows: vec![Blow::Move(1)], ..setup("move", 2, &[1], two(change(true), vec![READ])) },
+        // Somebody owns the page meanwhile.
+        Setup { ticks: 1, blows: vec![Blow::Move(1)], ..setup("move-owned", 2, &[1], two(look(), look())) },
+    ]
+}
+
+/// Clusters of up to some millions of states.
+pub fn larger() -> Vec<Setup> {
+    vec![
+        renewing(Setup { ticks: 4, ..with_worst_clocks(setup("renewal-commit", 1, &[], two(change(true), look()))) }),
+        Setup {
+            ticks: 4,
+            duplicates: 1,
+            ..with_worst_clocks(setup("expiry-twice", 1, &[], two(change(true), change(true))))
+        },
+        Setup {
+            misrouted: 2,
+            duplicates: 2,
+            ..setup("redirect-twice", 1, &[], two([change(false), again()].concat(), vec![READ, READ, READ]))
+        },
+        Setup {
+            ticks: 2,
+            misrouted: 1,
+            duplicates: 1,
+            ..with_readers(1, setup("copies-twice", 1, &[], two(change(true), vec![READ])))
+        },
+        Setup {
+            duplicates: 1,
+            misrouted: 1,
+            blows: vec![Blow::Move(1)],
+            ..setup("move-to-new", 2, &[], two(change(true), vec![READ]))
+        },
+        Setup {
+            ticks: 0,
+            blows: vec![Blow::Move(1), Blow::Restart(0)],
+            ..setup("move-restart", 2, &[1], two(look(), look()))
+        },
+        Setup {
+            timing: timing(6, 6),
+            ticks: 2,
+            misrouted: 1,
+            blows: vec![Blow::Death(0), Blow::Restart(3)],
+            ..setup("failover-restart", 2, &[1], vec![vec![READ, READ]])
+        },
+        Setup {
+            timing: timing(6, 6),
+            ticks: 2,
+            misrouted: 2,
+            ..setup("silence-commit", 2, &[1], two(change(false), vec![READ]))
+        },
+    ]
+}
+
+/// All of them.
+pub fn all() -> Vec<Setup> {
+    small().into_iter().chain(larger()).collect()
+}

@@ -1,0 +1,403 @@
+//! Random clusters with leases: programs, clocks, networks and faults, one for each seed.
+//!
+//! Promises: a seed means the same run on every machine as long as the version is the same. First comes a time of faults:
+//! letters are lost, repeated and held up for longer than a lease lasts, a switch delivers page requests to anybody, nodes
+//! sleep, stop, start again with or without memory, ranges move. Never are all servers lost that have everything: what the
+//! controller's record names as home and complete backups. Then comes calm: from then on every letter arrives where it was
+//! meant to, and every client must come to its end, and reads every page once more. It must never judge anything itself:
+//! [`super::ghost`] does.
+
+use super::ghost::{Ghost, check_rights};
+use super::node::{Cause, Letter, Machine, Node, Out, message_text, name};
+use super::{Fault, Operation, Setup};
+use crate::intern::guarded;
+use crate::litmus::random::Random;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use trellis_protocol::lease::{Host, Message, State, Timing};
+
+/// How a seed ended.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The number.
+    pub seed: u64,
+    /// The cluster, in a few words.
+    pub cluster: String,
+    /// What went wrong.
+    pub problem: Option<String>,
+    /// What clients did.
+    pub operations: u64,
+    /// What nodes did.
+    pub steps: u64,
+    /// Commits that were acknowledged.
+    pub commits: u64,
+    /// What happened, where it was asked for.
+    pub story: Vec<String>,
+}
+
+impl Outcome {
+    /// What went wrong and the command that shows it, in one line.
+    pub fn complaint(&self) -> Option<String> {
+        let what = self.problem.as_ref()?;
+        Some(format!("{what} ({}); trellis check replay 'lease:{}'", self.cluster, self.seed))
+    }
+}
+
+/// What a clock with the right rate counts while real time goes on by one.
+const RATE: u64 = 1_000;
+/// How wrong a rate may be, of a thousand.
+const RATE_ERROR: u64 = 50;
+const TERM: u64 = 1_000;
+const TENURE: u64 = 1_200;
+const RETRY: u64 = 60;
+/// When the calm begins.
+const CALM: u64 = 12_000;
+/// When everybody has come to an end, or never will.
+const END: u64 = CALM + 30 * TENURE;
+
+/// Which faults there are.
+#[derive(Clone, Copy, Debug)]
+struct Weather {
+    loses: bool,
+    repeats: bool,
+    holds_up: bool,
+    misroutes: bool,
+    sleeps: bool,
+    blows: u32,
+}
+
+/// Runs what a seed stands for.
+pub fn run(seed: u64, fault: Fault, with_story: bool) -> Outcome {
+    let mut random = Random::for_purpose(seed, 21);
+    let (setup, weather) = draw(&mut random, fault);
+    let mut cluster = format!("servers={} backups={}", setup.servers, setup.backups.len());
+    cluster += &format!(" clients={} readers={} pages={}", setup.clients.len(), setup.readers, setup.pages);
+    cluster += &format!(" {weather:?}");
+    let operations = setup.clients.iter().map(|script| script.len() as u64).sum();
+    let mut world = World::new(setup, weather, random, with_story);
+    let ended = guarded(|| world.run()).unwrap_or_else(|what| Err(format!("a machine stopped: {what}")));
+    Outcome {
+        seed,
+        cluster,
+        problem: ended.err(),
+        operations,
+        steps: world.steps,
+        commits: world.commits,
+        story: world.story,
+    }
+}
+
+fn draw(random: &mut Random, fault: Fault) -> (Setup, Weather) {
+    let servers = 1 + random.below(4) as u16;
+    let backups: Vec<Host> = (1..servers).filter(|_| random.once_in(2)).collect();
+    let pages = 1 + u64::from(random.below(3));
+    let clients = (0..1 + random.below(3)).map(|_| script(random, pages)).collect();
+    let timing = Timing::new(TERM * RATE, TENURE * RATE, RETRY * RATE, RATE_ERROR as u32 * 1_000);
+    let mut setup = Setup {
+        name: "swarm".to_string(),
+        pages,
+        servers,
+        backups,
+        clients,
+        readers: random.below(3) as u16,
+        timing,
+        rates: Vec::new(),
+        ticks: 0,
+        duplicates: 0,
+        misrouted: 0,
+        blows: Vec::new(),
+        fault,
+    };
+    let rate = |random: &mut Random| match random.below(3) {
+        0 => RATE - RATE_ERROR,
+        1 => RATE + RATE_ERROR,
+        _ => RATE - RATE_ERROR + u64::from(random.below(2 * RATE_ERROR as u32)),
+    };
+    setup.rates = (0..setup.nodes()).map(|_| rate(random)).collect();
+    let weather = Weather {
+        loses: random.once_in(2),
+        repeats: random.once_in(2),
+        holds_up: random.once_in(2),
+        misroutes: random.once_in(2),
+        sleeps: random.once_in(2),
+        blows: if random.once_in(4) { 0 } else { 1 + random.below(12) },
+    };
+    (setup, weather)
+}
+
+/// What a client does; at the end, in the calm, it reads every page.
+fn script(random: &mut Random, pages: u64) -> Vec<Operation> {
+    let mut script = Vec::new();
+    for _ in 0..4 + random.below(12) {
+        let page = u64::from(random.below(pages as u32));
+        if random.once_in(3) {
+            script.push(Operation::Read(page));
+            continue;
+        }
+        script.push(Operation::Update(page));
+        for _ in 0..1 + random.below(3) {
+            if random.once_in(2) {
+                script.push(Operation::Look(page));
+            }
+            let release = random.once_in(2);
+            script.extend([Operation::Change(page), Operation::Commit { page, release }, Operation::Look(page)]);
+        }
+        if random.once_in(2) {
+            script.push(Operation::Release(page));
+        }
+    }
+    script.extend((0..pages).map(Operation::Read));
+    script
+}
+
+struct World {
+    setup: Setup,
+    weather: Weather,
+    random: Random,
+    nodes: Vec<Node>,
+    /// Until when a node sleeps, and when its program goes on; real time.
+    asleep: Vec<u64>,
+    goes_at: Vec<u64>,
+    ghost: Ghost,
+    real: u64,
+    /// By time and number: to which node, which letter.
+    queue: BinaryHeap<Reverse<(u64, u64, usize, Letter)>>,
+    blows_at: Vec<u64>,
+    numbered: u64,
+    steps: u64,
+    commits: u64,
+    with_story: bool,
+    story: Vec<String>,
+}
+
+impl World {
+    fn new(setup: Setup, weather: Weather, mut random: Random, with_story: bool) -> World {
+        let nodes: Vec<Node> = (0..setup.nodes()).map(|number| Node::new(&setup, number)).collect();
+        let count = nodes.len();
+        // At any time, or most of them close together: what is half done when the next one comes is what may be wrong.
+        let burst = random.once_in(2).then(|| u64::from(random.below(CALM as u32 - 6_000)));
+        let mut at = || match burst {
+            Some(begin) => begin + 50 + u64::from(random.below(2 * TENURE as u32)),
+            None => 50 + u64::from(random.below(CALM as u32 - 2_000)),
+        };
+        let mut blows_at: Vec<u64> = (0..weather.blows).map(|_| at()).collect();
+        blows_at.sort_unstable_by_key(|&at| Reverse(at));
+        let ghost = Ghost::new(&setup);
+        World {
+            setup,
+            weather,
+            random,
+            nodes,
+            asleep: vec![0; count],
+            goes_at: vec![1; count],
+            ghost,
+            real: 0,
+            queue: BinaryHeap::new(),
+            blows_at,
+            numbered: 0,
+            steps: 0,
+            commits: 0,
+            with_story,
+            story: Vec::new(),
+        }
+    }
+
+    fn is_calm(&self) -> bool {
+        self.real >= CALM
+    }
+
+    fn run(&mut self) -> Result<(), String> {
+        loop {
+            if self.is_calm() && self.nodes.iter().all(|node| node.is_done(&self.setup)) {
+                return Ok(());
+            }
+            let Some((at, node, what)) = self.next() else {
+                return Err(self.stuck());
+            };
+            self.real = self.real.max(at);
+            if self.real > END {
+                return Err(self.stuck());
+            }
+            match what {
+                Next::Blow => self.blow()?,
+                Next::Tick => self.step(node, &Cause::Tick)?,
+                Next::Go => {
+                    self.goes_at[node] = self.real + 1 + u64::from(self.random.below(200));
+                    self.step(node, &Cause::Go)?;
+                }
+                Next::Letter => {
+                    if let Some(Reverse((_, _, node, letter))) = self.queue.pop() {
+                        let node = self.arrives_at(node, &letter);
+                        let is_known = letter.is_page_request() || self.nodes[node].party == letter.to;
+                        if is_known && !self.nodes[node].is_dead {
+                            self.step(node, &Cause::Letter(letter))?;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn stuck(&self) -> String {
+        let waiting: Vec<String> = self
+            .nodes
+            .iter()
+            .filter(|node| !node.is_done(&self.setup))
+            .map(|node| format!("node {} at {:?}", node.number, node.operation(&self.setup)))
+            .collect();
+        format!("somebody waits for ever: {}", waiting.join(", "))
+    }
+
+    /// What is next, when, and at which node.
+    fn next(&self) -> Option<(u64, usize, Next)> {
+        let letter = self.queue.peek().map(|Reverse((at, ..))| (*at, 0, Next::Letter));
+        let blow = self.blows_at.last().map(|&at| (at, 0, Next::Blow));
+        let alarm = |node: &Node| {
+            let local = node.alarm()?;
+            let at = local.div_ceil(self.setup.rates[node.number]);
+            Some((at.max(self.real).max(self.asleep[node.number]), node.number, Next::Tick))
+        };
+        let go = |node: &Node| {
+            let last = self.setup.clients.get(node.number.checked_sub(usize::from(self.setup.servers))?)?.len();
+            let is_last = usize::from(node.next) + self.setup.pages as usize >= last;
+            let at = self.goes_at[node.number].max(if is_last { CALM } else { 0 });
+            node.can_go(&self.setup).then_some((at.max(self.asleep[node.number]), node.number, Next::Go))
+        };
+        let alarms = self.nodes.iter().filter_map(alarm);
+        let goes = self.nodes.iter().filter_map(go);
+        letter.into_iter().chain(blow).chain(alarms).chain(goes).min_by_key(|(at, node, what)| (*at, *what, *node))
+    }
+
+    /// Where the switch delivers a letter, at last.
+    fn arrives_at(&mut self, meant: usize, letter: &Letter) -> usize {
+        let errs = letter.is_page_request() && self.weather.misroutes && !self.is_calm() && self.random.once_in(4);
+        if errs { self.random.below(self.setup.controller() as u32) as usize } else { meant }
+    }
+
+    fn step(&mut self, node: usize, cause: &Cause) -> Result<(), String> {
+        if self.real < self.asleep[node]
+            && let Cause::Letter(letter) = cause
+        {
+            self.queue.push(Reverse((self.asleep[node], self.numbered, node, letter.clone())));
+            self.numbered += 1;
+            return Ok(());
+        }
+        self.steps += 1;
+        let now = self.setup.now(node, self.real);
+        let mut out = Out { story: self.with_story.then(Vec::new), ..Out::default() };
+        if self.with_story {
+            self.story.push(match cause {
+                Cause::Letter(Letter { from, message, value, .. }) => format!(
+                    "{:>6} node {node} hears from {}: {}{}",
+                    self.real,
+                    name(*from),
+                    message_text(message),
+                    value.map_or(String::new(), |value| format!(", bytes {value}"))
+                ),
+                other => format!("{:>6} node {node}: {other:?}", self.real),
+            });
+        }
+        self.nodes[node].step(&self.setup, now, cause, &mut out);
+        self.story.extend(out.story.into_iter().flatten());
+        for event in out.events {
+            self.commits += u64::from(matches!(event, super::ghost::Event::CommitEnds(_, _, true)));
+            if self.with_story {
+                self.story.push(format!("  {event:?}"));
+            }
+            self.ghost.note(event)?;
+        }
+        out.letters.into_iter().for_each(|letter| self.post(letter));
+        if self.weather.sleeps && !self.is_calm() && self.random.once_in(60) {
+            self.asleep[node] = self.real + u64::from(self.random.below(2 * TERM as u32));
+        }
+        check_rights(&self.setup, self.real, self.nodes.iter(), |node, real| self.setup.now(node, real))
+    }
+
+    /// Puts a letter on its way, or loses it, or sends it twice.
+    fn post(&mut self, letter: Letter) {
+        let Some(node) = self.setup.node(letter.to.host) else { return };
+        let is_rough = !self.is_calm();
+        if is_rough && self.weather.loses && self.random.once_in(8) {
+            return;
+        }
+        let copies = if is_rough && self.weather.repeats && self.random.once_in(6) { 2 } else { 1 };
+        for _ in 0..copies {
+            let long = is_rough && self.weather.holds_up && self.random.once_in(10);
+            let wait = if long { self.random.below(3 * TERM as u32) } else { self.random.below(25) };
+            let at = self.real + 1 + u64::from(wait);
+            self.queue.push(Reverse((at, self.numbered, node, letter.clone())));
+            self.numbered += 1;
+        }
+    }
+
+    /// Something happens to somebody.
+    fn blow(&mut self) -> Result<(), String> {
+        self.blows_at.pop();
+        let count = self.setup.nodes() as u32;
+        let node = self.random.below(count) as usize;
+        let servers = usize::from(self.setup.servers);
+        if self.nodes[node].is_dead {
+            return Ok(());
+        }
+        let is_server = node < servers;
+        let cause = match self.random.below(4) {
+            0 if is_server && self.is_dispensable(node) => Cause::Death,
+            1 if is_server && self.is_dispensable(node) => Cause::Restart { keeps: false },
+            2 | 3 if servers > 1 && self.random.once_in(2) => {
+                let to = self.random.below(servers as u32) as usize;
+                if self.nodes[to].is_dead {
+                    return Ok(());
+                }
+                return self.step(self.setup.controller(), &Cause::Move(to as Host));
+            }
+            _ => Cause::Restart { keeps: true },
+        };
+        self.step(node, &cause)?;
+        if !self.nodes[node].is_dead && self.random.once_in(2) {
+            // It takes a while to start.
+            self.asleep[node] = self.real + u64::from(self.random.below(TENURE as u32));
+        }
+        Ok(())
+    }
+
+    /// Whether somebody else lives and has everything, by what the controller has persisted.
+    fn is_dispensable(&self, node: usize) -> bool {
+        let controller = &self.nodes[self.setup.controller()];
+        let Some(record) = &controller.log else { return false };
+        // Who is about to be home may not go now.
+        if matches!(&controller.machine, Machine::Controller(controller) if controller.is_open) {
+            return false;
+        }
+        let has_everything = |host: &Host| {
+            let other = usize::from(*host);
+            let is_there = match &self.nodes[other].machine {
+                Machine::Server(server) => {
+                    // Who hands over counts no more.
+                    let hands = server.handed.is_some() || server.home.as_ref().is_some_and(|it| it.hand_to.is_some());
+                    !server.memory.is_blank && !hands && !self.nodes[other].is_dead
+                }
+                _ => false,
+            };
+            // Somebody who was without memory is counted again only by a later record.
+            other != node && is_there
+        };
+        // A record on its way to be changed counts for nothing: the home of now must live.
+        let home_lives = has_everything(&record.home) && record.life.is_some();
+        let is_told = !record.backups.contains(&(node as Host)) || home_lives;
+        // Who lost its memory, or did not answer, is about to count no more.
+        let is_about_to = self.queue.iter().any(|Reverse((.., letter))| {
+            let Message::Report { state, .. } = &letter.message else { return false };
+            matches!(state, State::Blank | State::Home { silent: Some(_), .. })
+        });
+        is_told && !is_about_to && (home_lives || record.complete.iter().any(has_everything))
+    }
+}
+
+/// What is next.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Next {
+    Blow,
+    Letter,
+    Tick,
+    Go,
+}

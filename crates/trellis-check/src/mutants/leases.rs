@@ -1,0 +1,62 @@
+//! Leases with one rule broken: the random clusters or the explorer must notice.
+//!
+//! Promises: a mutant is tried on the same clusters as the protocol itself: some random ones, then the beginning of every
+//! small one in every order, then more random ones, all that small ones can do, and all random ones. It must never call a mutant noticed
+//! that only ran out of states.
+
+use crate::explore::{Options, Report, Verdict, explore};
+use crate::leases::explore::Orders;
+use crate::leases::faults::Fault;
+use crate::leases::{Setup, shapes, swarm};
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// Most random clusters that a mutant is tried on.
+pub const LEASE_SEEDS_MAX: u64 = 20_000;
+
+/// Random clusters that are tried first.
+const SEEDS_FIRST: u64 = 100;
+
+/// Random clusters that are tried before all that small clusters can do is.
+const SEEDS_SECOND: u64 = 2_000;
+
+/// Most states of one small cluster that a mutant is tried on before that.
+const STATES_FIRST: u64 = 60_000;
+
+/// Tries a mutant until something notices it.
+pub fn try_leases(fault: Fault, options: Options) -> Report {
+    let began = Instant::now();
+    let mut sum = Report { verdict: Verdict::Passed, states: 0, transitions: 0, depth: 0, elapsed: Duration::ZERO };
+    let first = Options { states_max: STATES_FIRST.min(options.states_max), ..options };
+    let verdict = drawn(fault, 0..SEEDS_FIRST, &mut sum)
+        .or_else(|| explored(fault, first, &mut sum))
+        .or_else(|| drawn(fault, SEEDS_FIRST..SEEDS_SECOND, &mut sum))
+        .or_else(|| explored(fault, options, &mut sum))
+        .or_else(|| drawn(fault, SEEDS_SECOND..LEASE_SEEDS_MAX, &mut sum));
+    Report { verdict: verdict.unwrap_or(Verdict::Passed), elapsed: began.elapsed(), ..sum }
+}
+
+/// What the random clusters of `seeds` show.
+fn drawn(fault: Fault, seeds: Range<u64>, sum: &mut Report) -> Option<Verdict> {
+    for seed in seeds {
+        let outcome = swarm::run(seed, fault, false);
+        sum.states += outcome.steps;
+        if let Some(what) = outcome.problem {
+            return Some(Verdict::Broken { what, trace: Vec::new() });
+        }
+    }
+    None
+}
+
+/// What the small clusters show.
+fn explored(fault: Fault, options: Options, sum: &mut Report) -> Option<Verdict> {
+    for setup in shapes::small() {
+        let report = explore(&mut Orders::new(Setup { fault, ..setup }), options, &mut |_| {});
+        sum.states += report.states;
+        sum.transitions += report.transitions;
+        if matches!(report.verdict, Verdict::Broken { .. }) {
+            return Some(report.verdict);
+        }
+    }
+    None
+}
