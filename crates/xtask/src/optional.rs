@@ -1,5 +1,5 @@
-//! What is behind cargo features: the link `fabric`, with the providers of libfabric that need no hardware, and the stores
-//! with heavy clients, each against its server.
+//! What is behind cargo features: the link `fabric`, with the providers of libfabric that need no hardware, the stores with
+//! heavy clients, each against its server, and the switch `bpf`, in namespaces of this machine.
 //!
 //! Promises: everything is built once, with all features, in the common target folder, and an ordinary build lies there
 //! again at the end. Never counts on a server or on hardware of this machine: tests start what they need.
@@ -22,6 +22,8 @@ const TESTS: &[(&[&str], &[&str], Option<&str>)] = &[
     (&["trellis-store"], &[LIBRARY, "bigtable", "datastore", "etcd", "spanner"], None),
     (&["trellis"], &["stored_stores"], None),
     (&["trellis-cli"], &["stores"], None),
+    (&["trellis-switch"], &[LIBRARY, "bpf"], None),
+    (&["trellis-cli"], &["lab"], None),
 ];
 
 /// What `trellis check` does over the link with processes.

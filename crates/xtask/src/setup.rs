@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use crate::step;
 use crate::workspace::Workspace;
 
-/// A program, or a library that pkg-config knows, and the package of Debian that brings it.
+/// A program, a library that pkg-config knows, or a file, and the package of Debian that brings it.
 #[derive(Clone, Copy)]
 pub(crate) struct Needed {
     program: &'static str,
@@ -19,10 +19,15 @@ pub(crate) struct Needed {
 
 /// What stands before a name that pkg-config knows.
 const LIBRARY: &str = "pkg-config:";
+/// What stands before the path of a file.
+const FILE: &str = "file:";
 
 impl Needed {
     /// Whether it is here.
     pub(crate) fn is_here(&self) -> bool {
+        if let Some(file) = self.program.strip_prefix(FILE) {
+            return std::path::Path::new(file).is_file();
+        }
         match self.program.strip_prefix(LIBRARY) {
             Some(library) => {
                 Command::new("pkg-config").args(["--exists", library]).status().is_ok_and(|status| status.success())
@@ -51,6 +56,8 @@ pub(crate) const NEEDED: &[Needed] = &[
     Needed { program: "java", package: "default-jdk-headless" },
     Needed { program: "mvn", package: "maven" },
     PROTOBUF,
+    Needed { program: "ip", package: "iproute2" },
+    KERNEL_HEADERS,
 ];
 
 /// What the feature `fabric` needs: the checks build it, users need not.
@@ -58,6 +65,13 @@ pub(crate) const FABRIC: Needed = Needed { program: "pkg-config:libfabric >= 1.1
 
 /// What the feature `etcd` needs: the checks build it, users need not.
 pub(crate) const PROTOBUF: Needed = Needed { program: "protoc", package: "protobuf-compiler" };
+
+/// What the feature `bpf` needs: the checks build it, users need not.
+pub(crate) const BPF_COMPILER: Needed = CLANG;
+/// The kernel's headers for programs, which the feature `bpf` needs, too.
+pub(crate) const KERNEL_HEADERS: Needed =
+    Needed { program: "file:/usr/include/linux/bpf.h", package: "linux-libc-dev" };
+
 /// Finds libraries.
 pub(crate) const PACKAGE_FINDER: Needed = Needed { program: "pkg-config", package: "pkg-config" };
 
@@ -135,7 +149,8 @@ mod tests {
         let shell = Needed { program: "sh", package: "dash" };
         let nothing = Needed { program: "no-such-program-anywhere", package: "nothing" };
         let library = Needed { program: "pkg-config:no-such-library-anywhere", package: "no library" };
-        assert_eq!(missing(&[shell, nothing, library]), ["nothing", "no library"]);
+        let file = Needed { program: "file:/no/such/file", package: "no file" };
+        assert_eq!(missing(&[shell, nothing, library, file]), ["nothing", "no library", "no file"]);
         assert!(ensure(&[shell]).is_ok());
     }
 }

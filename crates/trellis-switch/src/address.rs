@@ -1,0 +1,266 @@
+//! What a switch understands of an address: the cluster, the home, the class of the command, the page.
+//!
+//! The whole address is the protocol's business; this is the part that the network looks at. Never interprets the bits
+//! of an address that names a client: there the command's place holds something else.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::str::FromStr;
+
+use crate::layout;
+
+/// The first byte of every address.
+const ADDRESS_FIRST_BYTE: u8 = 0xfd;
+/// How many bits of an address say which home it is.
+pub(crate) const HOME_BITS: u8 = 48;
+
+/// A fabric: hosts whose addresses begin with the same 32 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cluster(u32);
+
+impl Cluster {
+    /// The cluster with this number; there are 24 bits of them.
+    #[must_use]
+    pub const fn new(number: u32) -> Cluster {
+        Cluster(number & 0xff_ffff)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+
+    /// The first four bytes of its addresses.
+    #[must_use]
+    pub const fn scope(self) -> [u8; 4] {
+        ((ADDRESS_FIRST_BYTE as u32) << 24 | self.0).to_be_bytes()
+    }
+
+    /// All of its addresses, as a prefix of 32 bits: what a host's single route leads to.
+    #[must_use]
+    pub fn everything(self) -> String {
+        let [a, b, c, d] = self.scope();
+        format!("{:x}:{:x}::/32", u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
+    }
+
+    /// An address of a host: what follows the 48 bits is `rest`.
+    #[must_use]
+    pub fn address(self, host: u16, command: u8, arguments: u8, low: u64) -> Ipv6Addr {
+        let mut bytes = [0; 16];
+        bytes[..4].copy_from_slice(&self.scope());
+        bytes[4..6].copy_from_slice(&host.to_be_bytes());
+        bytes[6] = command;
+        bytes[7] = arguments;
+        bytes[8..].copy_from_slice(&low.to_be_bytes());
+        Ipv6Addr::from(bytes)
+    }
+}
+
+/// A page of a home's memory: 4,096 bytes, the unit of leases and redirects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Page {
+    /// Whose memory.
+    pub home: u16,
+    /// Its offset, divided by 4,096; 36 bits.
+    pub number: u64,
+}
+
+impl Page {
+    /// The key of tables: home and number.
+    pub(crate) const fn key(self) -> u64 {
+        (self.home as u64) << layout::OFFSET_BITS | self.number
+    }
+
+    /// The page with this key.
+    pub(crate) const fn from_key(key: u64) -> Page {
+        Page { home: (key >> layout::OFFSET_BITS) as u16, number: key & ((1 << layout::OFFSET_BITS) - 1) }
+    }
+
+    /// The page that an address of a home lies in.
+    #[must_use]
+    pub fn of(address: Ipv6Addr) -> Page {
+        let offset = low_half(address) & ((1 << layout::OFFSET_BITS) - 1);
+        Page { home: home(address), number: offset >> layout::PAGE_SHIFT }
+    }
+}
+
+impl fmt::Display for Page {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "page {} of home {}", self.number, self.home)
+    }
+}
+
+/// The host that an address names.
+pub(crate) fn home(address: Ipv6Addr) -> u16 {
+    let bytes = address.octets();
+    u16::from_be_bytes([bytes[layout::ADDRESS_HOME_AT], bytes[layout::ADDRESS_HOME_AT + 1]])
+}
+
+/// Generation and offset of a pointer, or the number of a client's request.
+pub(crate) fn low_half(address: Ipv6Addr) -> u64 {
+    address.to_bits() as u64
+}
+
+/// The addresses that begin with the same bits: a whole host (48), a class of its commands (52), one command (56), and so
+/// on down to a single address.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Prefix {
+    address: u128,
+    bits: u8,
+}
+
+impl Prefix {
+    /// The first `bits` bits of an address; what follows them is taken as zero.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for fewer than 48 bits or more than 128.
+    pub fn new(address: Ipv6Addr, bits: u8) -> Result<Prefix, String> {
+        if !(HOME_BITS..=128).contains(&bits) {
+            return Err(format!("a prefix of {bits} bits is none that a switch routes by; give 48 to 128"));
+        }
+        Ok(Prefix { address: address.to_bits() & mask(bits), bits })
+    }
+
+    /// Everything that one host answers for.
+    #[must_use]
+    pub fn host(cluster: Cluster, host: u16) -> Prefix {
+        Prefix { address: cluster.address(host, 0, 0, 0).to_bits(), bits: HOME_BITS }
+    }
+
+    /// The first address.
+    #[must_use]
+    pub fn address(self) -> Ipv6Addr {
+        Ipv6Addr::from_bits(self.address)
+    }
+
+    /// How many bits are the same.
+    #[must_use]
+    pub fn bits(self) -> u8 {
+        self.bits
+    }
+
+    /// The host that all of its addresses name.
+    #[must_use]
+    pub fn home(self) -> u16 {
+        home(self.address())
+    }
+
+    /// Whether an address is one of them.
+    #[must_use]
+    pub fn contains(self, address: Ipv6Addr) -> bool {
+        address.to_bits() & mask(self.bits) == self.address
+    }
+}
+
+fn mask(bits: u8) -> u128 {
+    u128::MAX << (128 - u32::from(bits))
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.address(), self.bits)
+    }
+}
+
+impl fmt::Debug for Prefix {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, formatter)
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Prefix, String> {
+        let wrong = || format!("`{text}` is no prefix; an example: fd00:1:7::/48");
+        let (address, bits) = text.split_once('/').ok_or_else(wrong)?;
+        let address: Ipv6Addr = address.parse().map_err(|_| wrong())?;
+        Prefix::new(address, bits.parse().map_err(|_| wrong())?)
+    }
+}
+
+/// Classes of commands: the high nibble of a command says which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Classes(u16);
+
+impl Classes {
+    /// READ and what else changes nothing.
+    pub const READING: Classes = Classes(1 << layout::CLASS_READING);
+    /// WRITE, atomics, COMMIT.
+    pub const CHANGING: Classes = Classes(1 << layout::CLASS_CHANGING);
+    /// CREATE and DELETE.
+    pub const OBJECTS: Classes = Classes(1 << 2);
+    /// UPDATE, RENEW, RELEASE.
+    pub const LEASES: Classes = Classes(1 << layout::CLASS_LEASES);
+    /// Between servers, and with a controller.
+    pub const SERVERS: Classes = Classes(1 << 4);
+    /// None.
+    pub const NONE: Classes = Classes(0);
+    /// Every one.
+    pub const ALL: Classes = Classes(u16::MAX);
+
+    /// These and those.
+    #[must_use]
+    pub const fn and(self, other: Classes) -> Classes {
+        Classes(self.0 | other.0)
+    }
+
+    /// Whether the class of a command is among them.
+    #[must_use]
+    pub const fn contain(self, command: u8) -> bool {
+        self.0 >> (command >> 4) & 1 == 1
+    }
+
+    /// A bit for each class, the lowest for class 0.
+    #[must_use]
+    pub const fn bits(self) -> u16 {
+        self.0
+    }
+
+    /// The classes whose bits these are.
+    #[must_use]
+    pub const fn from_bits(bits: u16) -> Classes {
+        Classes(bits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_its_parts_where_the_layout_says() {
+        let cluster = Cluster::new(0x12_3456);
+        let address = cluster.address(0x789a, 0x30, 0x1c, 0x0007_0000_0123_4567);
+        assert_eq!(address.to_string(), "fd12:3456:789a:301c:7:0:123:4567");
+        assert_eq!(home(address), 0x789a);
+        assert_eq!(address.octets()[layout::ADDRESS_COMMAND_AT], 0x30);
+        assert_eq!(Page::of(address), Page { home: 0x789a, number: 0x1234 });
+        assert_eq!(Page::from_key(Page::of(address).key()), Page::of(address));
+        assert_eq!(cluster.everything(), "fd12:3456::/32");
+    }
+
+    #[test]
+    fn a_prefix_is_read_shown_and_asked() {
+        let class: Prefix = "fd00:1:7:3fff::/52".parse().unwrap();
+        assert_eq!(class.to_string(), "fd00:1:7:3000::/52");
+        assert_eq!(class.home(), 7);
+        assert!(class.contains("fd00:1:7:31ff::5".parse().unwrap()));
+        assert!(!class.contains("fd00:1:7:4000::5".parse().unwrap()));
+        assert!(Prefix::host(Cluster::new(1), 7).contains("fd00:1:7:ffff::".parse().unwrap()));
+        for wrong in ["", "fd00::", "fd00::/32", "fd00::/129", "x/48", "fd00::/x"] {
+            assert!(wrong.parse::<Prefix>().is_err(), "{wrong}");
+        }
+        assert!("fd00:1:7::9/128".parse::<Prefix>().unwrap().contains("fd00:1:7::9".parse().unwrap()));
+    }
+
+    #[test]
+    fn classes_are_the_high_nibble() {
+        let some = Classes::READING.and(Classes::LEASES);
+        assert!(some.contain(0x01) && some.contain(0x3f));
+        assert!(!some.contain(0x10) && !some.contain(0x42));
+        assert_eq!(Classes::from_bits(some.bits()), some);
+    }
+}

@@ -1,0 +1,185 @@
+//! A lab: hosts that are network namespaces of this machine, joined by a switch.
+//!
+//! # Contract
+//!
+//! - Everything is made in namespaces of its own: no interface, route or name appears in the namespace that the lab was
+//!   made from, and two labs never meet. Nothing has a name in the file system; when the process that made a lab ends,
+//!   however it ends, the kernel takes all of it away.
+//! - Every host has one interface, `e0`, one route to the whole cluster with one neighbour that never changes, and all
+//!   addresses of its own prefix. It accepts what the switch delivers to it, whoever the address belongs to; what it sends
+//!   to somebody else's address leaves through the switch.
+//! - The switch knows the prefix of every host from the start.
+//!
+//! It must never change the namespaces of the calling thread: what has to happen elsewhere happens in threads that end.
+//! (The functions of [`space`] are for processes that want to be moved, and say so.)
+
+mod namespace;
+mod plan;
+pub mod space;
+mod wiring;
+
+use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+
+use crate::address::{Cluster, Prefix};
+use crate::entries::{Port, Route};
+use crate::error::SwitchError;
+use crate::switch::Switch;
+use crate::switches::{self, Wiring};
+use crate::sys;
+use namespace::Network;
+
+pub use plan::{HOSTS_MAX, HostPlan, Plan, Role};
+
+/// A host of a lab.
+pub struct Host {
+    plan: HostPlan,
+    side: u32,
+    network: Network,
+}
+
+impl Host {
+    /// What it is.
+    #[must_use]
+    pub fn plan(&self) -> &HostPlan {
+        &self.plan
+    }
+
+    /// On which side of a partition it is; 0 when there is none.
+    #[must_use]
+    pub fn side(&self) -> u32 {
+        self.side
+    }
+
+    /// The number of the descriptor of its namespace in this process.
+    #[must_use]
+    pub fn descriptor(&self) -> RawFd {
+        self.network.as_fd().as_raw_fd()
+    }
+
+    /// Runs something in the host, in a thread of its own. What it opens stays the host's.
+    ///
+    /// # Errors
+    ///
+    /// [`SwitchError::System`] when the thread cannot be made or moved.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, SwitchError> {
+        self.network.run(work)
+    }
+
+    /// A socket for UDP in the host, which may be bound to any address and port, also one that is nobody's.
+    ///
+    /// # Errors
+    ///
+    /// [`SwitchError::System`].
+    pub fn socket(&self, address: Ipv6Addr, port: u16) -> Result<UdpSocket, SwitchError> {
+        let bound = self.run(|| sys::bind_freely(SocketAddrV6::new(address, port, 0, 0)))?;
+        bound
+            .map_err(|error| SwitchError::system(format!("bind [{address}]:{port} in host {}", self.plan.name), &error))
+    }
+}
+
+impl AsFd for Host {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.network.as_fd()
+    }
+}
+
+/// Hosts and their switch; the module's text is the contract.
+pub struct Lab {
+    plan: Plan,
+    // Before the namespaces, so that it leaves interfaces that are still there.
+    switch: Box<dyn Switch>,
+    hosts: Vec<Host>,
+    _middle: Network,
+}
+
+impl Lab {
+    /// Makes all of it.
+    ///
+    /// # Errors
+    ///
+    /// [`SwitchError::Lab`] for a plan that cannot be, [`SwitchError::System`] for what the system refuses, and whatever
+    /// the switch says.
+    pub fn up(plan: &Plan) -> Result<Lab, SwitchError> {
+        plan.check()?;
+        let middle = Network::new()?;
+        let mut hosts = Vec::new();
+        for plan in plan.hosts() {
+            hosts.push(Host { plan, side: 0, network: Network::new()? });
+        }
+        let cluster = plan.cluster();
+        wiring::join(plan, &middle, &hosts)?;
+        let ports: Vec<Port> = hosts.iter().map(|host| wiring::port(&host.plan)).collect();
+        let wires = Wiring { cluster, ports, redirects_max: plan.redirects_max };
+        let switch = middle.run(|| switches::open(&plan.switch, &wires))??;
+        for host in &hosts {
+            let route = Route { port: host.plan.port, is_memory: host.plan.role == Role::Server };
+            switch.set_prefix(Prefix::host(cluster, host.plan.number), route)?;
+        }
+        Ok(Lab { plan: plan.clone(), switch, hosts, _middle: middle })
+    }
+
+    /// What it was made from.
+    #[must_use]
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Whose addresses its hosts have.
+    #[must_use]
+    pub fn cluster(&self) -> Cluster {
+        self.plan.cluster()
+    }
+
+    /// Its switch.
+    #[must_use]
+    pub fn switch(&self) -> &dyn Switch {
+        &*self.switch
+    }
+
+    /// Its hosts, clients first.
+    #[must_use]
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// The host with this name.
+    ///
+    /// # Errors
+    ///
+    /// [`SwitchError::Lab`] when there is none.
+    pub fn host(&self, name: &str) -> Result<&Host, SwitchError> {
+        self.hosts.iter().find(|host| host.plan.name == name).ok_or_else(|| self.no_host(name))
+    }
+
+    /// Lets hosts reach only those that are named in the same part; those that are not named are a part, too. Without
+    /// parts, everybody reaches everybody.
+    ///
+    /// # Errors
+    ///
+    /// [`SwitchError::Lab`] for a host that there is not or that is named twice; whatever the switch says.
+    pub fn partition(&mut self, parts: &[Vec<String>]) -> Result<(), SwitchError> {
+        let mut sides = vec![0; self.hosts.len()];
+        for (side, name) in parts.iter().zip(1..).flat_map(|(part, side)| part.iter().map(move |name| (side, name))) {
+            let place = self.hosts.iter().position(|host| host.plan.name == *name);
+            let place = place.ok_or_else(|| self.no_host(name))?;
+            if std::mem::replace(&mut sides[place], side) != 0 {
+                return Err(self.refused(format!("host {name} is named twice; a host is on one side of a partition")));
+            }
+        }
+        for (host, side) in self.hosts.iter_mut().zip(sides) {
+            self.switch.set_side(host.plan.port, side)?;
+            host.side = side;
+        }
+        Ok(())
+    }
+
+    fn no_host(&self, name: &str) -> SwitchError {
+        let names: Vec<&str> = self.hosts.iter().map(|host| host.plan.name.as_str()).collect();
+        self.refused(format!("there is no host {name}; there are {}", names.join(", ")))
+    }
+
+    fn refused(&self, what: String) -> SwitchError {
+        SwitchError::Lab { lab: self.plan.name.clone(), what }
+    }
+}

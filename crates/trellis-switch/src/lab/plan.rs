@@ -1,0 +1,152 @@
+//! What a lab shall be: names, numbers, addresses. Makes nothing.
+
+use std::net::Ipv6Addr;
+
+use crate::address::{Cluster, Prefix};
+use crate::error::SwitchError;
+use crate::switches;
+
+/// The most hosts.
+pub const HOSTS_MAX: u16 = 1_000;
+/// Servers have numbers above this one, clients below.
+const FIRST_SERVER: u16 = 0x1001;
+/// The longest name: it is a part of a socket's.
+const NAME_BYTES_MAX: usize = 32;
+/// IPv6 needs this much at least; an interface pair takes that much at most.
+const MTU_BYTES: std::ops::RangeInclusive<u32> = 1_280..=65_535;
+
+/// A lab that shall be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// What it is called: letters, digits and dashes.
+    pub name: String,
+    /// How many clients: `c1`, `c2` and so on.
+    pub clients: u16,
+    /// How many servers: `s1`, `s2` and so on.
+    pub servers: u16,
+    /// Which switch joins them.
+    pub switch: String,
+    /// The longest packet.
+    pub mtu_bytes: u32,
+    /// Room for redirects in the switch.
+    pub redirects_max: u32,
+}
+
+/// What a host is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Its addresses name requests.
+    Client,
+    /// Its addresses are memory.
+    Server,
+}
+
+impl Role {
+    /// In a word.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Role::Client => "client",
+            Role::Server => "server",
+        }
+    }
+}
+
+/// A host that shall be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostPlan {
+    /// `c1`, `s1` and so on.
+    pub name: String,
+    /// What it is for.
+    pub role: Role,
+    /// Its number in the cluster.
+    pub number: u16,
+    /// Where it is plugged in.
+    pub port: u16,
+    /// Everything that it answers for.
+    pub prefix: Prefix,
+    /// The address that it sends from when nobody says from which.
+    pub address: Ipv6Addr,
+}
+
+impl Plan {
+    /// Whether it can be.
+    ///
+    /// # Errors
+    ///
+    /// A sentence that says what cannot, and what can.
+    pub fn check(&self) -> Result<(), SwitchError> {
+        let refused = |what: String| Err(SwitchError::Lab { lab: self.name.clone(), what });
+        let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
+        if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || !self.name.chars().all(is_name) {
+            return refused(format!("this is no name; give 1 to {NAME_BYTES_MAX} letters, digits and dashes"));
+        }
+        let hosts = u32::from(self.clients) + u32::from(self.servers);
+        if hosts == 0 || hosts > u32::from(HOSTS_MAX) {
+            return refused(format!("{hosts} hosts are not possible; give 1 to {HOSTS_MAX} clients and servers"));
+        }
+        if !MTU_BYTES.contains(&self.mtu_bytes) {
+            let (least, most) = (MTU_BYTES.start(), MTU_BYTES.end());
+            return refused(format!("an MTU of {} bytes is not possible; give {least} to {most}", self.mtu_bytes));
+        }
+        switches::kind(&self.switch).map(drop)
+    }
+
+    /// The cluster of its hosts, made of its name: what is captured of two labs cannot be mixed up.
+    #[must_use]
+    pub fn cluster(&self) -> Cluster {
+        // FNV-1a, folded to 24 bits.
+        let hash =
+            self.name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        Cluster::new(hash ^ hash >> 24)
+    }
+
+    /// Its hosts, clients first.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<HostPlan> {
+        let clients = (1..=self.clients).map(|index| (Role::Client, format!("c{index}"), index));
+        let servers = (1..=self.servers).map(|index| (Role::Server, format!("s{index}"), FIRST_SERVER - 1 + index));
+        let cluster = self.cluster();
+        let host = |((role, name, number), port)| HostPlan {
+            name,
+            role,
+            number,
+            port,
+            prefix: Prefix::host(cluster, number),
+            address: cluster.address(number, 0, 0, 1),
+        };
+        clients.chain(servers).zip(1..).map(host).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(name: &str, clients: u16, servers: u16) -> Plan {
+        let switch = "user".to_owned();
+        Plan { name: name.to_owned(), clients, servers, switch, mtu_bytes: 9000, redirects_max: 16 }
+    }
+
+    #[test]
+    fn hosts_have_names_numbers_and_ports() {
+        let hosts = plan("rack", 2, 2).hosts();
+        let told: Vec<(&str, u16, u16)> =
+            hosts.iter().map(|host| (host.name.as_str(), host.number, host.port)).collect();
+        assert_eq!(told, [("c1", 1, 1), ("c2", 2, 2), ("s1", 0x1001, 3), ("s2", 0x1002, 4)]);
+        assert!(hosts.iter().all(|host| host.prefix.contains(host.address)));
+        assert_ne!(plan("rack", 1, 1).cluster(), plan("shelf", 1, 1).cluster());
+    }
+
+    #[test]
+    fn what_cannot_be_is_said() {
+        assert!(plan("a-1", 500, 500).check().is_ok());
+        let sentence = |plan: Plan| plan.check().unwrap_err().to_string();
+        assert!(sentence(plan("", 1, 1)).contains("no name"));
+        assert!(sentence(plan("a/b", 1, 1)).contains("no name"));
+        assert!(sentence(plan("a", 0, 0)).contains("1 to 1000"));
+        assert!(sentence(plan("a", u16::MAX, 1)).contains("65536 hosts"));
+        assert!(sentence(Plan { mtu_bytes: 1000, ..plan("a", 1, 1) }).contains("1280 to 65535"));
+        assert!(sentence(Plan { switch: "hub".to_owned(), ..plan("a", 1, 1) }).contains("accepted: bpf"));
+    }
+}

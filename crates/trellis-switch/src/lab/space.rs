@@ -1,0 +1,125 @@
+//! Processes of a lab that outlives the command that made it: a keeper, first of a process namespace, and what is run in
+//! the hosts. When the keeper ends, the kernel ends all of them.
+//!
+//! Most functions here move the calling process and want it to have one thread.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::error::SwitchError;
+use crate::sys;
+
+/// Whether this process has root's rights.
+#[must_use]
+pub fn is_root() -> bool {
+    sys::is_root()
+}
+
+/// Makes the next child of this process the first of a process namespace; `rootless`: after moving this process into a
+/// user namespace in which it is root.
+///
+/// # Errors
+///
+/// [`SwitchError::System`] where the kernel or its settings do not allow it.
+pub fn make(rootless: bool) -> Result<(), SwitchError> {
+    if rootless {
+        sys::new_user().map_err(|error| SwitchError::system("make a user namespace", &error))?;
+    }
+    sys::new_processes().map_err(|error| SwitchError::system("make a process namespace", &error))
+}
+
+/// Lets children of this process go when they end, without being asked for.
+pub fn forget_children() {
+    sys::forget_children();
+}
+
+/// Moves this process into a host of a keeper's lab: its network now, its processes for children to come.
+///
+/// # Errors
+///
+/// [`SwitchError::System`] when the keeper is gone or belongs to somebody else.
+pub fn enter(keeper: i32, host: RawFd, rootless: bool) -> Result<(), SwitchError> {
+    let open = |what: String| {
+        let file = format!("/proc/{keeper}/{what}");
+        File::open(&file).map_err(|error| SwitchError::system(format!("open {file}"), &error))
+    };
+    // All are opened first: once moved, this process may not look at the keeper any more.
+    let user = rootless.then(|| open("ns/user".to_owned())).transpose()?;
+    let (processes, network) = (open("ns/pid".to_owned())?, open(format!("fd/{host}"))?);
+    let enter = |what: &str, namespace: &File, kind| {
+        sys::enter(namespace.as_fd(), kind)
+            .map_err(|error| SwitchError::system(format!("enter the {what} namespace of the lab"), &error))
+    };
+    if let Some(user) = user {
+        enter("user", &user, libc::CLONE_NEWUSER)?;
+    }
+    enter("process", &processes, libc::CLONE_NEWPID)?;
+    enter("network", &network, libc::CLONE_NEWNET)
+}
+
+/// Lets a command end when this process does.
+pub fn end_with_us(command: &mut Command) {
+    sys::end_with_us(command);
+}
+
+/// Leaves interrupts from the terminal to the command that runs.
+pub fn ignore_interrupts() {
+    sys::ignore_interrupts();
+}
+
+/// The process and the user at the other end of a connection.
+///
+/// # Errors
+///
+/// [`SwitchError::System`].
+pub fn peer(stream: &UnixStream) -> Result<(i32, u32), SwitchError> {
+    sys::peer(stream).map_err(|error| SwitchError::system("ask who is at the other end of a socket", &error))
+}
+
+/// The user that this process belongs to.
+#[must_use]
+pub fn own_user() -> u32 {
+    sys::own_user()
+}
+
+/// A process that is meant by descriptor from now on: its number may become another's, this does not.
+pub struct Process {
+    pid: i32,
+    process: sys::Process,
+}
+
+impl Process {
+    /// The process with this number.
+    ///
+    /// # Errors
+    ///
+    /// When there is none.
+    pub fn open(pid: i32) -> io::Result<Process> {
+        sys::Process::open(pid).map(|process| Process { pid, process })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    ///
+    /// When it has ended, or belongs to somebody else.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        self.process.signal(signal)
+    }
+
+    /// Waits until it has ended; says whether it has.
+    #[must_use]
+    pub fn wait(&self, patience: Duration) -> bool {
+        self.process.wait(patience)
+    }
+}

@@ -1,0 +1,534 @@
+//! The switch `bpf`: a program in the kernel at each interface, `switch/switch.bpf.c`; this file fills its tables.
+//!
+//! Promises: program and tables end with this value, or with the process. Of an entry that changes, a packet sees the old
+//! one or the new one. Never touches an interface that it was not given.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use aya::maps::lpm_trie::Key;
+use aya::maps::{Array, HashMap as Table, LpmTrie, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf};
+use aya::programs::{SchedClassifier, TcAttachType};
+use aya::{Ebpf, EbpfLoader};
+
+use crate::address::{self, Cluster, Page, Prefix};
+use crate::capabilities::Capabilities;
+use crate::clock;
+use crate::entries::{Group, Port, Redirect, Route, Rule};
+use crate::error::SwitchError;
+use crate::faults::Faults;
+use crate::layout;
+use crate::observed::{Counters, Event, EventKind};
+use crate::switch::Switch;
+use crate::switches::{self, Wiring};
+use crate::sys;
+
+const NAME: &str = "bpf";
+const PROGRAM: &str = "trellis_switch";
+/// Insert or replace.
+const ANY: u64 = 0;
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/switch.bpf.o"));
+
+type PortBytes = [u8; layout::PORT_BYTES];
+type RouteBytes = [u8; layout::ROUTE_BYTES];
+type RedirectBytes = [u8; layout::REDIRECT_BYTES];
+
+/// What the kernel's tables cannot be asked for quickly.
+#[derive(Default)]
+struct Known {
+    routes: HashMap<u16, Route>,
+    longer: BTreeMap<Prefix, Route>,
+    /// Number of the group of a home, and for which classes.
+    groups: HashMap<u16, (u16, u16)>,
+    ports: HashMap<u16, PortBytes>,
+    rules: HashMap<u32, u16>,
+    settings: [u8; layout::SETTINGS_BYTES],
+}
+
+struct Tables {
+    known: Known,
+    settings: Array<MapData, [u8; layout::SETTINGS_BYTES]>,
+    ports: Array<MapData, PortBytes>,
+    homes: Array<MapData, RouteBytes>,
+    prefixes: LpmTrie<MapData, [u8; layout::ADDRESS_BYTES], RouteBytes>,
+    redirects: Table<MapData, u64, RedirectBytes>,
+    groups: Array<MapData, [u8; layout::GROUP_BYTES]>,
+    rules: Table<MapData, u32, u32>,
+    hot: PerCpuHashMap<MapData, u64, u64>,
+    counters: PerCpuArray<MapData, [u64; layout::COUNTERS]>,
+    events: RingBuf<MapData>,
+}
+
+/// The switch; the module's text says what it promises.
+pub struct Bpf {
+    cluster: Cluster,
+    redirects_max: u32,
+    tables: Mutex<Tables>,
+    /// Dropped, it takes the program from the interfaces.
+    _program: Ebpf,
+}
+
+impl Bpf {
+    /// Puts the program at the interfaces of the calling thread's network namespace.
+    pub(super) fn open(wiring: &Wiring) -> Result<Bpf, SwitchError> {
+        let mut program = EbpfLoader::new()
+            .map_max_entries("redirects", wiring.redirects_max)
+            .load(OBJECT)
+            .map_err(|error| failed("load the switch into the kernel", &error))?;
+        // The program must know its tables before any of them may be closed.
+        classifier(&mut program)?.load().map_err(|error| failed("load the program of the switch", &error))?;
+        let mut tables = Tables::of(&mut program, wiring)?;
+        tables.plug_in(&mut program, wiring)?;
+        attach(&mut program, &wiring.ports)?;
+        let (cluster, redirects_max) = (wiring.cluster, wiring.redirects_max);
+        Ok(Bpf { cluster, redirects_max, tables: Mutex::new(tables), _program: program })
+    }
+
+    fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn classifier(program: &mut Ebpf) -> Result<&mut SchedClassifier, SwitchError> {
+    let missing = || failed("find the program of the switch", &PROGRAM);
+    let found = program.program_mut(PROGRAM).ok_or_else(missing)?;
+    found.try_into().map_err(|error| failed("use the program of the switch", &error))
+}
+
+fn attach(program: &mut Ebpf, ports: &[Port]) -> Result<(), SwitchError> {
+    let classifier = classifier(program)?;
+    for port in ports {
+        let at = format!("put the program of the switch at {}", port.interface);
+        classifier.attach(&port.interface, TcAttachType::Ingress).map_err(|error| failed(at, &error))?;
+    }
+    Ok(())
+}
+
+impl Tables {
+    fn of(program: &mut Ebpf, wiring: &Wiring) -> Result<Tables, SwitchError> {
+        let mut settings = [0; layout::SETTINGS_BYTES];
+        settings[..4].copy_from_slice(&wiring.cluster.scope());
+        Ok(Tables {
+            known: Known { settings, ..Known::default() },
+            settings: table(program, "settings")?,
+            ports: table(program, "ports")?,
+            homes: table(program, "homes")?,
+            prefixes: table(program, "prefixes")?,
+            redirects: table(program, "redirects")?,
+            groups: table(program, "groups")?,
+            rules: table(program, "rules")?,
+            hot: table(program, "hot")?,
+            counters: table(program, "counters")?,
+            events: table(program, "events")?,
+        })
+    }
+
+    fn plug_in(&mut self, program: &mut Ebpf, wiring: &Wiring) -> Result<(), SwitchError> {
+        let mut interfaces: Table<MapData, u32, u32> = table(program, "interfaces")?;
+        for port in &wiring.ports {
+            let index = interface_index(port)?;
+            interfaces.insert(index, u32::from(port.number), ANY).map_err(|error| told("ports", &error))?;
+            let mut bytes = [0; layout::PORT_BYTES];
+            bytes[..4].copy_from_slice(&index.to_ne_bytes());
+            bytes[layout::PORT_MAC_AT..][..6].copy_from_slice(&port.host_mac);
+            let flags = if port.is_pair { layout::PORT_PEER } else { 0 };
+            bytes[layout::PORT_FLAGS_AT..][..2].copy_from_slice(&flags.to_ne_bytes());
+            self.set_port(port.number, bytes)?;
+        }
+        self.set_settings()
+    }
+
+    fn set_port(&mut self, number: u16, bytes: PortBytes) -> Result<(), SwitchError> {
+        self.known.ports.insert(number, bytes);
+        self.ports.set(u32::from(number), bytes, ANY).map_err(|error| told("ports", &error))
+    }
+
+    fn set_settings(&mut self) -> Result<(), SwitchError> {
+        self.settings.set(0, self.known.settings, ANY).map_err(|error| told("settings", &error))
+    }
+
+    fn change_settings(&mut self, at: usize, bytes: &[u8]) -> Result<(), SwitchError> {
+        self.known.settings[at..at + bytes.len()].copy_from_slice(bytes);
+        self.set_settings()
+    }
+
+    /// Writes what is known of a home.
+    fn write_home(&mut self, home: u16) -> Result<(), SwitchError> {
+        let route = self.known.routes.get(&home);
+        let mut flags = route.map_or(0, |route| layout::ROUTE_VALID | memory_flag(route));
+        if self.known.longer.keys().any(|prefix| prefix.home() == home) {
+            flags |= layout::ROUTE_HAS_LONGER;
+        }
+        let group = self.known.groups.get(&home).copied().unwrap_or_default();
+        let bytes = route_bytes(route.map_or(0, |route| route.port), flags, group);
+        self.homes.set(u32::from(home), bytes, ANY).map_err(|error| told("homes", &error))
+    }
+
+    /// Writes the longer prefixes of a home, which take part in its group.
+    fn write_longer(&mut self, home: u16) -> Result<(), SwitchError> {
+        let group = self.known.groups.get(&home).copied().unwrap_or_default();
+        for (prefix, route) in self.known.longer.iter().filter(|(prefix, _)| prefix.home() == home) {
+            let bytes = route_bytes(route.port, layout::ROUTE_VALID | memory_flag(route), group);
+            self.prefixes.insert(&trie_key(*prefix), bytes, ANY).map_err(|error| told("prefixes", &error))?;
+        }
+        Ok(())
+    }
+
+    fn entry(&self, page: Page) -> Result<Option<Entry>, SwitchError> {
+        match self.redirects.get(&page.key(), 0) {
+            Ok(bytes) => Ok(Some(Entry::read(&bytes))),
+            Err(MapError::KeyNotFound) => Ok(None),
+            Err(error) => Err(told("redirects", &error)),
+        }
+    }
+
+    fn forget(&mut self, page: Page) -> Result<bool, SwitchError> {
+        removed(self.redirects.remove(&page.key())).map_err(|error| told("redirects", &error))
+    }
+
+    fn write_rules(&mut self, rules: HashMap<u32, u16>) -> Result<(), SwitchError> {
+        for (key, classes) in &rules {
+            self.rules.insert(key, u32::from(*classes), ANY).map_err(|error| told("rules", &error))?;
+        }
+        let stale: Vec<u32> = self.known.rules.keys().filter(|key| !rules.contains_key(key)).copied().collect();
+        for key in stale {
+            removed(self.rules.remove(&key)).map_err(|error| told("rules", &error))?;
+        }
+        self.known.rules = rules;
+        Ok(())
+    }
+}
+
+/// A redirect as the kernel has it.
+struct Entry {
+    port: u16,
+    until: u64,
+    epoch: u64,
+}
+
+impl Entry {
+    fn read(bytes: &RedirectBytes) -> Entry {
+        let word = number(bytes, 0);
+        let until = word & layout::TICKS_FOREVER;
+        Entry { port: (word >> layout::OFFSET_BITS) as u16, until, epoch: number(bytes, layout::REDIRECT_EPOCH_AT) }
+    }
+
+    fn bytes(&self) -> RedirectBytes {
+        let word = u64::from(self.port) << layout::OFFSET_BITS | self.until;
+        let mut bytes = [0; layout::REDIRECT_BYTES];
+        bytes[..8].copy_from_slice(&word.to_ne_bytes());
+        bytes[layout::REDIRECT_EPOCH_AT..layout::REDIRECT_ENDING_AT].copy_from_slice(&self.epoch.to_ne_bytes());
+        bytes
+    }
+
+    fn has_ended(&self) -> bool {
+        self.until <= clock::ticks_now()
+    }
+}
+
+fn number(bytes: &[u8], at: usize) -> u64 {
+    let mut eight = [0; 8];
+    eight.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_ne_bytes(eight)
+}
+
+fn interface_index(port: &Port) -> Result<u32, SwitchError> {
+    let name = &port.interface;
+    sys::interface_index(name).map_err(|error| SwitchError::system(format!("find the interface {name}"), &error))
+}
+
+fn memory_flag(route: &Route) -> u16 {
+    if route.is_memory { layout::ROUTE_MEMORY } else { 0 }
+}
+
+fn route_bytes(port: u16, flags: u16, (group, classes): (u16, u16)) -> RouteBytes {
+    let mut bytes = [0; layout::ROUTE_BYTES];
+    bytes[..2].copy_from_slice(&port.to_ne_bytes());
+    bytes[layout::ROUTE_FLAGS_AT..][..2].copy_from_slice(&flags.to_ne_bytes());
+    bytes[layout::ROUTE_GROUP_AT..][..2].copy_from_slice(&group.to_ne_bytes());
+    bytes[layout::ROUTE_CLASSES_AT..][..2].copy_from_slice(&classes.to_ne_bytes());
+    bytes
+}
+
+fn trie_key(prefix: Prefix) -> Key<[u8; layout::ADDRESS_BYTES]> {
+    Key::new(u32::from(prefix.bits()), prefix.address().octets())
+}
+
+/// One of the program's tables, as the type that fits it.
+fn table<T>(program: &mut Ebpf, name: &'static str) -> Result<T, SwitchError>
+where
+    T: TryFrom<Map, Error = MapError>,
+{
+    let map = program.take_map(name).ok_or_else(|| failed(format!("find the table {name}"), &"it is missing"))?;
+    T::try_from(map).map_err(|error| told(name, &error))
+}
+
+/// Whether something was there to be removed.
+fn removed(outcome: Result<(), MapError>) -> Result<bool, MapError> {
+    match outcome {
+        Ok(()) => Ok(true),
+        Err(MapError::KeyNotFound) => Ok(false),
+        Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Why a table did not take something.
+fn told(table: &'static str, error: &MapError) -> SwitchError {
+    let full = |limit, hint| SwitchError::Full { switch: NAME, table, limit, hint };
+    match error {
+        MapError::SyscallError(call) if matches!(call.io_error.raw_os_error(), Some(libc::E2BIG | libc::ENOSPC)) => {
+            match table {
+                "rules" => full(layout::RULES_MAX, "drop some"),
+                _ => full(layout::PREFIXES_MAX, "drop some"),
+            }
+        }
+        error => failed(format!("change the table of {table}"), error),
+    }
+}
+
+fn failed(attempt: impl Into<String>, error: &dyn std::fmt::Display) -> SwitchError {
+    let hint = "it takes root and Linux 6.6 or newer; the switch `user` needs neither".to_owned();
+    SwitchError::System { attempt: attempt.into(), cause: error.to_string(), hint }
+}
+
+impl Switch for Bpf {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            rootless: false,
+            grants: true,
+            delays: false,
+            seeded: false,
+            prefix_bits_max: 128,
+            redirects_max: self.redirects_max,
+        }
+    }
+
+    fn cluster(&self) -> Cluster {
+        self.cluster
+    }
+
+    fn set_prefix(&self, prefix: Prefix, route: Route) -> Result<(), SwitchError> {
+        switches::check_prefix(NAME, self.cluster, prefix)?;
+        switches::check_port(NAME, route.port)?;
+        let mut tables = self.tables();
+        if prefix.bits() == address::HOME_BITS {
+            tables.known.routes.insert(prefix.home(), route);
+        } else {
+            let before = tables.known.longer.insert(prefix, route);
+            if let Err(error) = tables.write_longer(prefix.home()) {
+                match before {
+                    Some(before) => tables.known.longer.insert(prefix, before),
+                    None => tables.known.longer.remove(&prefix),
+                };
+                return Err(error);
+            }
+        }
+        tables.write_home(prefix.home())
+    }
+
+    fn drop_prefix(&self, prefix: Prefix) -> Result<bool, SwitchError> {
+        switches::check_prefix(NAME, self.cluster, prefix)?;
+        let mut tables = self.tables();
+        let home = prefix.home();
+        let was_there = if prefix.bits() == address::HOME_BITS {
+            tables.known.groups.remove(&home);
+            tables.write_longer(home)?;
+            tables.known.routes.remove(&home).is_some()
+        } else {
+            removed(tables.prefixes.remove(&trie_key(prefix))).map_err(|error| told("prefixes", &error))?;
+            tables.known.longer.remove(&prefix).is_some()
+        };
+        tables.write_home(home)?;
+        Ok(was_there)
+    }
+
+    fn set_redirect(&self, page: Page, redirect: Redirect) -> Result<bool, SwitchError> {
+        switches::check_port(NAME, redirect.port)?;
+        let mut tables = self.tables();
+        let known = tables.entry(page)?;
+        if known.is_some_and(|known| !known.has_ended() && known.epoch > redirect.epoch) {
+            return Ok(false);
+        }
+        let until = clock::ticks_until(redirect.until);
+        let entry = Entry { port: redirect.port, until, epoch: redirect.epoch };
+        tables.redirects.insert(page.key(), entry.bytes(), ANY).map_err(|error| match told("redirects", &error) {
+            SwitchError::Full { .. } => SwitchError::Full {
+                switch: NAME,
+                table: "redirects",
+                limit: self.redirects_max,
+                hint: "sweep it, or open the switch with more",
+            },
+            error => error,
+        })?;
+        Ok(true)
+    }
+
+    fn drop_redirect(&self, page: Page, epoch: u64) -> Result<bool, SwitchError> {
+        let mut tables = self.tables();
+        match tables.entry(page)? {
+            Some(known) if known.epoch <= epoch => tables.forget(page),
+            _ => Ok(false),
+        }
+    }
+
+    fn redirect(&self, page: Page) -> Result<Option<Redirect>, SwitchError> {
+        let entry = self.tables().entry(page)?.filter(|entry| !entry.has_ended());
+        Ok(entry.map(|entry| Redirect { port: entry.port, epoch: entry.epoch, until: clock::instant_of(entry.until) }))
+    }
+
+    fn sweep(&self) -> Result<u32, SwitchError> {
+        let mut tables = self.tables();
+        let ended = |(key, bytes): (u64, RedirectBytes)| Entry::read(&bytes).has_ended().then_some(key);
+        // An entry that goes while the table is read ends the walk early or shows one twice; both are harmless.
+        let keys: Vec<u64> = tables.redirects.iter().filter_map(Result::ok).filter_map(ended).collect();
+        let mut swept = 0;
+        for key in keys {
+            swept += u32::from(tables.forget(Page::from_key(key))?);
+        }
+        Ok(swept)
+    }
+
+    fn set_group(&self, group: &Group) -> Result<(), SwitchError> {
+        switches::check_group(NAME, self.cluster, group)?;
+        let home = group.prefix.home();
+        let mut tables = self.tables();
+        if !tables.known.routes.contains_key(&home) {
+            return Err(switches::no_route_to_copy(NAME, group));
+        }
+        if group.ports.is_empty() {
+            tables.known.groups.remove(&home);
+        } else {
+            let used: Vec<u16> = tables.known.groups.values().map(|(number, _)| *number).collect();
+            let known = tables.known.groups.get(&home).map(|(number, _)| *number);
+            let free = known.or_else(|| (1..layout::GROUPS_MAX as u16).find(|number| !used.contains(number)));
+            let full = SwitchError::Full {
+                switch: NAME,
+                table: "groups",
+                limit: layout::GROUPS_MAX - 1,
+                hint: "take away the ports of one",
+            };
+            let number = free.ok_or(full)?;
+            let mut bytes = [0; layout::GROUP_BYTES];
+            for (place, port) in bytes.chunks_exact_mut(2).zip(&group.ports) {
+                place.copy_from_slice(&port.to_ne_bytes());
+            }
+            tables.groups.set(u32::from(number), bytes, ANY).map_err(|error| told("groups", &error))?;
+            tables.known.groups.insert(home, (number, group.classes.bits()));
+        }
+        tables.write_longer(home)?;
+        tables.write_home(home)
+    }
+
+    fn set_rules(&self, rules: Option<&[Rule]>) -> Result<(), SwitchError> {
+        let mut tables = self.tables();
+        match rules {
+            Some(rules) => {
+                tables.write_rules(switches::rule_table(rules))?;
+                tables.change_settings(layout::SETTINGS_FLAGS_AT, &layout::SETTINGS_RULES.to_ne_bytes())
+            }
+            None => {
+                tables.change_settings(layout::SETTINGS_FLAGS_AT, &0_u32.to_ne_bytes())?;
+                tables.write_rules(HashMap::new())
+            }
+        }
+    }
+
+    fn set_leases(&self, term: Option<Duration>) -> Result<(), SwitchError> {
+        let ticks = term.map_or(0, clock::ticks);
+        self.tables().change_settings(layout::SETTINGS_TERM_AT, &ticks.to_ne_bytes())
+    }
+
+    fn set_side(&self, port: u16, side: u32) -> Result<(), SwitchError> {
+        let mut tables = self.tables();
+        let Some(mut bytes) = tables.known.ports.get(&port).copied() else {
+            return Err(switches::nothing_plugged_in(NAME, port));
+        };
+        bytes[layout::PORT_SIDE_AT..][..4].copy_from_slice(&side.to_ne_bytes());
+        tables.set_port(port, bytes)
+    }
+
+    fn set_faults(&self, faults: &Faults) -> Result<(), SwitchError> {
+        if !faults.only_drop() {
+            let what = "it can lose packets but not delay, repeat or reorder them; the switch `user` can".to_owned();
+            return Err(SwitchError::Unsupported { switch: NAME, what });
+        }
+        self.tables().change_settings(layout::SETTINGS_DROP_AT, &faults.drop_ppm.to_ne_bytes())
+    }
+
+    fn counters(&self, port: u16) -> Result<Counters, SwitchError> {
+        switches::check_port(NAME, port)?;
+        let values = self.tables().counters.get(&u32::from(port), 0).map_err(|error| told("counters", &error))?;
+        let mut sums = [0; layout::COUNTERS];
+        for (sum, index) in sums.iter_mut().zip(0..) {
+            *sum = values.iter().map(|one: &[u64; layout::COUNTERS]| one[index]).sum();
+        }
+        Ok(Counters::from_values(&sums))
+    }
+
+    fn hot_pages(&self, count: usize) -> Result<Vec<(Page, u64)>, SwitchError> {
+        let mut tables = self.tables();
+        let pages: Vec<(u64, u64)> =
+            tables.hot.iter().filter_map(Result::ok).map(|(key, values)| (key, values.iter().sum())).collect();
+        for (key, _) in &pages {
+            removed(tables.hot.remove(key)).map_err(|error| told("hot pages", &error))?;
+        }
+        Ok(switches::hottest(pages.into_iter().map(|(key, count)| (Page::from_key(key), count)).collect(), count))
+    }
+
+    fn events(&self) -> Result<Vec<Event>, SwitchError> {
+        let mut tables = self.tables();
+        let mut events = Vec::new();
+        while let Some(bytes) = tables.events.next() {
+            events.extend(event(&bytes));
+        }
+        Ok(events)
+    }
+}
+
+/// An event as the kernel wrote it; none for one that this crate does not know.
+fn event(bytes: &[u8]) -> Option<Event> {
+    let bytes: &[u8; layout::EVENT_BYTES] = bytes.try_into().ok()?;
+    let kind = u32::from_ne_bytes(bytes[layout::EVENT_KIND_AT..][..4].try_into().ok()?);
+    Some(Event {
+        kind: EventKind::from_number(kind)?,
+        page: Page::from_key(number(bytes, layout::EVENT_PAGE_AT)),
+        port: u16::from_ne_bytes(bytes[layout::EVENT_PORT_AT..][..2].try_into().ok()?),
+        epoch: number(bytes, layout::EVENT_EPOCH_AT),
+        time: Duration::from_nanos(number(bytes, 0)),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redirects_and_events_are_read_as_they_are_written() {
+        let entry = Entry { port: 0x3ff, until: layout::TICKS_FOREVER, epoch: 0x0102_0304_0506_0708 };
+        let read = Entry::read(&entry.bytes());
+        assert_eq!((read.port, read.until, read.epoch), (entry.port, entry.until, entry.epoch));
+        let mut bytes = [0; layout::EVENT_BYTES];
+        bytes[..8].copy_from_slice(&5_u64.to_ne_bytes());
+        bytes[layout::EVENT_PAGE_AT..][..8].copy_from_slice(&Page { home: 7, number: 9 }.key().to_ne_bytes());
+        bytes[layout::EVENT_EPOCH_AT..][..8].copy_from_slice(&3_u64.to_ne_bytes());
+        bytes[layout::EVENT_KIND_AT..][..4].copy_from_slice(&layout::EVENT_RENEWED.to_ne_bytes());
+        bytes[layout::EVENT_PORT_AT..][..2].copy_from_slice(&2_u16.to_ne_bytes());
+        let renewed = Event {
+            kind: EventKind::Renewed,
+            page: Page { home: 7, number: 9 },
+            port: 2,
+            epoch: 3,
+            time: Duration::from_nanos(5),
+        };
+        assert_eq!(event(&bytes), Some(renewed));
+        assert_eq!(event(&bytes[..31]), None);
+        bytes[layout::EVENT_KIND_AT] = 0;
+        assert_eq!(event(&bytes), None);
+    }
+}

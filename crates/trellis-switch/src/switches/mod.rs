@@ -1,0 +1,201 @@
+//! The switches, one file or folder each, and how one is chosen.
+//!
+//! A switch promises what [`crate::Switch`] says; the suite in `tests/conformance` is the same for all. A file here knows
+//! one kind of switch and no other.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use crate::address::{Cluster, HOME_BITS, Page, Prefix};
+use crate::entries::{CLONES_MAX, Group, PORTS_MAX, Port, Rule};
+use crate::error::SwitchError;
+use crate::switch::Switch;
+
+#[cfg(feature = "bpf")]
+pub mod bpf;
+pub mod user;
+
+/// Room for redirects, unless told otherwise.
+pub const REDIRECTS: u32 = 131_072;
+
+/// A kind of switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwitchKind {
+    /// What it is called.
+    pub name: &'static str,
+    /// Whether this build has it; if not, the cargo feature of the same name is missing.
+    pub is_built: bool,
+    /// Whether it works in a user namespace, without rights over the machine.
+    pub is_rootless: bool,
+    /// What it is, in a few words.
+    pub what: &'static str,
+}
+
+/// Every kind, and which of them this build has.
+pub const KINDS: [SwitchKind; 2] = [
+    SwitchKind { name: "bpf", is_built: cfg!(feature = "bpf"), is_rootless: false, what: "in the kernel, the fastest" },
+    SwitchKind { name: "user", is_built: true, is_rootless: true, what: "a thread, with every fault on purpose" },
+];
+
+/// What a switch is made of.
+#[derive(Clone, Debug)]
+pub struct Wiring {
+    /// Whose addresses it serves.
+    pub cluster: Cluster,
+    /// Where hosts are plugged in.
+    pub ports: Vec<Port>,
+    /// Room for redirects.
+    pub redirects_max: u32,
+}
+
+/// The kind of switch with this name.
+///
+/// # Errors
+///
+/// [`SwitchError::Unknown`] for a name that is none.
+pub fn kind(name: &str) -> Result<SwitchKind, SwitchError> {
+    let found = KINDS.into_iter().find(|kind| kind.name == name);
+    let accepted = || KINDS.map(|kind| kind.name).join(", ");
+    found.ok_or_else(|| SwitchError::Unknown { name: name.to_owned(), accepted: accepted() })
+}
+
+/// Makes a switch of the interfaces that the calling thread's network namespace has.
+///
+/// # Errors
+///
+/// [`SwitchError::Unknown`], [`SwitchError::NotBuilt`], [`SwitchError::Refused`] for ports that cannot be, and whatever the
+/// system refuses.
+pub fn open(name: &str, wiring: &Wiring) -> Result<Box<dyn Switch>, SwitchError> {
+    let kind = kind(name)?;
+    check(kind.name, wiring)?;
+    match kind.name {
+        #[cfg(feature = "bpf")]
+        "bpf" => Ok(Box::new(bpf::Bpf::open(wiring)?)),
+        "user" => Ok(Box::new(user::User::open(wiring)?)),
+        name => Err(SwitchError::NotBuilt { name }),
+    }
+}
+
+fn check(switch: &'static str, wiring: &Wiring) -> Result<(), SwitchError> {
+    let mut numbers: Vec<u16> = wiring.ports.iter().map(|port| port.number).collect();
+    numbers.sort_unstable();
+    if numbers.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err(refused(switch, "two ports have the same number; number them 1, 2, 3 and so on"));
+    }
+    for number in numbers {
+        check_port(switch, number)?;
+    }
+    Ok(())
+}
+
+/// A port that there can be.
+pub(crate) fn check_port(switch: &'static str, port: u16) -> Result<(), SwitchError> {
+    if port == 0 || port >= PORTS_MAX {
+        return Err(refused(switch, format!("there is no port {port}; ports go from 1 to {}", PORTS_MAX - 1)));
+    }
+    Ok(())
+}
+
+/// A prefix that can be routed by.
+pub(crate) fn check_prefix(switch: &'static str, cluster: Cluster, prefix: Prefix) -> Result<(), SwitchError> {
+    if prefix.address().octets()[..4] != cluster.scope() {
+        return Err(refused(
+            switch,
+            format!("{prefix} is not of this cluster, whose addresses are {}", cluster.everything()),
+        ));
+    }
+    if prefix.home() == 0 {
+        return Err(refused(switch, format!("{prefix} names host 0, which is nobody; hosts go from 1 to 65,535")));
+    }
+    Ok(())
+}
+
+/// A prefix that is a whole home.
+pub(crate) fn check_home(switch: &'static str, cluster: Cluster, prefix: Prefix) -> Result<(), SwitchError> {
+    check_prefix(switch, cluster, prefix)?;
+    if prefix.bits() != HOME_BITS {
+        return Err(refused(switch, format!("{prefix} is no whole home; give its {HOME_BITS} bits")));
+    }
+    Ok(())
+}
+
+/// A group that there can be.
+pub(crate) fn check_group(switch: &'static str, cluster: Cluster, group: &Group) -> Result<(), SwitchError> {
+    check_home(switch, cluster, group.prefix)?;
+    if group.ports.len() > CLONES_MAX {
+        let (ports, prefix) = (group.ports.len(), group.prefix);
+        return Err(refused(
+            switch,
+            format!("{ports} ports for copies of {prefix} are too many; give at most {CLONES_MAX}"),
+        ));
+    }
+    group.ports.iter().try_for_each(|&port| check_port(switch, port))
+}
+
+/// That a group's home leads nowhere.
+pub(crate) fn no_route_to_copy(switch: &'static str, group: &Group) -> SwitchError {
+    refused(switch, format!("{} leads nowhere, so nothing can be copied; set the prefix first", group.prefix))
+}
+
+/// That a port is empty.
+pub(crate) fn nothing_plugged_in(switch: &'static str, port: u16) -> SwitchError {
+    refused(switch, format!("nothing is plugged in at port {port}; give a port that the switch was opened with"))
+}
+
+/// Rules by their keys: those with the same key are one.
+pub(crate) fn rule_table(rules: &[Rule]) -> HashMap<u32, u16> {
+    let mut table = HashMap::new();
+    for rule in rules {
+        *table.entry(rule.key()).or_insert(0) |= rule.classes.bits();
+    }
+    table
+}
+
+/// The pages with the most requests, most first; of equals the first page.
+pub(crate) fn hottest(mut pages: Vec<(Page, u64)>, count: usize) -> Vec<(Page, u64)> {
+    pages.sort_unstable_by_key(|&(page, requests)| (Reverse(requests), page));
+    pages.truncate(count);
+    pages
+}
+
+/// An entry that makes no sense.
+pub(crate) fn refused(switch: &'static str, what: impl Into<String>) -> SwitchError {
+    SwitchError::Refused { switch, what: what.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_switch_is_answered_with_what_is() {
+        let sentence = kind("hub").unwrap_err().to_string();
+        assert_eq!(sentence, "there is no switch `hub` here; accepted: bpf, user");
+    }
+
+    #[cfg(not(feature = "bpf"))]
+    #[test]
+    fn a_switch_that_is_not_compiled_in_names_the_next_step() {
+        let wiring = Wiring { cluster: Cluster::new(1), ports: Vec::new(), redirects_max: REDIRECTS };
+        let sentence = open("bpf", &wiring).map(|_| ()).unwrap_err().to_string();
+        assert_eq!(
+            sentence,
+            "this build was made without the switch bpf; `cargo xtask install --prefix PREFIX --features bpf` installs one \
+             that has it"
+        );
+    }
+
+    #[test]
+    fn entries_that_cannot_be_are_refused() {
+        let cluster = Cluster::new(1);
+        let prefix = |text: &str| text.parse::<Prefix>().unwrap();
+        assert!(check_prefix("x", cluster, prefix("fd00:1:5::/48")).is_ok());
+        assert!(check_prefix("x", cluster, prefix("fd00:2:5::/48")).unwrap_err().to_string().contains("fd00:1::/32"));
+        assert!(check_prefix("x", cluster, prefix("fd00:1::/48")).unwrap_err().to_string().contains("nobody"));
+        assert!(check_home("x", cluster, prefix("fd00:1:5::/52")).unwrap_err().to_string().contains("48 bits"));
+        assert!(check_port("x", 0).is_err() && check_port("x", PORTS_MAX).is_err() && check_port("x", 1).is_ok());
+        let port = |number| Port { number, interface: "x".to_owned(), host_mac: [2; 6], is_pair: true };
+        let wiring = Wiring { cluster, ports: vec![port(3), port(3)], redirects_max: REDIRECTS };
+        assert!(check("x", &wiring).unwrap_err().to_string().contains("same number"));
+    }
+}

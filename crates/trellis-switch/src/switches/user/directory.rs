@@ -1,0 +1,482 @@
+//! What the switch `user` knows, and what it decides about a packet. Reads no clock, sends nothing: time is an argument.
+//!
+//! The steps are those of the contract (`Switch`), in its order. `switch/switch.bpf.c` takes the same ones.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use crate::address::{self, Classes, Cluster, Page, Prefix};
+use crate::entries::{Group, Route};
+use crate::layout;
+use crate::observed::{Counters, Event, EventKind};
+
+/// Ethernet and IPv6.
+const FRAME_BYTES: usize = 54;
+const ETHERNET_IPV6: [u8; 2] = [0x86, 0xdd];
+const TYPE_AT: usize = 12;
+const NEXT_HEADER_AT: usize = 20;
+const SOURCE_AT: usize = 22;
+const DESTINATION_AT: usize = 38;
+const NEXT_UDP: u8 = 17;
+const NEXT_FRAGMENT: u8 = 44;
+const UDP_BYTES: usize = 8;
+const FRAGMENT_BYTES: usize = 8;
+/// Events that wait to be fetched.
+const EVENTS_MAX: usize = layout::EVENTS_BYTES as usize / layout::EVENT_BYTES;
+
+/// Where a packet goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Verdict {
+    /// The port that gets it.
+    pub(super) out: Option<u16>,
+    /// The ports that get a copy.
+    pub(super) copies: Vec<u16>,
+}
+
+/// A redirect as the table has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) port: u16,
+    /// The first tick at which it has ended.
+    pub(super) until: u64,
+    pub(super) epoch: u64,
+    /// Whether its owner has sent a COMMIT that gives it back, which home has not answered yet.
+    pub(super) is_ending: bool,
+}
+
+/// What is known of a host's prefix.
+#[derive(Default)]
+struct Home {
+    route: Option<Route>,
+    /// Longer prefixes, longest first.
+    longer: Vec<(Prefix, Route)>,
+    group: Option<(Classes, Vec<u16>)>,
+}
+
+/// What is known of a port.
+#[derive(Default)]
+struct Plugged {
+    side: u32,
+    counters: Counters,
+}
+
+/// The packet at hand.
+struct Packet<'a> {
+    in_port: u16,
+    frame: &'a [u8],
+    source: Ipv6Addr,
+    destination: Ipv6Addr,
+    now_ns: u64,
+    tick: u64,
+}
+
+/// All tables.
+pub(super) struct Directory {
+    cluster: Cluster,
+    redirects_max: usize,
+    ports: HashMap<u16, Plugged>,
+    homes: HashMap<u16, Home>,
+    redirects: HashMap<u64, Entry>,
+    rules: Option<HashMap<u32, u16>>,
+    term: Option<u64>,
+    hot: HashMap<u64, u64>,
+    events: VecDeque<Event>,
+}
+
+impl Directory {
+    /// Empty tables for these ports.
+    pub(super) fn new(cluster: Cluster, ports: impl Iterator<Item = u16>, redirects_max: u32) -> Directory {
+        Directory {
+            cluster,
+            redirects_max: redirects_max as usize,
+            ports: ports.map(|port| (port, Plugged::default())).collect(),
+            homes: HashMap::new(),
+            redirects: HashMap::new(),
+            rules: None,
+            term: None,
+            hot: HashMap::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Decides about a frame that came in at a port. `is_lost` is asked once the packet could be delivered.
+    pub(super) fn decide(
+        &mut self,
+        in_port: u16,
+        frame: &[u8],
+        now_ns: u64,
+        is_lost: impl FnOnce() -> bool,
+    ) -> Verdict {
+        let Some(from) = self.ports.get_mut(&in_port) else { return Verdict::default() };
+        from.counters.bytes_in += frame.len() as u64;
+        let from_side = from.side;
+        let Some(packet) = self.read(in_port, frame, now_ns) else {
+            return self.refuse(in_port, |counters| &mut counters.not_addressed);
+        };
+        let Some(speaks_as_home) = self.may_speak(&packet) else {
+            return self.refuse(in_port, |counters| &mut counters.forged);
+        };
+        let Some(route) = self.route_of(packet.destination) else {
+            return self.refuse(in_port, |counters| &mut counters.no_route);
+        };
+        let command = packet.command();
+        let mut out = route.port;
+        let mut copies = Vec::new();
+        if is_pointer(route, packet.destination) {
+            if !self.is_allowed(&packet) {
+                return self.refuse(in_port, |counters| &mut counters.denied);
+            }
+            copies = self.copies_of(&packet);
+            if is_paged(command) {
+                out = self.port_of_page(&packet, route.port);
+            }
+        } else if speaks_as_home {
+            self.learn(&packet, route.port);
+        }
+        let Some(to_side) = self.ports.get(&out).map(|port| port.side) else {
+            return self.refuse(in_port, |counters| &mut counters.no_port);
+        };
+        if is_lost() {
+            return self.refuse(in_port, |counters| &mut counters.dropped);
+        }
+        copies.retain(|&port| port != out && self.ports.get(&port).is_some_and(|to| to.side == from_side));
+        for &port in &copies {
+            self.count_out(port, frame.len());
+        }
+        if to_side != from_side {
+            self.count(in_port, |counters| &mut counters.partitioned);
+            return Verdict { out: None, copies };
+        }
+        let is_home = out == route.port;
+        self.count(in_port, |counters| if is_home { &mut counters.delivered } else { &mut counters.redirected });
+        self.count_out(out, frame.len());
+        Verdict { out: Some(out), copies }
+    }
+
+    /// That a packet was lost because too many waited.
+    pub(super) fn overflowed(&mut self, in_port: u16) {
+        self.count(in_port, |counters| &mut counters.overflowed);
+    }
+
+    fn read<'a>(&self, in_port: u16, frame: &'a [u8], now_ns: u64) -> Option<Packet<'a>> {
+        if frame.len() < FRAME_BYTES || frame[TYPE_AT..TYPE_AT + 2] != ETHERNET_IPV6 {
+            return None;
+        }
+        let at = |at: usize| frame[at..at + layout::ADDRESS_BYTES].try_into().map(|bytes: [u8; 16]| bytes).ok();
+        let (source, destination) = (at(SOURCE_AT)?, at(DESTINATION_AT)?);
+        let scope = self.cluster.scope();
+        if source[..4] != scope || destination[..4] != scope {
+            return None;
+        }
+        let (source, destination) = (source.into(), destination.into());
+        Some(Packet { in_port, frame, source, destination, now_ns, tick: now_ns >> layout::TICK_SHIFT })
+    }
+
+    /// Whether the host may speak for the source; if so, whether as the home of a pointer.
+    fn may_speak(&self, packet: &Packet<'_>) -> Option<bool> {
+        let home = self.homes.get(&address::home(packet.source))?;
+        if let Some(route) = home.route.filter(|route| route.port == packet.in_port) {
+            return Some(is_pointer(route, packet.source));
+        }
+        if let Some(route) = home.longer_of(packet.source).filter(|route| route.port == packet.in_port) {
+            return Some(is_pointer(route, packet.source));
+        }
+        home.route.filter(|&route| is_pointer(route, packet.source))?;
+        let redirect = self.redirects.get(&Page::of(packet.source).key());
+        let is_owner = redirect.is_some_and(|entry| entry.port == packet.in_port && entry.until > packet.tick);
+        let is_member = home.group.as_ref().is_some_and(|(_, ports)| ports.contains(&packet.in_port));
+        (is_owner || is_member).then_some(false)
+    }
+
+    fn route_of(&self, destination: Ipv6Addr) -> Option<Route> {
+        let home = self.homes.get(&address::home(destination))?;
+        home.longer_of(destination).or(home.route)
+    }
+
+    fn is_allowed(&self, packet: &Packet<'_>) -> bool {
+        let Some(rules) = &self.rules else { return true };
+        let client = u32::from(address::home(packet.source)) << 16;
+        let home = u32::from(address::home(packet.destination));
+        let keys = [client | home, client, home, 0];
+        let allowed = keys.iter().filter_map(|key| rules.get(key)).fold(0, |all, classes| all | classes);
+        Classes::from_bits(allowed).contain(packet.command())
+    }
+
+    fn copies_of(&self, packet: &Packet<'_>) -> Vec<u16> {
+        let group = self.homes.get(&address::home(packet.destination)).and_then(|home| home.group.as_ref());
+        match group {
+            Some((classes, ports)) if classes.contain(packet.command()) => ports.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn port_of_page(&mut self, packet: &Packet<'_>, home_port: u16) -> u16 {
+        let key = Page::of(packet.destination).key();
+        self.count_hot(key);
+        if packet.destination.octets()[layout::ADDRESS_ARGUMENTS_AT] & layout::ARGUMENT_DIRECT != 0 {
+            return home_port;
+        }
+        let found = self.redirects.get(&key).copied();
+        if let Some(entry) = found {
+            if entry.until > packet.tick {
+                return self.owner_or_home(packet, key, entry, home_port);
+            }
+            self.redirects.remove(&key);
+            self.tell(packet, EventKind::Expired, key, entry.port, entry.epoch);
+        }
+        if let (layout::COMMAND_UPDATE, Some(term)) = (packet.command(), self.term) {
+            if self.redirects.len() < self.redirects_max {
+                self.redirects
+                    .insert(key, Entry { port: packet.in_port, until: packet.tick + term, epoch: 0, is_ending: false });
+                self.count(packet.in_port, |counters| &mut counters.granted);
+                self.tell(packet, EventKind::Granted, key, packet.in_port, 0);
+            } else {
+                self.count(packet.in_port, |counters| &mut counters.table_full);
+            }
+        }
+        home_port
+    }
+
+    /// The owner gets what others want; what the owner itself sends goes home.
+    fn owner_or_home(&mut self, packet: &Packet<'_>, key: u64, entry: Entry, home_port: u16) -> u16 {
+        if entry.port != packet.in_port {
+            return entry.port;
+        }
+        if let (layout::COMMAND_COMMIT, Some(header)) = (packet.command(), header(packet)) {
+            let is_ending = header.flags & layout::FLAG_RELEASE != 0;
+            self.redirects.insert(key, Entry { is_ending, ..entry });
+        }
+        home_port
+    }
+
+    /// What home answers about leases.
+    fn learn(&mut self, packet: &Packet<'_>, client_port: u16) {
+        let command = packet.source.octets()[layout::ADDRESS_COMMAND_AT];
+        let gives = matches!(command, layout::COMMAND_UPDATE | layout::COMMAND_RENEW);
+        let ends = matches!(command, layout::COMMAND_COMMIT | layout::COMMAND_RELEASE);
+        let (Some(term), true) = (self.term, gives || ends) else { return };
+        let Some(Header { flags, status, request, epoch }) = header(packet) else { return };
+        // The number tells an answer from what a home asks on its own.
+        if flags & layout::FLAG_ANSWER == 0 || request != address::low_half(packet.destination) {
+            return;
+        }
+        let key = Page::of(packet.source).key();
+        let known = self.redirects.get(&key).copied();
+        let is_yes = status == layout::STATUS_OK;
+        if gives && is_yes {
+            let until = packet.tick + term;
+            return self.confirm(packet, key, known, Entry { port: client_port, until, epoch, is_ending: false });
+        }
+        let Some(entry) = known.filter(|entry| entry.port == client_port) else { return };
+        if command == layout::COMMAND_COMMIT && !(is_yes && entry.is_ending) {
+            // The lease goes on, in a later epoch where home took the bytes.
+            let epoch = if is_yes { entry.epoch.max(epoch) } else { entry.epoch };
+            self.redirects.insert(key, Entry { epoch, is_ending: false, ..entry });
+        } else if gives || is_yes {
+            self.redirects.remove(&key);
+            let kind = if gives { EventKind::Refused } else { EventKind::Returned };
+            self.tell(packet, kind, key, client_port, epoch);
+        }
+    }
+
+    /// Home granted or renewed a lease. What is known of a later one stays.
+    fn confirm(&mut self, packet: &Packet<'_>, key: u64, known: Option<Entry>, fresh: Entry) {
+        let may = match known {
+            Some(known) => known.epoch <= fresh.epoch || known.until <= packet.tick,
+            None => self.redirects.len() < self.redirects_max,
+        };
+        if may {
+            self.redirects.insert(key, fresh);
+            let is_new = packet.source.octets()[layout::ADDRESS_COMMAND_AT] == layout::COMMAND_UPDATE;
+            let kind = if is_new { EventKind::Confirmed } else { EventKind::Renewed };
+            self.tell(packet, kind, key, fresh.port, fresh.epoch);
+        }
+    }
+
+    fn tell(&mut self, packet: &Packet<'_>, kind: EventKind, key: u64, port: u16, epoch: u64) {
+        if self.events.len() == EVENTS_MAX {
+            return self.count(packet.in_port, |counters| &mut counters.events_lost);
+        }
+        let time = Duration::from_nanos(packet.now_ns);
+        self.events.push_back(Event { kind, page: Page::from_key(key), port, epoch, time });
+    }
+
+    fn count_hot(&mut self, key: u64) {
+        let is_full = self.hot.len() >= layout::HOT_MAX as usize;
+        match self.hot.get_mut(&key) {
+            Some(count) => *count += 1,
+            None if is_full => {}
+            None => drop(self.hot.insert(key, 1)),
+        }
+    }
+
+    fn count(&mut self, port: u16, which: impl FnOnce(&mut Counters) -> &mut u64) {
+        if let Some(plugged) = self.ports.get_mut(&port) {
+            *which(&mut plugged.counters) += 1;
+        }
+    }
+
+    fn count_out(&mut self, port: u16, bytes: usize) {
+        if let Some(plugged) = self.ports.get_mut(&port) {
+            plugged.counters.packets_out += 1;
+            plugged.counters.bytes_out += bytes as u64;
+        }
+    }
+
+    fn refuse(&mut self, port: u16, which: impl FnOnce(&mut Counters) -> &mut u64) -> Verdict {
+        self.count(port, which);
+        Verdict::default()
+    }
+}
+
+/// What it is told, and what it tells.
+impl Directory {
+    pub(super) fn set_prefix(&mut self, prefix: Prefix, route: Route) {
+        let home = self.homes.entry(prefix.home()).or_default();
+        if prefix.bits() == address::HOME_BITS {
+            home.route = Some(route);
+            return;
+        }
+        home.longer.retain(|(known, _)| *known != prefix);
+        let at = home.longer.partition_point(|(known, _)| known.bits() >= prefix.bits());
+        home.longer.insert(at, (prefix, route));
+    }
+
+    pub(super) fn drop_prefix(&mut self, prefix: Prefix) -> bool {
+        let Some(home) = self.homes.get_mut(&prefix.home()) else { return false };
+        if prefix.bits() == address::HOME_BITS {
+            home.group = None;
+            return home.route.take().is_some();
+        }
+        let before = home.longer.len();
+        home.longer.retain(|(known, _)| *known != prefix);
+        home.longer.len() != before
+    }
+
+    /// How many prefixes are longer than a home's.
+    pub(super) fn longer_prefixes(&self) -> usize {
+        self.homes.values().map(|home| home.longer.len()).sum()
+    }
+
+    /// None when there is no room.
+    pub(super) fn set_redirect(&mut self, page: Page, entry: Entry, tick: u64) -> Option<bool> {
+        let known = self.redirects.get(&page.key());
+        if known.is_some_and(|known| known.until > tick && known.epoch > entry.epoch) {
+            return Some(false);
+        }
+        if known.is_none() && self.redirects.len() >= self.redirects_max {
+            return None;
+        }
+        self.redirects.insert(page.key(), entry);
+        Some(true)
+    }
+
+    pub(super) fn drop_redirect(&mut self, page: Page, epoch: u64) -> bool {
+        let may = self.redirects.get(&page.key()).is_some_and(|known| known.epoch <= epoch);
+        may && self.redirects.remove(&page.key()).is_some()
+    }
+
+    pub(super) fn redirect(&self, page: Page, tick: u64) -> Option<Entry> {
+        self.redirects.get(&page.key()).copied().filter(|entry| entry.until > tick)
+    }
+
+    pub(super) fn sweep(&mut self, tick: u64) -> usize {
+        let before = self.redirects.len();
+        self.redirects.retain(|_, entry| entry.until > tick);
+        before - self.redirects.len()
+    }
+
+    /// Whether the home has a route to copy beside.
+    pub(super) fn set_group(&mut self, group: &Group) -> bool {
+        let Some(home) = self.homes.get_mut(&group.prefix.home()).filter(|home| home.route.is_some()) else {
+            return false;
+        };
+        home.group = (!group.ports.is_empty()).then(|| (group.classes, group.ports.clone()));
+        true
+    }
+
+    pub(super) fn set_rules(&mut self, rules: Option<HashMap<u32, u16>>) {
+        self.rules = rules;
+    }
+
+    pub(super) fn set_term(&mut self, ticks: Option<u64>) {
+        self.term = ticks;
+    }
+
+    pub(super) fn set_side(&mut self, port: u16, side: u32) -> bool {
+        self.ports.get_mut(&port).map(|plugged| plugged.side = side).is_some()
+    }
+
+    pub(super) fn counters(&self, port: u16) -> Counters {
+        self.ports.get(&port).map(|plugged| plugged.counters).unwrap_or_default()
+    }
+
+    pub(super) fn take_hot(&mut self) -> Vec<(Page, u64)> {
+        self.hot.drain().map(|(key, count)| (Page::from_key(key), count)).collect()
+    }
+
+    pub(super) fn take_events(&mut self) -> Vec<Event> {
+        self.events.drain(..).collect()
+    }
+}
+
+impl Home {
+    fn longer_of(&self, address: Ipv6Addr) -> Option<Route> {
+        self.longer.iter().find(|(prefix, _)| prefix.contains(address)).map(|(_, route)| *route)
+    }
+}
+
+impl Packet<'_> {
+    fn command(&self) -> u8 {
+        self.destination.octets()[layout::ADDRESS_COMMAND_AT]
+    }
+}
+
+fn is_paged(command: u8) -> bool {
+    matches!(command >> 4, layout::CLASS_READING | layout::CLASS_CHANGING | layout::CLASS_LEASES)
+}
+
+/// Whether an address is memory's: it has a command and a page. Else it names a request, and what comes there is an answer.
+fn is_pointer(route: Route, address: Ipv6Addr) -> bool {
+    route.is_memory && address.octets()[layout::ADDRESS_COMMAND_AT] & layout::INCARNATION == 0
+}
+
+/// What a switch reads of a datagram's header.
+struct Header {
+    flags: u16,
+    status: u8,
+    request: u64,
+    epoch: u64,
+}
+
+/// The header of a datagram; none when there is none.
+fn header(packet: &Packet<'_>) -> Option<Header> {
+    let frame = packet.frame;
+    let mut next = frame[NEXT_HEADER_AT];
+    let mut at = FRAME_BYTES;
+    if next == NEXT_FRAGMENT {
+        let fragment = frame.get(at..at + FRAGMENT_BYTES)?;
+        // Only the first fragment has the header.
+        if fragment[2] != 0 || fragment[3] & 0xf8 != 0 {
+            return None;
+        }
+        next = fragment[0];
+        at += FRAGMENT_BYTES;
+    }
+    let header = frame.get(at + UDP_BYTES..at + UDP_BYTES + layout::HEADER_BYTES)?;
+    if next != NEXT_UDP || header[0] != layout::HEADER_VERSION {
+        return None;
+    }
+    let number = |at: usize| header[at..at + 8].try_into().map(u64::from_le_bytes).ok();
+    Some(Header {
+        flags: u16::from_le_bytes([header[layout::HEADER_FLAGS_AT], header[layout::HEADER_FLAGS_AT + 1]]),
+        status: header[layout::HEADER_STATUS_AT],
+        request: number(layout::HEADER_REQUEST_AT)?,
+        epoch: number(layout::HEADER_EPOCH_AT)?,
+    })
+}
+
+#[cfg(test)]
+#[path = "directory_tests.rs"]
+mod tests;

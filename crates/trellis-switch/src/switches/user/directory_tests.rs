@@ -1,0 +1,159 @@
+//! Decisions about single frames, without a network: what the suite over real namespaces cannot make happen.
+
+use super::*;
+
+const CLUSTER: Cluster = Cluster::new(1);
+/// One client at port 1, another at port 2, a server at port 3.
+const CLIENT: u16 = 11;
+const OTHER: u16 = 12;
+const SERVER: u16 = 20;
+
+fn directory() -> Directory {
+    let mut directory = Directory::new(CLUSTER, [1, 2, 3].into_iter(), 4);
+    for (home, port, is_memory) in [(CLIENT, 1, false), (OTHER, 2, false), (SERVER, 3, true)] {
+        directory.set_prefix(Prefix::host(CLUSTER, home), Route { port, is_memory });
+    }
+    directory.set_term(Some(100));
+    directory
+}
+
+fn pointer(command: u8, page: u64) -> Ipv6Addr {
+    CLUSTER.address(SERVER, command, 0, page << layout::PAGE_SHIFT)
+}
+
+fn request_of(host: u16, number: u64) -> Ipv6Addr {
+    CLUSTER.address(host, 0xb5, 0x66, number)
+}
+
+fn frame(source: Ipv6Addr, destination: Ipv6Addr, payload: &[u8]) -> Vec<u8> {
+    let mut frame = vec![0; FRAME_BYTES + UDP_BYTES];
+    frame[TYPE_AT..TYPE_AT + 2].copy_from_slice(&ETHERNET_IPV6);
+    frame[NEXT_HEADER_AT] = NEXT_UDP;
+    frame[SOURCE_AT..SOURCE_AT + 16].copy_from_slice(&source.octets());
+    frame[DESTINATION_AT..DESTINATION_AT + 16].copy_from_slice(&destination.octets());
+    frame.extend_from_slice(payload);
+    frame
+}
+
+fn header(status: u8, request: u64, epoch: u64) -> Vec<u8> {
+    let mut header = vec![0; layout::HEADER_BYTES];
+    header[0] = layout::HEADER_VERSION;
+    header[layout::HEADER_STATUS_AT] = status;
+    header[layout::HEADER_FLAGS_AT] = layout::FLAG_ANSWER as u8;
+    header[layout::HEADER_REQUEST_AT..][..8].copy_from_slice(&request.to_le_bytes());
+    header[layout::HEADER_EPOCH_AT..][..8].copy_from_slice(&epoch.to_le_bytes());
+    header
+}
+
+/// Where a frame goes at a tick.
+fn goes(directory: &mut Directory, port: u16, frame: &[u8], tick: u64) -> Option<u16> {
+    directory.decide(port, frame, tick << layout::TICK_SHIFT, || false).out
+}
+
+fn update(directory: &mut Directory, port: u16, host: u16, tick: u64) -> Option<u16> {
+    goes(directory, port, &frame(request_of(host, 7), pointer(layout::COMMAND_UPDATE, 5), &[]), tick)
+}
+
+#[test]
+fn a_lease_ends_at_its_tick_and_not_before() {
+    let mut directory = directory();
+    assert_eq!(update(&mut directory, 1, CLIENT, 1000), Some(3));
+    assert_eq!(update(&mut directory, 2, OTHER, 1099), Some(1));
+    assert_eq!(update(&mut directory, 2, OTHER, 1100), Some(3), "its term is over");
+    assert_eq!(update(&mut directory, 1, CLIENT, 1101), Some(2), "and the other one has it");
+    let kinds: Vec<EventKind> = directory.take_events().iter().map(|event| event.kind).collect();
+    assert_eq!(kinds, [EventKind::Granted, EventKind::Expired, EventKind::Granted]);
+    assert!(directory.take_events().is_empty());
+}
+
+#[test]
+fn a_reply_of_an_older_epoch_changes_nothing() {
+    let mut directory = directory();
+    let page = Page { home: SERVER, number: 5 };
+    let answer = |host, epoch| {
+        frame(pointer(layout::COMMAND_UPDATE, 5), request_of(host, 7), &header(layout::STATUS_OK, 7, epoch))
+    };
+    assert_eq!(goes(&mut directory, 3, &answer(CLIENT, 9), 0), Some(1));
+    assert_eq!(directory.redirect(page, 0), Some(Entry { port: 1, until: 100, epoch: 9, is_ending: false }));
+    assert_eq!(goes(&mut directory, 3, &answer(OTHER, 8), 1), Some(2));
+    assert_eq!(directory.redirect(page, 1).map(|entry| entry.port), Some(1));
+    assert_eq!(goes(&mut directory, 3, &answer(OTHER, 8), 100), Some(2));
+    assert_eq!(directory.redirect(page, 101).map(|entry| entry.port), Some(2), "what has ended does not count");
+}
+
+#[test]
+fn what_is_no_reply_teaches_nothing() {
+    let mut directory = directory();
+    let source = pointer(layout::COMMAND_UPDATE, 5);
+    let mut fragment = frame(source, request_of(CLIENT, 7), &[]);
+    fragment.truncate(FRAME_BYTES);
+    fragment[NEXT_HEADER_AT] = NEXT_FRAGMENT;
+    fragment.extend_from_slice(&[NEXT_UDP, 0, 0, 8, 0, 0, 0, 0]);
+    fragment.extend_from_slice(&[0; UDP_BYTES]);
+    fragment.extend_from_slice(&header(layout::STATUS_OK, 7, 1));
+    let mut first = fragment.clone();
+    first[FRAME_BYTES + 3] = 1;
+    let mut version = header(layout::STATUS_OK, 7, 1);
+    version[0] = 2;
+    let mut asks = header(layout::STATUS_OK, 7, 1);
+    asks[layout::HEADER_FLAGS_AT] = 0;
+    for (what, wrong) in [
+        ("another number", frame(source, request_of(CLIENT, 7), &header(layout::STATUS_OK, 8, 1))),
+        ("too short", frame(source, request_of(CLIENT, 7), &header(layout::STATUS_OK, 7, 1)[..31])),
+        ("another version", frame(source, request_of(CLIENT, 7), &version)),
+        ("no answer", frame(source, request_of(CLIENT, 7), &asks)),
+        ("not the first fragment", fragment),
+    ] {
+        assert_eq!(goes(&mut directory, 3, &wrong, 0), Some(1), "{what}");
+        assert!(directory.redirects.is_empty(), "{what}");
+    }
+    assert_eq!(goes(&mut directory, 3, &first, 0), Some(1));
+    assert_eq!(directory.redirects.len(), 1, "the first fragment has the header");
+}
+
+#[test]
+fn a_full_table_grants_nothing_and_says_so() {
+    let mut directory = directory();
+    for page in 0..5 {
+        let request = frame(request_of(CLIENT, page), pointer(layout::COMMAND_UPDATE, page), &[]);
+        assert_eq!(goes(&mut directory, 1, &request, 0), Some(3));
+    }
+    let counters = directory.counters(1);
+    assert_eq!((counters.granted, counters.table_full, counters.delivered), (4, 1, 5));
+    let page = |number| Page { home: SERVER, number };
+    let entry = Entry { port: 2, until: 50, epoch: 0, is_ending: false };
+    assert_eq!(directory.set_redirect(page(9), entry, 0), None);
+    assert_eq!(directory.set_redirect(page(0), entry, 0), Some(true));
+    assert_eq!(directory.sweep(99), 1);
+    assert_eq!(directory.set_redirect(page(9), entry, 0), Some(true));
+}
+
+#[test]
+fn events_that_nobody_fetches_are_counted() {
+    let mut directory = directory();
+    for tick in 0..=EVENTS_MAX as u64 {
+        update(&mut directory, 1, CLIENT, tick * 1000);
+    }
+    let lost = directory.counters(1).events_lost;
+    assert_eq!(directory.take_events().len(), EVENTS_MAX);
+    // Every request but the first tells two things.
+    assert_eq!(lost, EVENTS_MAX as u64 + 1);
+}
+
+#[test]
+fn frames_that_are_cut_or_foreign_are_refused() {
+    let mut directory = directory();
+    let whole = frame(request_of(CLIENT, 1), pointer(0x01, 1), &[]);
+    for bytes in 0..FRAME_BYTES {
+        assert_eq!(goes(&mut directory, 1, &whole[..bytes], 0), None, "{bytes}");
+    }
+    let mut foreign = whole.clone();
+    foreign[DESTINATION_AT + 1] ^= 1;
+    assert_eq!(goes(&mut directory, 1, &foreign, 0), None);
+    let mut other = whole.clone();
+    other[TYPE_AT] = 8;
+    assert_eq!(goes(&mut directory, 1, &other, 0), None);
+    assert_eq!(directory.counters(1).not_addressed, FRAME_BYTES as u64 + 2);
+    assert_eq!(goes(&mut directory, 1, &whole[..FRAME_BYTES], 0), Some(3));
+    assert_eq!(goes(&mut directory, 9, &whole, 0), None, "nothing is plugged in there");
+}

@@ -1,0 +1,122 @@
+//! The thread of the switch `user`: takes frames in, asks the directory, puts them out when their time has come.
+//!
+//! Never waits for a port: a frame that cannot be put out at once is lost, as in a switch whose queue is full.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use super::Shared;
+use super::fate::{Fate, Leaving, Waiting};
+use crate::entries::Port;
+use crate::error::SwitchError;
+use crate::sys;
+
+/// What stands before each frame: how its checksum is offloaded.
+const OFFLOAD_BYTES: usize = sys::PacketSocket::OFFLOAD_BYTES;
+/// The longest that a frame can be, segmented later by an interface.
+const FRAME_BYTES_MAX: usize = 65_536 + 64;
+/// The most frames taken from one port before the others are looked at.
+const FRAMES_AT_ONCE: usize = 64;
+
+/// A port that is plugged in.
+pub(super) struct Plug {
+    number: u16,
+    host_mac: [u8; 6],
+    socket: sys::PacketSocket,
+}
+
+impl Plug {
+    pub(super) fn open(port: &Port) -> Result<Plug, SwitchError> {
+        let open = || sys::PacketSocket::open(sys::interface_index(&port.interface)?);
+        let socket =
+            open().map_err(|error| SwitchError::system(format!("open the interface {}", port.interface), &error))?;
+        Ok(Plug { number: port.number, host_mac: port.host_mac, socket })
+    }
+}
+
+/// What the thread works with.
+pub(super) struct Engine {
+    shared: Arc<Shared>,
+    plugs: Vec<Plug>,
+    /// Where a port's plug is.
+    places: HashMap<u16, usize>,
+    ringing: sys::Ringing,
+    waiting: Waiting,
+    leaving: Vec<Leaving>,
+}
+
+impl Engine {
+    pub(super) fn new(shared: Arc<Shared>, plugs: Vec<Plug>, ringing: sys::Ringing) -> Engine {
+        let places = plugs.iter().enumerate().map(|(place, plug)| (plug.number, place)).collect();
+        Engine { shared, plugs, places, ringing, waiting: Waiting::default(), leaving: Vec::new() }
+    }
+
+    /// Runs until the other end of the alarm is dropped.
+    pub(super) fn run(mut self) {
+        let mut buffer = vec![0; OFFLOAD_BYTES + FRAME_BYTES_MAX];
+        loop {
+            let patience = self.waiting.next_in(sys::monotonic_ns());
+            let descriptors: Vec<BorrowedFd<'_>> = std::iter::once(self.ringing.as_fd())
+                .chain(self.plugs.iter().map(|plug| plug.socket.as_fd()))
+                .collect();
+            let ready = sys::wait_readable(&descriptors, patience);
+            if ready.first() == Some(&0) {
+                return;
+            }
+            for place in ready {
+                for _ in 0..FRAMES_AT_ONCE {
+                    let Some(bytes) = self.plugs[place - 1].socket.receive(&mut buffer) else { break };
+                    self.take(place - 1, &buffer[..bytes]);
+                }
+            }
+            self.waiting.due(sys::monotonic_ns(), &mut self.leaving);
+            self.put_out();
+        }
+    }
+
+    /// Decides about a frame, with what stands before it.
+    fn take(&mut self, place: usize, bytes: &[u8]) {
+        if bytes.len() < OFFLOAD_BYTES {
+            return;
+        }
+        let port = self.plugs[place].number;
+        let now_ns = sys::monotonic_ns();
+        let fate = self.shared.fates().next(port);
+        let verdict = self.shared.directory().decide(port, &bytes[OFFLOAD_BYTES..], now_ns, || fate.is_lost);
+        let mut has_room = true;
+        for to in verdict.copies.into_iter().chain(verdict.out) {
+            has_room &= self.send(now_ns, to, bytes, &fate);
+        }
+        if !has_room {
+            self.shared.directory().overflowed(port);
+        }
+        self.put_out();
+    }
+
+    fn send(&mut self, now_ns: u64, port: u16, bytes: &[u8], fate: &Fate) -> bool {
+        let Some(&place) = self.places.get(&port) else { return true };
+        let mut frame = bytes.to_vec();
+        // The destination's hardware address comes first.
+        if let Some(mac) = frame.get_mut(OFFLOAD_BYTES..OFFLOAD_BYTES + 6) {
+            mac.copy_from_slice(&self.plugs[place].host_mac);
+        }
+        let packet = Leaving { port, frame };
+        let again = fate.is_repeated.then(|| packet.clone());
+        let mut has_room = self.waiting.push(now_ns, packet, fate, &mut self.leaving);
+        if let Some(packet) = again {
+            let plain = Fate { is_overtaken: false, ..*fate };
+            has_room &= self.waiting.push(now_ns, packet, &plain, &mut self.leaving);
+        }
+        has_room
+    }
+
+    fn put_out(&mut self) {
+        for packet in self.leaving.drain(..) {
+            let Some(&place) = self.places.get(&packet.port) else { continue };
+            if !self.plugs[place].socket.send(&packet.frame) {
+                self.shared.directory().overflowed(packet.port);
+            }
+        }
+    }
+}

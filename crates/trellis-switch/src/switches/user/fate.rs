@@ -1,0 +1,243 @@
+//! What happens to packets on purpose: who is lost, repeated, kept, overtaken. Reads no clock: time is an argument.
+//!
+//! Every port has random numbers of its own, made of the seed and the port's number: the same seed does the same to the
+//! same packets of a port, whatever other ports do meanwhile.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::time::Duration;
+
+use crate::faults::Faults;
+
+/// The longest that a packet waits for the one that shall overtake it.
+const OVERTAKEN_WITHIN: Duration = Duration::from_millis(10);
+/// The most packets that wait.
+pub(super) const WAITING_MAX: usize = 65_536;
+
+/// What shall happen to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fate {
+    pub(super) is_lost: bool,
+    pub(super) is_repeated: bool,
+    pub(super) is_overtaken: bool,
+    pub(super) delay: Duration,
+}
+
+/// Random numbers of all ports.
+pub(super) struct Fates {
+    faults: Faults,
+    states: HashMap<u16, u64>,
+}
+
+impl Fates {
+    pub(super) fn new(faults: Faults) -> Fates {
+        Fates { faults, states: HashMap::new() }
+    }
+
+    /// What happens to the next packet of a port. Takes as many random numbers, whatever the answer.
+    pub(super) fn next(&mut self, port: u16) -> Fate {
+        let faults = self.faults;
+        let begin = faults.seed.wrapping_add(u64::from(port).wrapping_mul(0xa076_1d64_78bd_642f));
+        let state = self.states.entry(port).or_insert(begin);
+        let mut chance = |ppm: u32| split_mix(state) % 1_000_000 < u64::from(ppm);
+        let (is_lost, is_repeated, is_overtaken) =
+            (chance(faults.drop_ppm), chance(faults.duplicate_ppm), chance(faults.reorder_ppm));
+        let jitter_ns = u64::try_from(faults.jitter.as_nanos()).unwrap_or(u64::MAX - 1);
+        let extra = split_mix(state) % (jitter_ns + 1);
+        Fate { is_lost, is_repeated, is_overtaken, delay: faults.delay + Duration::from_nanos(extra) }
+    }
+}
+
+/// The generator of Steele, Lea and Flood: one addition and a mix.
+fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+/// A packet on its way to a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Leaving {
+    pub(super) port: u16,
+    pub(super) frame: Vec<u8>,
+}
+
+/// Packets that wait: for their time, or to be overtaken.
+#[derive(Default)]
+pub(super) struct Waiting {
+    /// Time, and number in order of arrival.
+    due: BinaryHeap<Reverse<(u64, u64)>>,
+    packets: HashMap<u64, Leaving>,
+    /// For each port, who waits for the next one.
+    overtaken: HashMap<u16, u64>,
+    arrived: u64,
+}
+
+impl Waiting {
+    /// Takes a packet in; says whether there was room. What can leave at once is put behind `leaving`.
+    pub(super) fn push(&mut self, now_ns: u64, packet: Leaving, fate: &Fate, leaving: &mut Vec<Leaving>) -> bool {
+        let delay = if fate.is_overtaken { OVERTAKEN_WITHIN.max(fate.delay) } else { fate.delay };
+        if self.packets.len() >= WAITING_MAX && !delay.is_zero() {
+            return false;
+        }
+        let port = packet.port;
+        let who_waited = self.overtaken.remove(&port);
+        if delay.is_zero() {
+            leaving.push(packet);
+        } else {
+            self.arrived += 1;
+            self.due.push(Reverse((now_ns + delay.as_nanos() as u64, self.arrived)));
+            self.packets.insert(self.arrived, packet);
+        }
+        match who_waited {
+            // It was overtaken by a packet that has left.
+            Some(number) if delay.is_zero() => leaving.extend(self.packets.remove(&number)),
+            // One that itself waits overtakes it when its time comes; both then leave, the later one first.
+            Some(number) => {
+                if let Some(packet) = self.packets.remove(&number) {
+                    self.arrived += 1;
+                    self.due.push(Reverse((now_ns + delay.as_nanos() as u64, self.arrived)));
+                    self.packets.insert(self.arrived, packet);
+                }
+            }
+            None => {}
+        }
+        if fate.is_overtaken && who_waited.is_none() {
+            self.overtaken.insert(port, self.arrived);
+        }
+        true
+    }
+
+    /// What may leave by now.
+    pub(super) fn due(&mut self, now_ns: u64, leaving: &mut Vec<Leaving>) {
+        while let Some(&Reverse((due, number))) = self.due.peek() {
+            if due > now_ns {
+                break;
+            }
+            self.due.pop();
+            if let Some(packet) = self.packets.remove(&number) {
+                if self.overtaken.get(&packet.port) == Some(&number) {
+                    self.overtaken.remove(&packet.port);
+                }
+                leaving.push(packet);
+            }
+        }
+    }
+
+    /// How long until the next one may leave.
+    pub(super) fn next_in(&self, now_ns: u64) -> Option<Duration> {
+        self.due.peek().map(|Reverse((due, _))| Duration::from_nanos(due.saturating_sub(now_ns)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Fate = Fate { is_lost: false, is_repeated: false, is_overtaken: false, delay: Duration::ZERO };
+
+    fn packet(port: u16, number: u8) -> Leaving {
+        Leaving { port, frame: vec![number] }
+    }
+
+    fn numbers(leaving: &[Leaving]) -> Vec<u8> {
+        leaving.iter().map(|packet| packet.frame[0]).collect()
+    }
+
+    #[test]
+    fn the_same_seed_does_the_same_whatever_other_ports_do() {
+        let faults: Faults = "drop=30%,duplicate=30%,reorder=30%,delay=10us,jitter=90us,seed=7".parse().unwrap();
+        let alone: Vec<Fate> = {
+            let mut fates = Fates::new(faults);
+            (0..100).map(|_| fates.next(3)).collect()
+        };
+        let mut fates = Fates::new(faults);
+        let beside: Vec<Fate> = (0..100)
+            .map(|turn| {
+                for _ in 0..turn % 3 {
+                    fates.next(4);
+                }
+                fates.next(3)
+            })
+            .collect();
+        assert_eq!(alone, beside);
+        let other: Vec<Fate> = {
+            let mut fates = Fates::new(Faults { seed: 8, ..faults });
+            (0..100).map(|_| fates.next(3)).collect()
+        };
+        assert_ne!(alone, other);
+        assert!(alone.iter().all(|fate| (10_000..=100_000).contains(&fate.delay.as_nanos())));
+    }
+
+    #[test]
+    fn rates_are_what_was_asked_for() {
+        let mut fates = Fates::new("drop=10%,duplicate=100%,seed=1".parse().unwrap());
+        let drawn: Vec<Fate> = (0..10_000).map(|_| fates.next(1)).collect();
+        let lost = drawn.iter().filter(|fate| fate.is_lost).count();
+        // Six standard deviations round a tenth; the seed makes it the same in every run.
+        assert!((820..=1180).contains(&lost), "{lost}");
+        assert!(drawn.iter().all(|fate| fate.is_repeated && !fate.is_overtaken && fate.delay.is_zero()));
+    }
+
+    #[test]
+    fn a_packet_is_overtaken_by_the_next_to_its_port() {
+        let (mut waiting, mut leaving) = (Waiting::default(), Vec::new());
+        let overtaken = Fate { is_overtaken: true, ..PLAIN };
+        assert!(waiting.push(0, packet(1, 1), &overtaken, &mut leaving));
+        assert!(waiting.push(0, packet(2, 2), &PLAIN, &mut leaving));
+        assert_eq!(numbers(&leaving), [2]);
+        assert!(waiting.push(0, packet(1, 3), &PLAIN, &mut leaving));
+        assert_eq!(numbers(&leaving), [2, 3, 1]);
+        waiting.due(u64::MAX, &mut leaving);
+        assert_eq!(numbers(&leaving), [2, 3, 1], "nobody leaves twice");
+    }
+
+    #[test]
+    fn who_is_not_overtaken_leaves_alone() {
+        let (mut waiting, mut leaving) = (Waiting::default(), Vec::new());
+        assert!(waiting.push(5, packet(1, 1), &Fate { is_overtaken: true, ..PLAIN }, &mut leaving));
+        assert_eq!(waiting.next_in(5), Some(OVERTAKEN_WITHIN));
+        waiting.due(5 + OVERTAKEN_WITHIN.as_nanos() as u64, &mut leaving);
+        assert!(waiting.push(6, packet(1, 2), &PLAIN, &mut leaving));
+        assert_eq!(numbers(&leaving), [1, 2]);
+    }
+
+    #[test]
+    fn delays_are_kept_and_equal_ones_keep_the_order() {
+        let (mut waiting, mut leaving) = (Waiting::default(), Vec::new());
+        for (number, delay) in [(1, 300), (2, 100), (3, 100)] {
+            let fate = Fate { delay: Duration::from_nanos(delay), ..PLAIN };
+            assert!(waiting.push(0, packet(1, number), &fate, &mut leaving));
+        }
+        waiting.due(99, &mut leaving);
+        assert!(leaving.is_empty());
+        waiting.due(100, &mut leaving);
+        assert_eq!(numbers(&leaving), [2, 3]);
+        assert_eq!(waiting.next_in(100), Some(Duration::from_nanos(200)));
+        waiting.due(300, &mut leaving);
+        assert_eq!((numbers(&leaving), waiting.next_in(300)), (vec![2, 3, 1], None));
+    }
+
+    #[test]
+    fn two_that_wait_are_exchanged() {
+        let (mut waiting, mut leaving) = (Waiting::default(), Vec::new());
+        let late = Fate { delay: Duration::from_nanos(50), ..PLAIN };
+        assert!(waiting.push(0, packet(1, 1), &Fate { is_overtaken: true, ..late }, &mut leaving));
+        assert!(waiting.push(10, packet(1, 2), &late, &mut leaving));
+        waiting.due(60, &mut leaving);
+        assert_eq!(numbers(&leaving), [2, 1]);
+    }
+
+    #[test]
+    fn no_more_wait_than_may() {
+        let (mut waiting, mut leaving) = (Waiting::default(), Vec::new());
+        let late = Fate { delay: Duration::from_secs(1), ..PLAIN };
+        for _ in 0..WAITING_MAX {
+            assert!(waiting.push(0, packet(1, 1), &late, &mut leaving));
+        }
+        assert!(!waiting.push(0, packet(1, 1), &late, &mut leaving));
+        assert!(waiting.push(0, packet(1, 1), &PLAIN, &mut leaving), "what need not wait can go");
+    }
+}

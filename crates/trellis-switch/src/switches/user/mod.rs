@@ -1,0 +1,200 @@
+//! The switch `user`: a thread that takes packets from the interfaces and puts them out at others, with every fault on
+//! purpose.
+//!
+//! Promises: what it decides is the contract, step by step, in `directory`; what befalls packets on purpose is the same
+//! for the same seed, in `fate`. Works in a user namespace. Keeps offloaded checksums as they are, so that hosts need no
+//! setting. Never keeps a packet longer than its delay, nor more than 65,536 of them.
+
+mod directory;
+mod engine;
+mod fate;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use directory::{Directory, Entry};
+use fate::Fates;
+
+use crate::address::{Cluster, Page, Prefix};
+use crate::capabilities::Capabilities;
+use crate::clock;
+use crate::entries::{Group, Redirect, Route, Rule};
+use crate::error::SwitchError;
+use crate::faults::Faults;
+use crate::layout;
+use crate::observed::{Counters, Event};
+use crate::switch::Switch;
+use crate::switches::{self, Wiring};
+use crate::sys;
+
+const NAME: &str = "user";
+const PREFIXES_MAX: u32 = layout::PREFIXES_MAX;
+
+/// What the thread and the callers share.
+struct Shared {
+    directory: Mutex<Directory>,
+    fates: Mutex<Fates>,
+}
+
+impl Shared {
+    fn directory(&self) -> MutexGuard<'_, Directory> {
+        // Nothing that holds it leaves it half changed.
+        self.directory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fates(&self) -> MutexGuard<'_, Fates> {
+        self.fates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The switch; the module's text says what it promises.
+pub struct User {
+    cluster: Cluster,
+    redirects_max: u32,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// Dropped, it ends the thread.
+    alarm: Option<sys::Alarm>,
+}
+
+impl User {
+    /// Takes over the interfaces of the calling thread's network namespace.
+    pub(super) fn open(wiring: &Wiring) -> Result<User, SwitchError> {
+        let numbers = wiring.ports.iter().map(|port| port.number);
+        let shared = Arc::new(Shared {
+            directory: Mutex::new(Directory::new(wiring.cluster, numbers, wiring.redirects_max)),
+            fates: Mutex::new(Fates::new(Faults::default())),
+        });
+        let plugs = wiring.ports.iter().map(engine::Plug::open).collect::<Result<Vec<_>, _>>()?;
+        let (alarm, ringing) = sys::alarm().map_err(|error| SwitchError::system("make a socket pair", &error))?;
+        let engine = engine::Engine::new(Arc::clone(&shared), plugs, ringing);
+        let thread = std::thread::Builder::new()
+            .name("trellis-switch".to_owned())
+            .spawn(move || engine.run())
+            .map_err(|error| SwitchError::system("start the thread of the switch", &error))?;
+        let (cluster, redirects_max) = (wiring.cluster, wiring.redirects_max);
+        Ok(User { cluster, redirects_max, shared, thread: Some(thread), alarm: Some(alarm) })
+    }
+
+    fn full(&self, table: &'static str, limit: u32) -> SwitchError {
+        let hint = if table == "redirects" { "sweep it, or open the switch with more" } else { "drop some" };
+        SwitchError::Full { switch: NAME, table, limit, hint }
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        self.alarm = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread was told when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Switch for User {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            rootless: true,
+            grants: true,
+            delays: true,
+            seeded: true,
+            prefix_bits_max: 128,
+            redirects_max: self.redirects_max,
+        }
+    }
+
+    fn cluster(&self) -> Cluster {
+        self.cluster
+    }
+
+    fn set_prefix(&self, prefix: Prefix, route: Route) -> Result<(), SwitchError> {
+        switches::check_prefix(NAME, self.cluster, prefix)?;
+        switches::check_port(NAME, route.port)?;
+        let mut directory = self.shared.directory();
+        if directory.longer_prefixes() >= PREFIXES_MAX as usize {
+            return Err(self.full("prefixes", PREFIXES_MAX));
+        }
+        directory.set_prefix(prefix, route);
+        Ok(())
+    }
+
+    fn drop_prefix(&self, prefix: Prefix) -> Result<bool, SwitchError> {
+        switches::check_prefix(NAME, self.cluster, prefix)?;
+        Ok(self.shared.directory().drop_prefix(prefix))
+    }
+
+    fn set_redirect(&self, page: Page, redirect: Redirect) -> Result<bool, SwitchError> {
+        switches::check_port(NAME, redirect.port)?;
+        let until = clock::ticks_until(redirect.until);
+        let entry = Entry { port: redirect.port, until, epoch: redirect.epoch, is_ending: false };
+        let done = self.shared.directory().set_redirect(page, entry, clock::ticks_now());
+        done.ok_or_else(|| self.full("redirects", self.redirects_max))
+    }
+
+    fn drop_redirect(&self, page: Page, epoch: u64) -> Result<bool, SwitchError> {
+        Ok(self.shared.directory().drop_redirect(page, epoch))
+    }
+
+    fn redirect(&self, page: Page) -> Result<Option<Redirect>, SwitchError> {
+        let entry = self.shared.directory().redirect(page, clock::ticks_now());
+        Ok(entry.map(|entry| Redirect { port: entry.port, epoch: entry.epoch, until: clock::instant_of(entry.until) }))
+    }
+
+    fn sweep(&self) -> Result<u32, SwitchError> {
+        Ok(self.shared.directory().sweep(clock::ticks_now()) as u32)
+    }
+
+    fn set_group(&self, group: &Group) -> Result<(), SwitchError> {
+        switches::check_group(NAME, self.cluster, group)?;
+        match self.shared.directory().set_group(group) {
+            true => Ok(()),
+            false => Err(switches::no_route_to_copy(NAME, group)),
+        }
+    }
+
+    fn set_rules(&self, rules: Option<&[Rule]>) -> Result<(), SwitchError> {
+        let rules = rules.map(switches::rule_table);
+        if rules.as_ref().is_some_and(|rules| rules.len() > layout::RULES_MAX as usize) {
+            return Err(self.full("rules", layout::RULES_MAX));
+        }
+        self.shared.directory().set_rules(rules);
+        Ok(())
+    }
+
+    fn set_leases(&self, term: Option<Duration>) -> Result<(), SwitchError> {
+        self.shared.directory().set_term(term.map(clock::ticks));
+        Ok(())
+    }
+
+    fn set_side(&self, port: u16, side: u32) -> Result<(), SwitchError> {
+        match self.shared.directory().set_side(port, side) {
+            true => Ok(()),
+            false => Err(switches::nothing_plugged_in(NAME, port)),
+        }
+    }
+
+    fn set_faults(&self, faults: &Faults) -> Result<(), SwitchError> {
+        *self.shared.fates() = Fates::new(*faults);
+        Ok(())
+    }
+
+    fn counters(&self, port: u16) -> Result<Counters, SwitchError> {
+        switches::check_port(NAME, port)?;
+        Ok(self.shared.directory().counters(port))
+    }
+
+    fn hot_pages(&self, count: usize) -> Result<Vec<(Page, u64)>, SwitchError> {
+        let pages = self.shared.directory().take_hot();
+        Ok(switches::hottest(pages, count))
+    }
+
+    fn events(&self) -> Result<Vec<Event>, SwitchError> {
+        Ok(self.shared.directory().take_events())
+    }
+}

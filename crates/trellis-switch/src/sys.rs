@@ -1,0 +1,270 @@
+//! Every system call that Rust's library does not make: namespaces, packet sockets, the monotonic clock.
+//!
+//! Wraps, decides nothing. The rest of the crate has no unsafe code.
+
+use std::ffi::CString;
+use std::fs::File;
+use std::io;
+use std::net::{SocketAddrV6, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::Duration;
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// The monotonic clock: the one that the kernel's switch reads, too.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a timespec of ours; the clock exists on every Linux, so that the call cannot fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Moves the calling thread into a network namespace of its own, and returns a descriptor of it.
+pub(crate) fn new_network() -> io::Result<File> {
+    // SAFETY: unshare takes no pointer; it changes this thread alone.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
+    File::open("/proc/thread-self/ns/net")
+}
+
+/// Moves the calling thread into a network namespace.
+pub(crate) fn enter_network(network: BorrowedFd<'_>) -> io::Result<()> {
+    enter(network, libc::CLONE_NEWNET)
+}
+
+/// Moves the calling thread, or for some kinds its children to come, into a namespace.
+pub(crate) fn enter(namespace: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
+    // SAFETY: the descriptor is open as long as it is borrowed; setns takes no pointer.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), kind) }).map(drop)
+}
+
+/// Gives this process, which must have one thread, rights over what it makes from now on, and over nothing else: a user
+/// namespace in which this user is root.
+pub(crate) fn new_user() -> io::Result<()> {
+    // SAFETY: neither call takes a pointer; they cannot fail.
+    let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
+    // SAFETY: unshare takes no pointer; with more than one thread it refuses.
+    check(unsafe { libc::unshare(libc::CLONE_NEWUSER) })?;
+    std::fs::write("/proc/self/setgroups", "deny")?;
+    std::fs::write("/proc/self/uid_map", format!("0 {user} 1"))?;
+    std::fs::write("/proc/self/gid_map", format!("0 {group} 1"))
+}
+
+/// Makes the next child of this process the first of a process namespace: when it ends, all that are in there end.
+pub(crate) fn new_processes() -> io::Result<()> {
+    // SAFETY: unshare takes no pointer; it concerns children to come only.
+    check(unsafe { libc::unshare(libc::CLONE_NEWPID) }).map(drop)
+}
+
+/// Whether this process has the rights of root in its user namespace.
+pub(crate) fn is_root() -> bool {
+    own_user() == 0
+}
+
+/// Lets this process's children that ended go by themselves.
+pub(crate) fn forget_children() {
+    // SAFETY: ignoring a signal runs no code of ours.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+}
+
+/// Leaves interrupts from the terminal to others.
+pub(crate) fn ignore_interrupts() {
+    for signal in [libc::SIGINT, libc::SIGQUIT] {
+        // SAFETY: ignoring a signal runs no code of ours.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+}
+
+/// Lets a command end when the thread that starts it does.
+pub(crate) fn end_with_us(command: &mut Command) {
+    let ask = || {
+        // SAFETY: the call takes numbers only.
+        check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) }).map(drop)
+    };
+    // SAFETY: what runs between fork and exec is one system call; it allocates nothing and takes no lock.
+    unsafe { command.pre_exec(ask) };
+}
+
+/// The user that this process belongs to.
+pub(crate) fn own_user() -> u32 {
+    // SAFETY: the call takes nothing and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+/// The process and the user at the other end of a connection.
+pub(crate) fn peer(stream: &UnixStream) -> io::Result<(i32, u32)> {
+    let mut who = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut size = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the structure is ours, and its size is said.
+    let result = unsafe {
+        let to = std::ptr::from_mut(&mut who).cast();
+        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, to, &mut size)
+    };
+    check(result).map(|_| (who.pid, who.uid))
+}
+
+/// A process that is asked for once and then meant by descriptor, so that its number cannot become another's.
+pub(crate) struct Process(OwnedFd);
+
+impl Process {
+    pub(crate) fn open(pid: i32) -> io::Result<Process> {
+        // SAFETY: pidfd_open takes two numbers.
+        let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        check(descriptor as libc::c_int)?;
+        // SAFETY: the kernel has just given this descriptor to us alone.
+        Ok(Process(unsafe { OwnedFd::from_raw_fd(descriptor as libc::c_int) }))
+    }
+
+    pub(crate) fn signal(&self, signal: i32) -> io::Result<()> {
+        let none = std::ptr::null_mut::<libc::siginfo_t>();
+        // SAFETY: the descriptor is open; no information is handed over, which the kernel allows.
+        let result = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal, none, 0) };
+        check(result as libc::c_int).map(drop)
+    }
+
+    /// Waits until it has ended; says whether it has.
+    pub(crate) fn wait(&self, patience: Duration) -> bool {
+        !wait_readable(&[self.0.as_fd()], Some(patience)).is_empty()
+    }
+}
+
+/// The number of an interface of the calling thread's network namespace.
+pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
+    let name = CString::new(name)?;
+    // SAFETY: the name ends with a zero byte.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
+/// Which of these can be read; waits at most `patience`, or until one can.
+pub(crate) fn wait_readable(descriptors: &[BorrowedFd<'_>], patience: Option<Duration>) -> Vec<usize> {
+    let mut polled: Vec<libc::pollfd> = descriptors
+        .iter()
+        .map(|descriptor| libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 })
+        .collect();
+    let time = patience.map(|patience| libc::timespec {
+        tv_sec: patience.as_secs() as libc::time_t,
+        tv_nsec: libc::c_long::from(patience.subsec_nanos()),
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: the array has as many entries as is said, and the time is null or lives until the call is over.
+    unsafe { libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, time, std::ptr::null()) };
+    // Interrupted, nothing can be read and the caller comes again.
+    polled.iter().enumerate().filter(|(_, one)| one.revents != 0).map(|(place, _)| place).collect()
+}
+
+/// Dropped, it makes [`Ringing`] readable.
+pub(crate) struct Alarm(#[allow(dead_code, reason = "it works by being dropped")] UnixStream);
+
+/// Readable when the alarm was dropped.
+pub(crate) struct Ringing(UnixStream);
+
+impl AsFd for Ringing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A way to wake a thread.
+pub(crate) fn alarm() -> io::Result<(Alarm, Ringing)> {
+    let (alarm, ringing) = UnixStream::pair()?;
+    Ok((Alarm(alarm), Ringing(ringing)))
+}
+
+/// A socket for UDP that may send from any address and port, also one that is nobody's.
+pub(crate) fn bind_freely(address: SocketAddrV6) -> io::Result<UdpSocket> {
+    // SAFETY: socket takes three numbers.
+    let socket = check(unsafe { libc::socket(libc::AF_INET6, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: the kernel has just given this descriptor to us alone.
+    let socket = unsafe { UdpSocket::from_raw_fd(socket) };
+    set(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_FREEBIND, 1)?;
+    let address = libc::sockaddr_in6 {
+        sin6_family: libc::AF_INET6 as libc::sa_family_t,
+        sin6_port: address.port().to_be(),
+        sin6_flowinfo: 0,
+        sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
+        sin6_scope_id: address.scope_id(),
+    };
+    bind(socket.as_fd(), &address)?;
+    Ok(socket)
+}
+
+fn set(socket: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    // SAFETY: the value lives until the call is over, and its size is that of its type.
+    let result = unsafe {
+        let size = size_of::<libc::c_int>() as libc::socklen_t;
+        libc::setsockopt(socket.as_raw_fd(), level, option, std::ptr::from_ref(&value).cast(), size)
+    };
+    check(result).map(drop)
+}
+
+fn bind<A>(socket: BorrowedFd<'_>, address: &A) -> io::Result<()> {
+    // SAFETY: the address lives until the call is over and is as long as its type; the callers pass socket addresses.
+    let result = unsafe {
+        let size = size_of::<A>() as libc::socklen_t;
+        libc::bind(socket.as_raw_fd(), std::ptr::from_ref(address).cast(), size)
+    };
+    check(result).map(drop)
+}
+
+/// Takes whole frames from an interface and puts frames out at it, each after ten bytes that say how its checksum is
+/// offloaded; what comes in with them goes out with them.
+pub(crate) struct PacketSocket(OwnedFd);
+
+/// Not in libc for every target: say nothing about what this machine sends itself.
+const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+/// The only flag of the ten bytes that means something to whom a frame is handed.
+const NEEDS_CHECKSUM: u8 = 1;
+
+impl PacketSocket {
+    /// What stands before each frame.
+    pub(crate) const OFFLOAD_BYTES: usize = 10;
+
+    pub(crate) fn open(interface: u32) -> io::Result<PacketSocket> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // No protocol yet: nothing comes in before it is bound to its interface.
+        // SAFETY: socket takes three numbers.
+        let socket = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+        // SAFETY: the kernel has just given this descriptor to us alone.
+        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        set(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
+        set(socket.as_fd(), libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)?;
+        // SAFETY: all zeros are a valid address of this kind.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as libc::c_ushort;
+        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        address.sll_ifindex = interface as libc::c_int;
+        bind(socket.as_fd(), &address)?;
+        Ok(PacketSocket(socket))
+    }
+
+    /// The next frame, with what stands before it; none when there is none now.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> Option<usize> {
+        // SAFETY: the buffer is as long as is said.
+        let bytes = unsafe { libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        let bytes = usize::try_from(bytes).ok()?;
+        if let Some(flags) = buffer[..bytes].first_mut() {
+            *flags &= NEEDS_CHECKSUM;
+        }
+        Some(bytes)
+    }
+
+    /// Puts a frame out, with what stands before it; says whether there was room.
+    pub(crate) fn send(&self, bytes: &[u8]) -> bool {
+        // SAFETY: the buffer is as long as is said.
+        let sent = unsafe { libc::send(self.0.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
+        usize::try_from(sent) == Ok(bytes.len())
+    }
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

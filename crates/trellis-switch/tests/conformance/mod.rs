@@ -1,0 +1,203 @@
+//! One suite for every switch, on real namespaces.
+//!
+//! `run(name)` makes a lab of three clients and three servers for every case, and small hosts in it: each listens on port
+//! 5000 and sends from any address. That nothing arrives is shown by what is sent after it from the same place, which
+//! arrives first, and by the counters.
+
+#![allow(dead_code, reason = "each test program uses its part")]
+
+mod leases;
+mod paths;
+mod tables;
+
+use std::collections::HashMap;
+use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use trellis_switch::lab::{Host, Lab, Plan, space};
+use trellis_switch::{Cluster, Counters, Page, Switch};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PORT: u16 = 5000;
+/// Room for redirects.
+pub(crate) const REDIRECTS: u32 = 512;
+
+pub(crate) const READ: u8 = 0x01;
+pub(crate) const WRITE: u8 = 0x10;
+pub(crate) const COMMIT: u8 = 0x13;
+pub(crate) const CREATE: u8 = 0x20;
+pub(crate) const UPDATE: u8 = 0x30;
+pub(crate) const RENEW: u8 = 0x31;
+pub(crate) const RELEASE: u8 = 0x32;
+pub(crate) const PING: u8 = 0x41;
+pub(crate) const DIRECT: u8 = 0x10;
+/// Flags of a header.
+pub(crate) const ANSWER: u8 = 0x20;
+pub(crate) const GIVES_BACK: u8 = 0x40;
+
+pub(crate) type Case = (&'static str, fn(&mut Context));
+
+/// What a case works with.
+pub(crate) struct Context {
+    pub(crate) lab: Lab,
+    inboxes: HashMap<String, UdpSocket>,
+    sent: u64,
+}
+
+/// Runs every case, and fails with the names of those that failed.
+pub(crate) fn run(name: &str) {
+    let mut failed = Vec::new();
+    for (case, body) in [paths::CASES, tables::CASES, leases::CASES].concat() {
+        println!("{name}: {case}");
+        let mut context = Context::new(name, case);
+        if catch_unwind(AssertUnwindSafe(|| body(&mut context))).is_err() {
+            failed.push(case);
+        }
+    }
+    assert!(failed.is_empty(), "{name} fails {failed:?}");
+}
+
+/// Whether this process may make labs; says so when it may not.
+pub(crate) fn is_possible(test: &str) -> bool {
+    let may = space::is_root();
+    if !may {
+        println!("SKIPPED {test}: network namespaces take root here");
+    }
+    may
+}
+
+/// A lab of this process.
+pub(crate) fn lab(switch: &str, name: &str, clients: u16, servers: u16) -> Lab {
+    let plan = Plan {
+        name: name.to_owned(),
+        clients,
+        servers,
+        switch: switch.to_owned(),
+        mtu_bytes: 9000,
+        redirects_max: REDIRECTS,
+    };
+    Lab::up(&plan).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// What an answer of home begins with.
+pub(crate) fn header(status: u8, request: u64, epoch: u64) -> Vec<u8> {
+    with_flags(status, ANSWER, request, epoch)
+}
+
+/// The header of a datagram.
+pub(crate) fn with_flags(status: u8, flags: u8, request: u64, epoch: u64) -> Vec<u8> {
+    let mut header = vec![1, status, flags, 0, 0, 0, 0, 0];
+    header.extend_from_slice(&request.to_le_bytes());
+    header.extend_from_slice(&epoch.to_le_bytes());
+    header.extend_from_slice(&[0; 8]);
+    header
+}
+
+impl Context {
+    pub(crate) fn new(switch: &str, case: &str) -> Context {
+        let name: String = case.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
+        let lab = lab(switch, &name, 3, 3);
+        let inbox = |host: &Host| {
+            let inbox = host.socket(Ipv6Addr::UNSPECIFIED, PORT).unwrap();
+            inbox.set_read_timeout(Some(PATIENCE)).unwrap();
+            (host.plan().name.clone(), inbox)
+        };
+        let inboxes = lab.hosts().iter().map(inbox).collect();
+        Context { lab, inboxes, sent: 0 }
+    }
+
+    pub(crate) fn switch(&self) -> &dyn Switch {
+        self.lab.switch()
+    }
+
+    pub(crate) fn cluster(&self) -> Cluster {
+        self.lab.cluster()
+    }
+
+    pub(crate) fn host(&self, name: &str) -> &Host {
+        self.lab.host(name).unwrap()
+    }
+
+    pub(crate) fn port(&self, name: &str) -> u16 {
+        self.host(name).plan().port
+    }
+
+    pub(crate) fn counters(&self, name: &str) -> Counters {
+        self.switch().counters(self.port(name)).unwrap()
+    }
+
+    /// A page of a server.
+    pub(crate) fn page(&self, server: &str, number: u64) -> Page {
+        Page { home: self.host(server).plan().number, number }
+    }
+
+    /// A pointer: a command for a place in a server's memory.
+    pub(crate) fn pointer(&self, server: &str, command: u8, page: u64) -> Ipv6Addr {
+        self.with_arguments(server, command, 0, page)
+    }
+
+    pub(crate) fn with_arguments(&self, server: &str, command: u8, arguments: u8, page: u64) -> Ipv6Addr {
+        let generation = 7_u64 << 48;
+        self.cluster().address(self.host(server).plan().number, command, arguments, generation | page << 12 | 0x123)
+    }
+
+    /// An address that a host sends a request from.
+    pub(crate) fn request(&self, client: &str, number: u64) -> Ipv6Addr {
+        self.cluster().address(self.host(client).plan().number, 0xb0, 0x31, number)
+    }
+
+    /// Sends a datagram from a host, from any address.
+    pub(crate) fn send(&self, from: &str, source: Ipv6Addr, destination: Ipv6Addr, payload: &[u8]) {
+        let socket = self.host(from).socket(source, 0).unwrap();
+        socket.send_to(payload, (destination, PORT)).unwrap();
+    }
+
+    /// What arrives next at a host, and from which address.
+    pub(crate) fn receive(&self, at: &str) -> (Vec<u8>, Ipv6Addr) {
+        let mut buffer = vec![0; 65_536];
+        let (bytes, from) =
+            self.inboxes[at].recv_from(&mut buffer).unwrap_or_else(|error| panic!("nothing arrives at {at}: {error}"));
+        buffer.truncate(bytes);
+        match from {
+            SocketAddr::V6(from) => (buffer, *from.ip()),
+            SocketAddr::V4(from) => panic!("{from} is no address of ours"),
+        }
+    }
+
+    /// Sends a request of a client for a page, and sees at whom it arrives.
+    pub(crate) fn goes(&mut self, from: &str, destination: Ipv6Addr, to: &str) {
+        self.sent += 1;
+        let (source, payload) = (self.request(from, self.sent), format!("{from} {}", self.sent).into_bytes());
+        self.send(from, source, destination, &payload);
+        assert_eq!(self.receive(to), (payload, source), "from {from} for {destination} to {to}");
+    }
+
+    /// Sends an answer from a pointer to a client's request, and sees it arrive.
+    pub(crate) fn answers(&mut self, from: &str, pointer: Ipv6Addr, to: &str, number: u64, payload: &[u8]) {
+        let destination = self.request(to, number);
+        self.send(from, pointer, destination, payload);
+        assert_eq!(self.receive(to), (payload.to_vec(), pointer), "from {from} as {pointer} to {to}");
+    }
+
+    /// Waits for what must become so.
+    pub(crate) fn wait_until(&self, what: &str, is_so: impl Fn(&Context) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_so(self) {
+            assert!(Instant::now() < deadline, "in vain: {what}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Shows that nothing that `from` sent before waits at `to`.
+    pub(crate) fn nothing_came(&mut self, from: &str, to: &str) {
+        self.sent += 1;
+        let marker = format!("marker {}", self.sent).into_bytes();
+        let number = self.host(to).plan().number;
+        let destination = self.cluster().address(number, PING, DIRECT, self.sent);
+        let source = self.host(from).plan().address;
+        self.send(from, source, destination, &marker);
+        assert_eq!(self.receive(to), (marker, source), "something came from {from} to {to}");
+    }
+}

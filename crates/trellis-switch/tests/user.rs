@@ -1,0 +1,119 @@
+//! The switch `user`, with and without rights over the machine, and what it does to packets on purpose.
+
+mod conformance;
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use conformance::{Context, PORT, READ, WRITE};
+use trellis_switch::{Classes, Faults, Group};
+
+/// Set in the test that runs itself again in a user namespace.
+const INSIDE: &str = "TRELLIS_TEST_INSIDE_A_USER_NAMESPACE";
+
+#[test]
+fn user_is_a_switch() {
+    if conformance::is_possible("user_is_a_switch") {
+        conformance::run("user");
+    }
+}
+
+#[test]
+fn user_is_a_switch_without_rights_over_the_machine() {
+    let test = "user_is_a_switch_without_rights_over_the_machine";
+    if std::env::var_os(INSIDE).is_some() {
+        return conformance::run("user");
+    }
+    let possible = Command::new("unshare").args(["--user", "--map-root-user", "--net", "true"]).status();
+    if !possible.is_ok_and(|status| status.success()) {
+        return println!("SKIPPED {test}: this machine lets nobody make a user namespace");
+    }
+    let own = std::env::current_exe().unwrap();
+    let mut again = Command::new("unshare");
+    again.args(["--user", "--map-root-user", "--net", "--mount"]).arg(own).args(["--exact", test, "--nocapture"]);
+    let output = again.env(INSIDE, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+/// A lab whose switch does this to packets.
+fn with_faults(case: &str, faults: &str) -> Context {
+    let context = Context::new("user", case);
+    println!("again with the faults {faults}");
+    context.switch().set_faults(&faults.parse::<Faults>().unwrap()).unwrap();
+    context
+}
+
+/// Sends numbered datagrams from one client to one server, and says what arrived; each that is not lost arrives so often.
+fn arrivals(context: &mut Context, count: u64, times: u64) -> Vec<u64> {
+    let socket = context.host("c1").socket(context.request("c1", 1), 0).unwrap();
+    let pointer = context.pointer("s1", WRITE, 1);
+    let before = context.counters("c1").packets_in();
+    for number in 0..count {
+        socket.send_to(&number.to_le_bytes(), (pointer, PORT)).unwrap();
+    }
+    context.wait_until("all are taken in", |context| context.counters("c1").packets_in() == before + count);
+    let lost = context.counters("c1").dropped;
+    let number = |bytes: Vec<u8>| u64::from_le_bytes(bytes.try_into().unwrap());
+    let arrived = (0..(count - lost) * times).map(|_| number(context.receive("s1").0)).collect();
+    context.switch().set_faults(&Faults::default()).unwrap();
+    context.nothing_came("c1", "s1");
+    arrived
+}
+
+#[test]
+fn the_same_seed_loses_the_same() {
+    if !conformance::is_possible("the_same_seed_loses_the_same") {
+        return;
+    }
+    let lost = |seed: u64| arrivals(&mut with_faults("loses", &format!("drop=30%,seed={seed}")), 200, 1);
+    let first = lost(7);
+    assert!(first.is_sorted() && (100..180).contains(&first.len()), "{first:?}");
+    assert_eq!(first, lost(7));
+    assert_ne!(first, lost(8));
+}
+
+#[test]
+fn packets_are_repeated() {
+    if !conformance::is_possible("packets_are_repeated") {
+        return;
+    }
+    let arrived = arrivals(&mut with_faults("repeats", "duplicate=100%,seed=1"), 100, 2);
+    assert_eq!(arrived, (0..200).map(|index| index / 2).collect::<Vec<u64>>());
+}
+
+#[test]
+fn packets_are_overtaken_and_none_is_lost() {
+    if !conformance::is_possible("packets_are_overtaken_and_none_is_lost") {
+        return;
+    }
+    let arrived = arrivals(&mut with_faults("overtakes", "reorder=20%,seed=3"), 200, 1);
+    assert!(!arrived.is_sorted());
+    assert_eq!(arrived.iter().collect::<BTreeSet<_>>().len(), 200);
+    assert_eq!(arrived.len(), 200);
+}
+
+#[test]
+fn packets_are_delayed_and_none_is_lost() {
+    if !conformance::is_possible("packets_are_delayed_and_none_is_lost") {
+        return;
+    }
+    let arrived = arrivals(&mut with_faults("delays", "delay=2ms,jitter=5ms,seed=3"), 200, 1);
+    assert_eq!(arrived.len(), 200);
+    assert!(!arrived.is_sorted(), "with this jitter some overtake others");
+}
+
+#[test]
+fn copies_share_the_fate_of_the_packet() {
+    if !conformance::is_possible("copies_share_the_fate_of_the_packet") {
+        return;
+    }
+    let mut context = with_faults("copies", "duplicate=100%,seed=1");
+    let group =
+        Group { prefix: context.host("s1").plan().prefix, classes: Classes::CHANGING, ports: vec![context.port("s2")] };
+    context.switch().set_group(&group).unwrap();
+    context.goes("c1", context.pointer("s1", WRITE, 1), "s1");
+    let again = context.receive("s1");
+    assert_eq!((context.receive("s2"), context.receive("s2")), (again.clone(), again));
+    context.goes("c1", context.pointer("s1", READ, 1), "s1");
+}
