@@ -17,6 +17,7 @@
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 compile_error!("trellis-memory needs Linux on x86-64 or aarch64: it tells read faults from write faults there");
 
+mod arena;
 mod catch;
 pub mod diff;
 mod doctor;
@@ -24,6 +25,7 @@ mod error;
 mod region;
 mod sys;
 
+pub use arena::Arena;
 pub use catch::{Abilities, Catcher, choose};
 pub use doctor::{Capabilities, Capability, probe};
 pub use error::{MapError, RegionError, UnknownWord};

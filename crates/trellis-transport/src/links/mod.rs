@@ -44,6 +44,7 @@ pub(crate) mod descriptors;
 #[cfg(feature = "fabric")]
 pub mod fabric;
 pub mod in_process;
+pub mod ipv6;
 pub mod shm;
 pub mod tcp;
 pub mod udp;

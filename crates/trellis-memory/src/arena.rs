@@ -1,0 +1,115 @@
+//! Private memory of one owner, read and written by offset: what a memory server keeps for others.
+//!
+//! Promises: all of it is zero at first, a page is taken from the machine when it is written first, and goes back when it is
+//! made zero as a whole. A forked child does not have it, and a core dump leaves it out.
+//!
+//! Must never be reached at an offset outside of it: that panics, because whoever asks has checked the bounds.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ops::Range;
+
+use crate::sys::linux::private::Private;
+
+/// The memory; unmapped when dropped.
+pub struct Arena {
+    memory: Private,
+    base: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the memory belongs to the value alone; nothing in it depends on the thread.
+unsafe impl Send for Arena {}
+// SAFETY: through a shared reference it is only read.
+unsafe impl Sync for Arena {}
+
+/// What the kernel gives and takes.
+const KERNEL_PAGE_BYTES: u64 = 4096;
+
+impl Arena {
+    /// Memory of so many bytes, a whole number of pages of 4 KiB.
+    ///
+    /// # Errors
+    ///
+    /// The system's, when there is not so much address space.
+    ///
+    /// # Panics
+    ///
+    /// When `bytes` is zero or no multiple of 4,096.
+    pub fn new(bytes: u64) -> io::Result<Arena> {
+        assert!(bytes > 0 && bytes.is_multiple_of(KERNEL_PAGE_BYTES), "{bytes} bytes are no whole pages");
+        let bytes = usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        let memory = Private::new(bytes);
+        let base = memory.base()? as *mut u8;
+        Ok(Arena { memory, base, bytes })
+    }
+
+    /// How many bytes there are.
+    pub fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
+    /// Bytes from one offset up to another.
+    ///
+    /// # Panics
+    ///
+    /// When they are not all inside, as all functions here.
+    #[inline]
+    pub fn read(&self, range: Range<u64>) -> &[u8] {
+        let range = self.inside(range);
+        // SAFETY: inside the mapping, which lives as long as `self`; nobody writes while it is borrowed.
+        unsafe { std::slice::from_raw_parts(self.base.add(range.start), range.len()) }
+    }
+
+    /// The same, to be written.
+    #[inline]
+    pub fn write(&mut self, range: Range<u64>) -> &mut [u8] {
+        let range = self.inside(range);
+        // SAFETY: inside the mapping, which lives as long as `self`; nobody else has it while it is borrowed.
+        unsafe { std::slice::from_raw_parts_mut(self.base.add(range.start), range.len()) }
+    }
+
+    /// Makes bytes zero. Whole pages go back to the machine, so it takes no memory and little time, however many they are.
+    pub fn zero(&mut self, range: Range<u64>) {
+        let first = range.start.next_multiple_of(KERNEL_PAGE_BYTES).min(range.end);
+        let last = (range.end / KERNEL_PAGE_BYTES * KERNEL_PAGE_BYTES).max(first);
+        self.write(range.start..first).fill(0);
+        self.write(last..range.end).fill(0);
+        let pages = self.inside(first..last);
+        self.memory.give_back(pages.start, pages.len());
+    }
+
+    fn inside(&self, range: Range<u64>) -> Range<usize> {
+        assert!(range.start <= range.end && range.end <= self.bytes as u64, "{range:?} is not inside the memory");
+        range.start as usize..range.end as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_zero_holds_what_is_written_and_is_zero_again() {
+        let mut arena = Arena::new(1 << 20).expect("there is a mebibyte");
+        assert!(arena.read(0..1 << 20).iter().all(|byte| *byte == 0));
+        arena.write(0..1 << 20).fill(7);
+        arena.zero(100..3 * 4096 + 50);
+        assert!(arena.read(0..100).iter().all(|byte| *byte == 7));
+        assert!(arena.read(100..3 * 4096 + 50).iter().all(|byte| *byte == 0));
+        assert!(arena.read(3 * 4096 + 50..1 << 20).iter().all(|byte| *byte == 7));
+        arena.zero(4096 * 7 + 1..4096 * 7 + 9);
+        assert_eq!(arena.read(4096 * 7..4096 * 7 + 10), [7, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
+        arena.zero(5..5);
+        arena.zero(0..1 << 20);
+        assert!(arena.read(0..1 << 20).iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    #[should_panic(expected = "is not inside the memory")]
+    fn outside_is_outside() {
+        let arena = Arena::new(4096).expect("there is a page");
+        arena.read(4090..4097);
+    }
+}

@@ -1,0 +1,211 @@
+//! A socket at all addresses of a host.
+//!
+//! Promised: what is sent leaves from the address that was named (`IPV6_PKTINFO`, allowed by `IPV6_FREEBIND`, which needs no
+//! right), and what arrives says which address it was sent to. The socket is non-blocking, and closed on `exec` and in a
+//! forked child.
+//!
+//! A datagram without a checksum is accepted: one that the kernel of a memory server answers has none (RFC 6936), and is
+//! protected by its tag and by the frame that it came in.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem;
+use std::net::{Ipv6Addr, SocketAddrV6};
+use std::time::Duration;
+
+use super::Address;
+use crate::links::descriptors::Descriptor;
+use crate::links::tcp::sockets::{Part, set_option, socket_address, widen};
+
+/// `UDP_NO_CHECK6_RX` (linux/udp.h), which `libc` does not have.
+const UDP_NO_CHECK6_RX: i32 = 102;
+/// Room for one control message with an `in6_pktinfo`.
+const CONTROL_WORDS: usize = 8;
+
+/// Where a datagram goes, and where it seems to come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// An address of this host.
+    pub from: Address,
+    /// The receiver's.
+    pub to: Address,
+    /// The receiver's port.
+    pub port: u16,
+}
+
+/// A datagram that came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrived {
+    /// Who sent it.
+    pub source: Address,
+    /// From this port.
+    pub port: u16,
+    /// To this address, one of ours.
+    pub destination: Address,
+    /// So long; it may be longer than the room for it.
+    pub bytes: usize,
+}
+
+impl Arrived {
+    /// The way of an answer.
+    pub fn back(&self) -> Way {
+        Way { from: self.destination, to: self.source, port: self.port }
+    }
+}
+
+/// The socket.
+pub struct Endpoint {
+    socket: Descriptor,
+}
+
+#[repr(C, align(8))]
+struct Control([u64; CONTROL_WORDS]);
+
+impl Endpoint {
+    /// At this port of all addresses; 0 for any port that is free.
+    ///
+    /// # Errors
+    ///
+    /// Those of `socket(2)`, `setsockopt(2)` and `bind(2)`: no IPv6 here, or the port is taken.
+    pub fn open(port: u16) -> io::Result<Endpoint> {
+        let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: no pointers are passed.
+        let socket = Descriptor::adopt(|| unsafe { libc::socket(libc::AF_INET6, kind, 0) })?;
+        for (level, name) in [
+            (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+            (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND),
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+            (libc::IPPROTO_UDP, UDP_NO_CHECK6_RX),
+        ] {
+            if !set_option(socket.raw(), level, name, 1) {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        widen(socket.raw());
+        let (storage, length) = socket_address(&SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, port, 0, 0).into());
+        // SAFETY: `storage` holds an address of `length` bytes.
+        if unsafe { libc::bind(socket.raw(), (&raw const storage).cast(), length) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Endpoint { socket })
+    }
+
+    /// Sends one datagram that is these parts, one after the other. False when the socket is full.
+    ///
+    /// # Errors
+    ///
+    /// Those of `sendmsg(2)`: no route, an address that this host may not send from, too long.
+    #[inline]
+    pub fn send(&self, way: &Way, parts: &[&[u8]]) -> io::Result<bool> {
+        let parts: [Part; PARTS_MAX] =
+            std::array::from_fn(|place| parts.get(place).map_or(Part::EMPTY, |bytes| Part::of(bytes)));
+        let to = socket_address(&SocketAddrV6::new(Ipv6Addr::from(way.to), way.port, 0, 0).into());
+        let mut control = Control([0; CONTROL_WORDS]);
+        // SAFETY: a message header of zeros is a valid empty one.
+        let mut message: libc::msghdr = unsafe { mem::zeroed() };
+        message.msg_name = (&raw const to.0).cast_mut().cast();
+        message.msg_namelen = to.1;
+        message.msg_iov = parts.as_ptr().cast_mut().cast();
+        message.msg_iovlen = parts.len();
+        message.msg_control = (&raw mut control).cast();
+        // SAFETY: these only compute with lengths; the control buffer has room for one message with an `in6_pktinfo`.
+        unsafe {
+            message.msg_controllen = libc::CMSG_SPACE(size_of::<libc::in6_pktinfo>() as u32) as usize;
+            let first = libc::CMSG_FIRSTHDR(&raw const message);
+            (*first).cmsg_level = libc::IPPROTO_IPV6;
+            (*first).cmsg_type = libc::IPV6_PKTINFO;
+            (*first).cmsg_len = libc::CMSG_LEN(size_of::<libc::in6_pktinfo>() as u32) as usize;
+            let from = libc::in6_pktinfo { ipi6_addr: libc::in6_addr { s6_addr: way.from }, ipi6_ifindex: 0 };
+            libc::CMSG_DATA(first).cast::<libc::in6_pktinfo>().write_unaligned(from);
+        }
+        loop {
+            let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+            // SAFETY: everything that the header points to outlives the call; the kernel only reads it.
+            if unsafe { libc::sendmsg(self.socket.raw(), &raw const message, flags) } >= 0 {
+                return Ok(true);
+            }
+            let error = io::Error::last_os_error();
+            match error.raw_os_error() {
+                // What another host's answer to an earlier datagram was (ICMP) means nothing for this one.
+                Some(libc::EINTR | libc::ECONNREFUSED) => {}
+                Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => return Ok(false),
+                _ => return Err(error),
+            }
+        }
+    }
+
+    /// Takes a datagram that is there.
+    ///
+    /// # Errors
+    ///
+    /// Those of `recvmsg(2)`; none is expected of a socket that is open.
+    #[inline]
+    pub fn receive(&self, room: &mut [u8]) -> io::Result<Option<Arrived>> {
+        // SAFETY: an address of zeros is a valid empty one.
+        let mut from: libc::sockaddr_in6 = unsafe { mem::zeroed() };
+        let mut control = Control([0; CONTROL_WORDS]);
+        let mut part = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
+        // SAFETY: a message header of zeros is a valid empty one.
+        let mut message: libc::msghdr = unsafe { mem::zeroed() };
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        loop {
+            message.msg_name = (&raw mut from).cast();
+            message.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+            message.msg_control = (&raw mut control).cast();
+            message.msg_controllen = size_of::<Control>();
+            // SAFETY: everything that the header points to is writable for the lengths given and outlives the call.
+            let count =
+                unsafe { libc::recvmsg(self.socket.raw(), &raw mut message, libc::MSG_DONTWAIT | libc::MSG_TRUNC) };
+            if count < 0 {
+                let error = io::Error::last_os_error();
+                match error.raw_os_error() {
+                    Some(libc::EINTR | libc::ECONNREFUSED) => continue,
+                    Some(libc::EAGAIN) => return Ok(None),
+                    _ => return Err(error),
+                }
+            }
+            // Where it went is asked for with every datagram; one without it is nobody's.
+            if let Some(destination) = destination(&message) {
+                return Ok(Some(Arrived {
+                    source: from.sin6_addr.s6_addr,
+                    port: u16::from_be(from.sin6_port),
+                    destination,
+                    bytes: count.unsigned_abs(),
+                }));
+            }
+        }
+    }
+
+    /// Waits until there is a datagram, or the time is over. Returns early when a signal comes.
+    pub fn wait(&self, at_most: Duration) {
+        let mut entry = libc::pollfd { fd: self.socket.raw(), events: libc::POLLIN, revents: 0 };
+        let time = libc::timespec {
+            tv_sec: libc::time_t::try_from(at_most.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: libc::c_long::from(at_most.subsec_nanos()),
+        };
+        // SAFETY: `entry` and `time` outlive the call. Whatever it returns, callers look themselves.
+        unsafe { libc::ppoll(&raw mut entry, 1, &raw const time, std::ptr::null()) };
+    }
+}
+
+/// The most parts of a datagram: a header, what stands before its bytes, and these.
+const PARTS_MAX: usize = 3;
+
+/// The address that a datagram was sent to.
+fn destination(message: &libc::msghdr) -> Option<Address> {
+    // SAFETY: the kernel filled the control buffer and set its length; the macros stay inside.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
+    // SAFETY: not null, so a whole header.
+    while let Some(header) = unsafe { next.as_ref() } {
+        if header.cmsg_level == libc::IPPROTO_IPV6 && header.cmsg_type == libc::IPV6_PKTINFO {
+            // SAFETY: that kind of message has this behind its header, at any alignment.
+            let info = unsafe { libc::CMSG_DATA(next).cast::<libc::in6_pktinfo>().read_unaligned() };
+            return Some(info.ipi6_addr.s6_addr);
+        }
+        // SAFETY: as above.
+        next = unsafe { libc::CMSG_NXTHDR(message, next) };
+    }
+    None
+}

@@ -1,0 +1,207 @@
+//! The link `ipv6` in networks of its own: one in which every address of a cluster is this host's, and two hosts that reach
+//! each other through one next hop.
+
+#![cfg(target_os = "linux")]
+
+#[path = "support/network.rs"]
+mod network;
+
+use std::os::fd::AsRawFd;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use network::{ALONE, enter_own_network, in_own_network, ip, plug_in};
+use trellis_transport::links::ipv6::{Address, Arrived, Ask, Endpoint, Exchange, NoAnswer, Timing, Verdict};
+
+const PORT: u16 = 5000;
+const SOURCE: [u8; 8] = [0xfd, 1, 2, 3, 0, 9, 0x80, 1];
+
+/// An address of a host of the cluster.
+fn address(host: u16, rest: u64) -> Address {
+    let mut address = [0; 16];
+    address[..4].copy_from_slice(&[0xfd, 1, 2, 3]);
+    address[4..6].copy_from_slice(&host.to_be_bytes());
+    address[8..].copy_from_slice(&rest.to_be_bytes());
+    address
+}
+
+/// Answers everything with what it was about and what it said, as often as `times` says for the count of datagrams.
+struct Server {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<u64>>,
+}
+
+impl Server {
+    fn start(times: impl Fn(u64) -> u32 + Send + 'static) -> Server {
+        Server::start_where(|| {}, times)
+    }
+
+    /// In the network that `enter` makes the thread's own.
+    fn start_where(enter: impl FnOnce() + Send + 'static, times: impl Fn(u64) -> u32 + Send + 'static) -> Server {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (says_ready, ready) = std::sync::mpsc::channel();
+        let ends = Arc::clone(&is_over);
+        let thread = std::thread::spawn(move || {
+            enter();
+            let endpoint = Endpoint::open(PORT).expect("the port of an own network is free");
+            says_ready.send(()).expect("it is waited for");
+            let (mut room, mut came) = (vec![0; 64 << 10], 0);
+            while !ends.load(Ordering::Relaxed) {
+                let Some(arrived) = endpoint.receive(&mut room).expect("it is open") else {
+                    endpoint.wait(Duration::from_millis(20));
+                    continue;
+                };
+                for _ in 0..times(came) {
+                    let parts = [&arrived.destination[..], &room[..arrived.bytes]];
+                    assert!(endpoint.send(&arrived.back(), &parts).expect("it came from there"));
+                }
+                came += 1;
+            }
+            came
+        });
+        ready.recv().expect("the server starts");
+        Server { is_over, thread: Some(thread) }
+    }
+
+    /// How many datagrams came.
+    fn stop(mut self) -> u64 {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.take().expect("it runs").join().expect("it ended well")
+    }
+}
+
+fn exchange() -> Exchange {
+    Exchange::new(Endpoint::open(0).expect("some port is free"), SOURCE, PORT, 1, Timing::default())
+}
+
+/// Asks about each address; every answer must be the one to its question.
+fn ask_all(exchange: &mut Exchange, about: &[Address], within: Duration) -> Result<(), NoAnswer> {
+    let payloads: Vec<[u8; 8]> = (0..about.len() as u64).map(u64::to_le_bytes).collect();
+    let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [&payload[..]]).collect();
+    let asks: Vec<Ask<'_>> = about.iter().zip(&parts).map(|(to, parts)| Ask { to: *to, parts }).collect();
+    let first = exchange.numbers(asks.len());
+    let sources: Vec<Address> = (0..asks.len() as u64).map(|place| exchange.source(first + place)).collect();
+    let mut answered = vec![0; asks.len()];
+    let mut check = |place: usize, arrived: &Arrived, payload: &[u8]| {
+        assert_eq!((arrived.source, arrived.destination), (about[place], sources[place]));
+        assert_eq!(payload, [&about[place][..], &payloads[place]].concat());
+        answered[place] += 1;
+        Verdict::Accepted
+    };
+    exchange.ask(first, &asks, Instant::now() + within, &mut check)?;
+    assert!(answered.iter().all(|times| *times == 1), "every question has one answer");
+    Ok(())
+}
+
+#[test]
+fn ten_thousand_addresses_are_asked_through_one_next_hop() {
+    let test = "ten_thousand_addresses_are_asked_through_one_next_hop";
+    in_own_network(test, &[], || {
+        let (says_thread, thread) = std::sync::mpsc::channel();
+        let (says_plugged, plugged) = std::sync::mpsc::channel::<()>();
+        let cable = std::thread::spawn({
+            // This thread's network is what the new one's cable comes from.
+            let network = std::fs::File::open("/proc/thread-self/ns/net").expect("there is /proc");
+            move || {
+                let tid: i32 = thread.recv().expect("the server's thread says its number");
+                // SAFETY: no pointers are passed; this thread ends soon.
+                assert_eq!(unsafe { libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET) }, 0);
+                ip(&format!("link add c type veth peer name s netns {tid}")).expect("veth is there");
+                says_plugged.send(()).expect("it is waited for");
+            }
+        });
+        let enter = move || {
+            enter_own_network().expect("another one may be made, too");
+            // SAFETY: it has no arguments.
+            says_thread.send(unsafe { libc::gettid() }).expect("it is waited for");
+            plugged.recv().expect("the cable is there");
+            plug_in("s", 2, 1).expect("its end is there");
+        };
+        let server = Server::start_where(enter, |_| 1);
+        cable.join().expect("it ended well");
+        plug_in("c", 1, 2).expect("its end is there");
+        let mut exchange = exchange();
+        let about: Vec<Address> = (0..10_000).map(|place| address(1 + place as u16 % 3, place << 12)).collect();
+        for some in about.chunks(1_000) {
+            ask_all(&mut exchange, some, Duration::from_secs(30)).unwrap_or_else(|error| panic!("{error}"));
+        }
+        assert!(server.stop() >= 10_000);
+        let neighbours = Command::new("ip").args(["-6", "neigh", "show", "dev", "c", "nud", "all"]).output();
+        let neighbours = String::from_utf8(neighbours.expect("ip runs").stdout).expect("it is text");
+        let known: Vec<&str> = neighbours.lines().filter(|line| !line.starts_with("ff02:")).collect();
+        assert_eq!(known, ["fe80::2 lladdr 02:00:00:00:00:02 PERMANENT "], "one next hop, and nothing for any pointer");
+    });
+}
+
+#[test]
+fn what_is_lost_or_comes_twice_is_answered_once() {
+    in_own_network("what_is_lost_or_comes_twice_is_answered_once", &ALONE, || {
+        let server = Server::start(|count| [1, 0, 2, 1, 0, 1, 3][count as usize % 7]);
+        let mut exchange = exchange();
+        for round in 0..20 {
+            let about: Vec<Address> = (0..50).map(|place| address(7, place + 50 * round)).collect();
+            ask_all(&mut exchange, &about, Duration::from_secs(30)).unwrap_or_else(|error| panic!("{error}"));
+        }
+        assert!(exchange.repeated() > 0);
+        assert_eq!(server.stop(), 1_000 + exchange.repeated());
+    });
+}
+
+#[test]
+fn a_host_that_is_silent_is_named_and_delays_no_other() {
+    in_own_network("a_host_that_is_silent_is_named_and_delays_no_other", &ALONE, || {
+        // It answers what is about host 1 only: nobody listens at the other's port.
+        let server = Server::start(|_| 1);
+        let mut exchange = exchange();
+        ask_all(&mut exchange, &[address(1, 5)], Duration::from_secs(30)).unwrap_or_else(|error| panic!("{error}"));
+        server.stop();
+        let error = ask_all(&mut exchange, &[address(2, 5)], Duration::from_millis(30)).expect_err("nobody is there");
+        let text = error.to_string();
+        assert!(text.starts_with("the host fd01:203:2::/48 did not answer within 0.0"), "{text}");
+        assert!(text.contains("about fd01:203:2::5"), "{text}");
+        assert!(error.sent > 1, "it was asked again");
+        // The questions that got no answer take no room of later ones.
+        let server = Server::start(|_| 1);
+        let about: Vec<Address> = (0..200).map(|place| address(2, place)).collect();
+        ask_all(&mut exchange, &about, Duration::from_secs(30)).unwrap_or_else(|error| panic!("{error}"));
+        server.stop();
+    });
+}
+
+#[test]
+fn a_place_without_a_route_is_an_error_at_once() {
+    in_own_network("a_place_without_a_route_is_an_error_at_once", &ALONE, || {
+        let mut elsewhere = address(1, 1);
+        elsewhere[1] = 0xee;
+        let error = ask_all(&mut exchange(), &[elsewhere], Duration::from_secs(30)).expect_err("there is no route");
+        assert!(error.error.is_some(), "{error}");
+        assert!(
+            error.to_string().contains("give this host a route to it (`ip -6 route get fdee:203:1::1`)"),
+            "{error}"
+        );
+    });
+}
+
+#[test]
+fn an_answer_that_is_not_accepted_is_as_good_as_lost() {
+    in_own_network("an_answer_that_is_not_accepted_is_as_good_as_lost", &ALONE, || {
+        let server = Server::start(|_| 1);
+        let mut exchange = exchange();
+        let first = exchange.numbers(1);
+        let (mut refused, payload) = (0, [7_u8; 3000]);
+        let parts: [&[u8]; 2] = [&payload[..1000], &payload[1000..]];
+        let asks = [Ask { to: address(3, 3), parts: &parts }];
+        let mut third_time = |_: usize, arrived: &Arrived, answer: &[u8]| {
+            assert_eq!((arrived.bytes, &answer[16..]), (3016, &payload[..]));
+            refused += 1;
+            if refused < 3 { Verdict::Ignored } else { Verdict::Accepted }
+        };
+        let deadline = Instant::now() + Duration::from_secs(30);
+        exchange.ask(first, &asks, deadline, &mut third_time).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(refused, 3);
+        server.stop();
+    });
+}
