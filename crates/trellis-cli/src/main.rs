@@ -9,10 +9,13 @@ mod check;
 mod compile;
 mod doctor;
 mod exit;
+mod lab;
 mod leave;
 mod report;
 mod reproduce;
 mod run;
+mod serve;
+mod size;
 mod store;
 mod svg;
 mod terminal;
@@ -33,6 +36,8 @@ Examples:
   trellis check litmus --protocol ivy     litmus tests on real processes
   trellis store run --store redis://127.0.0.1:6379 ./program          its heap lies in a store
   trellis cc --mode line -O2 program.c    the same, compiled
+  trellis serve --memory 8GiB --prefix fd12:3456:7::/48               give memory to others
+  trellis lab up --clients 3 --servers 3  hosts and a switch on this machine, to try networks with
 
 Exit codes: 0 fine; 1 the answer is no; 2 wrong command line; 70 cluster failure; 71 refused by the operating system;
 74 a file cannot be read or written; 78 configuration refused; 126 and 127 the program cannot be executed or found;
@@ -67,6 +72,14 @@ enum Command {
     /// Compile C++ for memory in a key-value store (`trellis c++ --help`)
     #[command(name = "c++")]
     Cxx(compile::CompileArguments),
+    Serve(serve::ServeArguments),
+    Lab(lab::LabArguments),
+    /// The process that keeps a lab
+    #[command(hide = true)]
+    LabKeeper {
+        /// The order as JSON
+        order: String,
+    },
     /// A node of `trellis bench`
     #[command(hide = true)]
     BenchNode {
@@ -87,6 +100,9 @@ fn main() -> ExitCode {
         Command::Store(task) => store::run(&task),
         Command::Cc(arguments) => compile::compile(&arguments, compile::Language::C),
         Command::Cxx(arguments) => compile::compile(&arguments, compile::Language::Cxx),
+        Command::Serve(arguments) => serve::serve(&arguments),
+        Command::Lab(arguments) => lab::lab(&arguments),
+        Command::LabKeeper { order } => lab::keeper::keep(&order),
         Command::BenchNode { task } => bench::node::run(&task),
     };
     match ending {

@@ -24,6 +24,7 @@ mod join;
 pub mod launch;
 mod ranges;
 pub mod record;
+pub mod remote;
 mod runtime;
 pub mod secret;
 pub mod stored;

@@ -54,14 +54,9 @@ impl Secret {
 
     /// A new secret that nobody can guess.
     pub fn random() -> Result<Secret, SecretError> {
-        let mut secret = Secret { bytes: [0; SECRET_BYTES] };
-        // SAFETY: the buffer is valid for its length, and up to 256 bytes are never cut short.
-        let got = unsafe { libc::getrandom(secret.bytes.as_mut_ptr().cast(), SECRET_BYTES, 0) };
-        if got != SECRET_BYTES as isize {
-            let cause = io::Error::last_os_error();
-            return Err(SecretError(format!("no secret can be drawn from getrandom ({cause}); see random(4)")));
-        }
-        Ok(secret)
+        let bytes = random()
+            .map_err(|cause| SecretError(format!("no secret can be drawn from getrandom ({cause}); see random(4)")))?;
+        Ok(Secret { bytes })
     }
 
     /// Reads the secret that a launcher put into a pipe, and closes the pipe.
@@ -230,6 +225,15 @@ fn make_key_file(folder: &Path, path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         other => other,
     }
+}
+
+/// Bytes that nobody can guess; at most 256.
+pub(crate) fn random<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
+    const { assert!(COUNT <= 256) };
+    let mut bytes = [0; COUNT];
+    // SAFETY: the buffer is valid for its length, and up to 256 bytes are never cut short.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), COUNT, 0) };
+    if got == COUNT as isize { Ok(bytes) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

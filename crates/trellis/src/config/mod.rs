@@ -23,6 +23,7 @@ pub use keys::{KEYS, Key, key};
 pub use ranges::CoherenceRange;
 pub use trellis_protocol::coherence::Protocol;
 pub use trellis_transport::{Faults, Multicast};
+pub use values::bytes_of_text;
 
 use values::Raw;
 

@@ -58,7 +58,7 @@ pub(super) fn bytes(raw: &Raw) -> Result<u64, String> {
 }
 
 /// A number of bytes in text.
-pub(super) fn bytes_of_text(text: &str) -> Option<u64> {
+pub fn bytes_of_text(text: &str) -> Option<u64> {
     let text = text.trim();
     let digits_end = text.find(|letter: char| !letter.is_ascii_digit() && letter != '_');
     let (digits, unit) = text.split_at(digits_end.unwrap_or(text.len()));

@@ -16,7 +16,6 @@ mod swap;
 use std::path::PathBuf;
 
 use clap::Args;
-use trellis::stored::settings::Settings;
 
 use crate::bench::figures::Figures;
 use crate::chart::byte_text;
@@ -44,10 +43,10 @@ Exit codes: 0 fine; 1 a result was wrong or a run failed; 74 a file or library i
 #[command(after_help = EXAMPLES)]
 pub(crate) struct StoredWordsArguments {
     /// Size of the text [default: 4GiB; with --quick: 512MiB]
-    #[arg(long, value_parser = bytes_of_text)]
+    #[arg(long, value_parser = crate::size::size)]
     bytes: Option<u64>,
     /// Memory of the program, with everything in its process [default: 256MiB; with --quick: 128MiB]
-    #[arg(long, value_parser = bytes_of_text)]
+    #[arg(long, value_parser = crate::size::size)]
     cache: Option<u64>,
     /// A small text, to see that everything works
     #[arg(long)]
@@ -62,13 +61,6 @@ pub(crate) struct StoredWordsArguments {
 
 /// The smallest memory with which the program, the library and its threads run at all.
 const CACHE_BYTES_MIN: u64 = 96 << 20;
-
-/// A size as everywhere in the command.
-fn bytes_of_text(text: &str) -> Result<u64, String> {
-    let lookup = |name: &str| (name == "TRELLIS_STORE_CACHE_BYTES_MAX").then(|| text.to_owned());
-    let settings = Settings::from_lookup(lookup);
-    settings.map(|settings| settings.cache_bytes_max as u64).map_err(|_| "is no size from 1MiB to 1TiB".to_owned())
-}
 
 /// Where the program's memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -325,11 +317,5 @@ mod tests {
         assert_eq!(figures.get("redis_over_swap"), None);
         let text = serde_json::to_string(&figures).expect("json");
         assert!(text.contains(r#""swap_left_out":"no root""#) && text.contains(r#""redis_pages_fetched":7"#), "{text}");
-    }
-
-    #[test]
-    fn sizes_are_read_as_everywhere() {
-        assert_eq!(bytes_of_text("4GiB"), Ok(4 << 30));
-        assert!(bytes_of_text("much").is_err() && bytes_of_text("0").is_err());
     }
 }

@@ -1,0 +1,297 @@
+//! The other tasks of `trellis lab`: see what is there, and break it.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use trellis_switch::lab::space::Process;
+
+use super::Which;
+use super::messages::{Description, HostDescription, Keeper, PATIENCE, Request, socket_names};
+use super::run::find;
+use crate::exit::{self, Ending, Failure};
+
+/// How long ended processes are waited for.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+/// How often a host is searched for processes that were started while others were ended.
+const ROUNDS_MAX: usize = 100;
+
+/// Show hosts, addresses, processes and counters
+#[derive(Debug, Args)]
+pub(super) struct StatusArguments {
+    #[command(flatten)]
+    which: Which,
+    /// Everything, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// End everything that runs in hosts, or send it another signal
+#[derive(Debug, Args)]
+pub(super) struct KillArguments {
+    #[command(flatten)]
+    which: Which,
+    /// Which signal: stop freezes a host's processes, cont lets them go on
+    #[arg(long, value_enum, default_value_t = Signal::Kill)]
+    signal: Signal,
+    /// The hosts: c1, s1 and so on
+    #[arg(required = true, value_name = "HOST")]
+    hosts: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Signal {
+    Kill,
+    Term,
+    Int,
+    Stop,
+    Cont,
+}
+
+impl Signal {
+    fn number(self) -> i32 {
+        match self {
+            Signal::Kill => libc::SIGKILL,
+            Signal::Term => libc::SIGTERM,
+            Signal::Int => libc::SIGINT,
+            Signal::Stop => libc::SIGSTOP,
+            Signal::Cont => libc::SIGCONT,
+        }
+    }
+}
+
+/// Let hosts reach only those of the same part
+#[derive(Debug, Args)]
+pub(super) struct PartitionArguments {
+    #[command(flatten)]
+    which: Which,
+    /// The parts, hosts separated by commas; hosts that are not named are one more part
+    #[arg(required_unless_present = "heal", conflicts_with = "heal", value_name = "HOST,HOST...")]
+    parts: Vec<String>,
+    /// Let everybody reach everybody
+    #[arg(long)]
+    heal: bool,
+}
+
+/// Lose, repeat, delay packets on purpose from now on; `drop=0%` ends that
+#[derive(Debug, Args)]
+pub(super) struct FaultsArguments {
+    #[command(flatten)]
+    which: Which,
+    /// For example drop=1%,duplicate=1%,reorder=1%,delay=500us,jitter=200us,seed=7
+    faults: String,
+}
+
+/// List the labs of this user
+#[derive(Debug, Args)]
+pub(super) struct ListArguments {}
+
+/// End a lab and everything in it
+#[derive(Debug, Args)]
+pub(super) struct DownArguments {
+    #[command(flatten)]
+    which: Which,
+}
+
+pub(super) fn status(arguments: &StatusArguments) -> Ending {
+    let (keeper, lab) = Keeper::of(&arguments.which.name)?;
+    let processes: Vec<Vec<i32>> = lab.hosts.iter().map(|host| processes_of(&keeper, host)).collect();
+    if arguments.json {
+        let mut text = json!(lab);
+        text["keeper"] = json!(keeper.process().pid());
+        for (index, processes) in processes.iter().enumerate() {
+            text["hosts"][index]["processes"] = json!(processes);
+        }
+        println!("{text:#}");
+    } else {
+        print!("{}", table(&lab, &processes));
+    }
+    Ok(exit::FINE)
+}
+
+fn table(lab: &Description, processes: &[Vec<i32>]) -> String {
+    let Description { name, switch, cluster, mtu_bytes, .. } = lab;
+    let mut text = format!("lab {name}: switch {switch}, addresses {cluster}, MTU {mtu_bytes}\n");
+    if !lab.faults.is_empty() {
+        text += &format!("faults: {}\n", lab.faults);
+    }
+    text += &format!(
+        "{:<7}{:<24}{:>5}{:>6}{:>11}{:>12}{:>12}{:>9}{:>9}\n",
+        "host", "prefix", "port", "side", "processes", "in", "out", "refused", "lost"
+    );
+    for (host, processes) in lab.hosts.iter().zip(processes) {
+        let count = |name: &str| host.counters.get(name).copied().unwrap_or_default();
+        let sum = |names: &[&str]| names.iter().map(|name| count(name)).sum::<u64>();
+        let refused = sum(&["not_addressed", "forged", "no_route", "denied", "no_port"]);
+        let lost = sum(&["partitioned", "dropped", "overflowed"]);
+        let all = sum(&["delivered", "redirected"]) + refused + lost;
+        text += &format!(
+            "{:<7}{:<24}{:>5}{:>6}{:>11}{all:>12}{:>12}{refused:>9}{lost:>9}\n",
+            host.name,
+            host.prefix,
+            host.port,
+            host.side,
+            processes.len(),
+            count("packets_out"),
+        );
+    }
+    text
+}
+
+/// The processes in a host, by their numbers here.
+fn processes_of(keeper: &Keeper, host: &HostDescription) -> Vec<i32> {
+    let network = |path: String| fs::metadata(path).map(|data| (data.dev(), data.ino())).ok();
+    let Some(wanted) = network(format!("/proc/{}/fd/{}", keeper.process().pid(), host.descriptor)) else {
+        return Vec::new();
+    };
+    let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let mut found: Vec<i32> = numbers.filter(|pid| network(format!("/proc/{pid}/ns/net")) == Some(wanted)).collect();
+    // `lab run` itself waits inside for its command.
+    found.retain(|&pid| pid != keeper.process().pid() && !is_waiting_command(pid));
+    found.sort_unstable();
+    found
+}
+
+/// Whether a process is a `trellis lab run`, which is outside of the lab's process namespace.
+fn is_waiting_command(pid: i32) -> bool {
+    let same = |one: &str, other: &str| match (fs::metadata(one), fs::metadata(other)) {
+        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+        _ => false,
+    };
+    same(&format!("/proc/{pid}/ns/pid"), "/proc/self/ns/pid")
+}
+
+pub(super) fn kill(arguments: &KillArguments) -> Ending {
+    let (keeper, lab) = Keeper::of(&arguments.which.name)?;
+    let hosts: Vec<&HostDescription> = arguments.hosts.iter().map(|host| find(&lab, host)).collect::<Result<_, _>>()?;
+    for host in hosts {
+        let count = signal_host(&keeper, host, arguments.signal)?;
+        println!("{}: {count} processes", host.name);
+    }
+    Ok(exit::FINE)
+}
+
+/// Signals every process in a host, also those that are started meanwhile, and waits for those that were killed.
+fn signal_host(keeper: &Keeper, host: &HostDescription, signal: Signal) -> Result<usize, Failure> {
+    let mut done: Vec<(i32, Process)> = Vec::new();
+    for _ in 0..ROUNDS_MAX {
+        let mut is_new = false;
+        for pid in processes_of(keeper, host) {
+            if done.iter().any(|(known, _)| *known == pid) {
+                continue;
+            }
+            // Meant by descriptor first, looked at again then: the number may have become another process'.
+            let Ok(process) = Process::open(pid) else { continue };
+            if !processes_of(keeper, host).contains(&pid) {
+                continue;
+            }
+            is_new = true;
+            process.signal(signal.number()).map_err(|error| {
+                Failure::new(exit::SYSTEM, format!("cannot signal process {pid} in host {}: {error}", host.name))
+            })?;
+            done.push((pid, process));
+        }
+        if !is_new {
+            break;
+        }
+    }
+    for (pid, process) in &done {
+        if signal == Signal::Kill && !process.wait(END_PATIENCE) {
+            let sentence = format!("process {pid} in host {} does not end; it waits for the kernel", host.name);
+            return Err(Failure::new(exit::SYSTEM, sentence));
+        }
+    }
+    Ok(done.len())
+}
+
+pub(super) fn partition(arguments: &PartitionArguments) -> Ending {
+    let (keeper, _) = Keeper::of(&arguments.which.name)?;
+    let part = |part: &String| part.split(',').filter(|host| !host.is_empty()).map(str::to_owned).collect();
+    keeper.ask(&Request::Partition(arguments.parts.iter().map(part).collect()))?;
+    Ok(exit::FINE)
+}
+
+pub(super) fn faults(arguments: &FaultsArguments) -> Ending {
+    let (keeper, _) = Keeper::of(&arguments.which.name)?;
+    keeper.ask(&Request::Faults(arguments.faults.clone()))?;
+    Ok(exit::FINE)
+}
+
+pub(super) fn list() -> Ending {
+    let sockets = fs::read_to_string("/proc/net/unix")
+        .map_err(|error| Failure::new(exit::FILE, format!("cannot read /proc/net/unix: {error}")))?;
+    for name in labs_in(&sockets, &socket_names()) {
+        println!("{name}");
+    }
+    Ok(exit::FINE)
+}
+
+/// The labs whose sockets a table of sockets names.
+fn labs_in(sockets: &str, prefix: &str) -> Vec<String> {
+    let name = |line: &str| line.rsplit_once(' ')?.1.strip_prefix('@')?.strip_prefix(prefix).map(str::to_owned);
+    let mut names: Vec<String> = sockets.lines().filter_map(name).collect();
+    names.sort_unstable();
+    // Connections are listed beside the socket that they came to.
+    names.dedup();
+    names
+}
+
+pub(super) fn down(arguments: &DownArguments) -> Ending {
+    let (keeper, lab) = Keeper::of(&arguments.which.name)?;
+    let process = keeper.process();
+    let refused = |what: String| Failure::new(exit::SYSTEM, format!("cannot end the lab {}: {what}", lab.name));
+    process.signal(libc::SIGKILL).map_err(|error| refused(error.to_string()))?;
+    if !process.wait(PATIENCE) {
+        return Err(refused(format!("its keeper, process {}, does not end; a process in it waits", process.pid())));
+    }
+    println!("lab {}: down", lab.name);
+    Ok(exit::FINE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labs_are_found_among_sockets() {
+        let sockets = "Num RefCount Protocol Flags Type St Inode Path\n\
+            0000: 00000002 00000000 00010000 0001 01 5 @trellis-lab-0-rack\n\
+            0000: 00000003 00000000 00000000 0001 03 6 @trellis-lab-0-rack\n\
+            0000: 00000002 00000000 00010000 0001 01 7 @trellis-lab-1000-lab\n\
+            0000: 00000002 00000000 00010000 0001 01 8 /run/trellis-lab-0-no\n\
+            0000: 00000002 00000000 00010000 0001 01 9 @trellis-lab-0-a\n";
+        assert_eq!(labs_in(sockets, "trellis-lab-0-"), ["a", "rack"]);
+        assert!(labs_in("", "trellis-lab-0-").is_empty());
+    }
+
+    #[test]
+    fn the_table_has_a_line_for_each_host() {
+        let counters = [("delivered", 5), ("forged", 2), ("dropped", 1), ("packets_out", 9)];
+        let host = HostDescription {
+            name: "c1".to_owned(),
+            role: "client".to_owned(),
+            number: 1,
+            port: 1,
+            prefix: "fd00:1:1::/48".to_owned(),
+            address: "fd00:1:1::1".to_owned(),
+            side: 0,
+            descriptor: 3,
+            counters: counters.map(|(name, count)| (name.to_owned(), count)).into(),
+        };
+        let lab = Description {
+            name: "lab".to_owned(),
+            switch: "user".to_owned(),
+            cluster: "fd00:1::/32".to_owned(),
+            rootless: true,
+            mtu_bytes: 9000,
+            faults: String::new(),
+            hosts: vec![host],
+        };
+        let text = table(&lab, &[vec![7, 8]]);
+        let words: Vec<&str> = text.lines().nth(2).unwrap().split_whitespace().collect();
+        assert_eq!(words, ["c1", "fd00:1:1::/48", "1", "0", "2", "8", "9", "2", "1"]);
+    }
+}

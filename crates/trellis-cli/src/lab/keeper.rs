@@ -1,0 +1,125 @@
+//! The process that keeps a lab: the first of its process namespace, so that all of the lab ends with it.
+//!
+//! Answers one request at a time. Never ends by itself once the lab is up.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::Duration;
+
+use trellis_switch::lab::{Host, Lab, Plan, space};
+use trellis_switch::{Counters, Faults, Switch, SwitchError};
+
+use super::failure;
+use super::messages::{self, Answer, Description, HostDescription, Order, Report, Request};
+use crate::exit::{self, Ending, Failure};
+
+/// What is kept.
+struct Kept {
+    lab: Lab,
+    faults: String,
+    rootless: bool,
+}
+
+/// The hidden subcommand.
+pub(crate) fn keep(order: &str) -> Ending {
+    let (report, kept) = match start(order) {
+        Ok(kept) => (Report::Ready, Ok(kept)),
+        Err(failure) => (Report::Failed { code: failure.code, sentence: failure.sentence.clone() }, Err(failure)),
+    };
+    let line = serde_json::to_string(&report).map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?;
+    let mut stdout = std::io::stdout().lock();
+    // Whoever asked may have ended; then nobody wants the lab.
+    writeln!(stdout, "{line}")
+        .and_then(|()| stdout.flush())
+        .map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?;
+    let (mut kept, listener) = kept?;
+    // From here on no child is waited for, but orphans of the lab become this process' children.
+    space::forget_children();
+    for stream in listener.incoming().flatten() {
+        // Who does not ask properly gets no answer, and the next one is served.
+        let _ = serve(&mut kept, &stream);
+    }
+    Ok(exit::FINE)
+}
+
+fn start(order: &str) -> Result<(Kept, UnixListener), Failure> {
+    let order: Order = serde_json::from_str(order)
+        .map_err(|error| Failure::new(exit::USAGE, format!("this is no order for a keeper: {error}")))?;
+    let listener = UnixListener::bind_addr(&messages::address(&order.socket)?).map_err(|error| {
+        Failure::new(exit::SYSTEM, format!("cannot take the name of the lab {}: {error}", order.name))
+    })?;
+    let plan = Plan {
+        name: order.name,
+        clients: order.clients,
+        servers: order.servers,
+        switch: order.switch,
+        mtu_bytes: order.mtu_bytes,
+        redirects_max: order.redirects_max,
+    };
+    let faults = faults_of(&order.faults)?;
+    let lab = Lab::up(&plan).map_err(|error| failure(&error))?;
+    lab.switch().set_leases(order.lease_milliseconds.map(Duration::from_millis)).map_err(|error| failure(&error))?;
+    lab.switch().set_faults(&faults).map_err(|error| failure(&error))?;
+    Ok((Kept { lab, faults: order.faults, rootless: order.rootless }, listener))
+}
+
+fn faults_of(text: &str) -> Result<Faults, Failure> {
+    text.parse().map_err(|sentence: String| Failure::new(exit::CONFIGURATION, sentence))
+}
+
+fn serve(kept: &mut Kept, stream: &UnixStream) -> std::io::Result<()> {
+    let user = space::peer(stream).map_err(std::io::Error::other)?.1;
+    if user != space::own_user() {
+        return Ok(());
+    }
+    let request: Request = messages::receive(stream)?;
+    let answer = answer(kept, request)
+        .unwrap_or_else(|failure| Answer::Refused { code: failure.code, sentence: failure.sentence });
+    messages::send(stream, &answer)
+}
+
+fn answer(kept: &mut Kept, request: Request) -> Result<Answer, Failure> {
+    match request {
+        Request::Describe => describe(kept).map(Answer::Lab).map_err(|error| failure(&error)),
+        Request::Partition(parts) => {
+            kept.lab.partition(&parts).map_err(|error| failure(&error))?;
+            Ok(Answer::Done)
+        }
+        Request::Faults(text) => {
+            kept.lab.switch().set_faults(&faults_of(&text)?).map_err(|error| failure(&error))?;
+            kept.faults = text;
+            Ok(Answer::Done)
+        }
+    }
+}
+
+fn describe(kept: &Kept) -> Result<Description, SwitchError> {
+    let lab = &kept.lab;
+    Ok(Description {
+        name: lab.plan().name.clone(),
+        switch: lab.plan().switch.clone(),
+        cluster: lab.cluster().everything(),
+        rootless: kept.rootless,
+        mtu_bytes: lab.plan().mtu_bytes,
+        faults: kept.faults.clone(),
+        hosts: lab.hosts().iter().map(|host| describe_host(lab.switch(), host)).collect::<Result<_, _>>()?,
+    })
+}
+
+fn describe_host(switch: &dyn Switch, host: &Host) -> Result<HostDescription, SwitchError> {
+    let plan = host.plan();
+    let values = switch.counters(plan.port)?.values();
+    let counters: BTreeMap<String, u64> = Counters::NAMES.iter().map(|name| (*name).to_owned()).zip(values).collect();
+    Ok(HostDescription {
+        name: plan.name.clone(),
+        role: plan.role.word().to_owned(),
+        number: plan.number,
+        port: plan.port,
+        prefix: plan.prefix.to_string(),
+        address: plan.address.to_string(),
+        side: host.side(),
+        descriptor: host.descriptor(),
+        counters,
+    })
+}

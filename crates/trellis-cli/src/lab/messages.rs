@@ -1,0 +1,183 @@
+//! What the commands and a keeper say to each other: one line of JSON each way, over a socket that only processes of this
+//! machine and this network namespace can name. Both sides check that the other belongs to the same user.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use trellis_switch::lab::space::{self, Process};
+
+use crate::exit::{self, Failure};
+
+/// The longest line.
+const LINE_BYTES_MAX: u64 = 1 << 20;
+/// Longer than a keeper needs for anything.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What shall be kept.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Order {
+    pub(super) name: String,
+    pub(super) socket: String,
+    pub(super) clients: u16,
+    pub(super) servers: u16,
+    pub(super) switch: String,
+    pub(super) mtu_bytes: u32,
+    pub(super) redirects_max: u32,
+    pub(super) lease_milliseconds: Option<u64>,
+    pub(super) faults: String,
+    pub(super) rootless: bool,
+}
+
+/// What a keeper says when the lab is up, or not.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Report {
+    Ready,
+    Failed { code: u8, sentence: String },
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Request {
+    Describe,
+    Partition(Vec<Vec<String>>),
+    Faults(String),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    Lab(Description),
+    Done,
+    Refused { code: u8, sentence: String },
+}
+
+/// A lab that is up.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Description {
+    pub(super) name: String,
+    pub(super) switch: String,
+    pub(super) cluster: String,
+    pub(super) rootless: bool,
+    pub(super) mtu_bytes: u32,
+    pub(super) faults: String,
+    pub(super) hosts: Vec<HostDescription>,
+}
+
+/// A host of a lab.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct HostDescription {
+    pub(super) name: String,
+    pub(super) role: String,
+    pub(super) number: u16,
+    pub(super) port: u16,
+    pub(super) prefix: String,
+    pub(super) address: String,
+    pub(super) side: u32,
+    /// The number of its namespace's descriptor in the keeper.
+    pub(super) descriptor: i32,
+    pub(super) counters: BTreeMap<String, u64>,
+}
+
+/// The socket of a lab of this user.
+pub(super) fn socket_name(lab: &str) -> String {
+    format!("{}{lab}", socket_names())
+}
+
+/// What the names of the sockets of all labs of this user begin with.
+pub(super) fn socket_names() -> String {
+    format!("trellis-lab-{}-", space::own_user())
+}
+
+/// The address of a socket.
+pub(super) fn address(socket: &str) -> Result<SocketAddr, Failure> {
+    SocketAddr::from_abstract_name(socket)
+        .map_err(|error| Failure::new(exit::USAGE, format!("`{socket}` is no name of a socket: {error}")))
+}
+
+/// The keeper of a lab.
+pub(super) struct Keeper {
+    lab: String,
+    process: Process,
+}
+
+impl Keeper {
+    /// Finds the keeper of a lab; none when the lab is not up.
+    pub(super) fn find(lab: &str) -> Result<Option<(Keeper, Description)>, Failure> {
+        let Some(stream) = connect(lab)? else { return Ok(None) };
+        let (pid, user) = space::peer(&stream).map_err(|error| super::failure(&error))?;
+        if user != space::own_user() {
+            return Err(Failure::new(exit::SYSTEM, format!("the lab {lab} belongs to another user ({user})")));
+        }
+        // It is asked after this, so an answer shows that the process is still the one that was meant.
+        let Ok(process) = Process::open(pid) else { return Ok(None) };
+        match ask(lab, stream, &Request::Describe)? {
+            Answer::Lab(description) => Ok(Some((Keeper { lab: lab.to_owned(), process }, description))),
+            other => Err(misunderstood(lab, &other)),
+        }
+    }
+
+    /// The same, where there must be one.
+    pub(super) fn of(lab: &str) -> Result<(Keeper, Description), Failure> {
+        Keeper::find(lab)?.ok_or_else(|| no_lab(lab))
+    }
+
+    /// The process.
+    pub(super) fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Asks for something that is done or refused.
+    pub(super) fn ask(&self, request: &Request) -> Result<(), Failure> {
+        let stream = connect(&self.lab)?.ok_or_else(|| no_lab(&self.lab))?;
+        match ask(&self.lab, stream, request)? {
+            Answer::Done => Ok(()),
+            Answer::Refused { code, sentence } => Err(Failure::new(code, sentence)),
+            other => Err(misunderstood(&self.lab, &other)),
+        }
+    }
+}
+
+fn connect(lab: &str) -> Result<Option<UnixStream>, Failure> {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound};
+    match UnixStream::connect_addr(&address(&socket_name(lab))?) {
+        Ok(stream) => Ok(Some(stream)),
+        Err(error) if matches!(error.kind(), ConnectionRefused | NotFound) => Ok(None),
+        Err(error) => Err(Failure::new(exit::SYSTEM, format!("cannot reach the keeper of the lab {lab}: {error}"))),
+    }
+}
+
+fn ask(lab: &str, stream: UnixStream, request: &Request) -> Result<Answer, Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::new(exit::SYSTEM, format!("the keeper of the lab {lab} does not answer: {error}"))
+    };
+    send(&stream, request).map_err(failed)?;
+    receive(&stream).map_err(failed)
+}
+
+fn no_lab(lab: &str) -> Failure {
+    Failure::new(exit::FAILED, format!("there is no lab {lab}; start one with `trellis lab up --name {lab}`"))
+}
+
+fn misunderstood(lab: &str, answer: &Answer) -> Failure {
+    let sentence = format!("the keeper of the lab {lab} is of another version; end it with `trellis lab down`");
+    match answer {
+        Answer::Refused { code, sentence } => Failure::new(*code, sentence.clone()),
+        _ => Failure::new(exit::FAILED, sentence),
+    }
+}
+
+/// Sends one line.
+pub(super) fn send(mut stream: &UnixStream, message: &impl Serialize) -> std::io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all((serde_json::to_string(message)? + "\n").as_bytes())
+}
+
+/// Receives one line.
+pub(super) fn receive<T: for<'a> Deserialize<'a>>(stream: &UnixStream) -> std::io::Result<T> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(LINE_BYTES_MAX)).read_line(&mut line)?;
+    Ok(serde_json::from_str(&line)?)
+}

@@ -1,0 +1,58 @@
+//! `trellis lab run`: a command in a host.
+//!
+//! The command's standard streams are those of this command, and so is its end. It ends when this command or the lab does.
+
+use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+use clap::Args;
+use trellis_switch::lab::space;
+
+use super::messages::{Description, HostDescription, Keeper};
+use super::{Which, failure};
+use crate::exit::{self, Ending, Failure};
+
+/// Run a command in a host
+///
+/// It finds the lab in TRELLIS_LAB, its host in TRELLIS_LAB_HOST, and the host's addresses in TRELLIS_PREFIX and
+/// TRELLIS_LAB_ADDRESS.
+#[derive(Debug, Args)]
+pub(super) struct RunArguments {
+    #[command(flatten)]
+    which: Which,
+    /// The host: c1, s1 and so on
+    host: String,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+pub(super) fn run(arguments: &RunArguments) -> Ending {
+    let (keeper, lab) = Keeper::of(&arguments.which.name)?;
+    let host = find(&lab, &arguments.host)?;
+    space::enter(keeper.process().pid(), host.descriptor, lab.rootless).map_err(|error| failure(&error))?;
+    let program = &arguments.command[0];
+    let mut command = Command::new(program);
+    command.args(&arguments.command[1..]);
+    command.env("TRELLIS_LAB", &lab.name).env("TRELLIS_LAB_HOST", &host.name);
+    command.env("TRELLIS_PREFIX", &host.prefix).env("TRELLIS_LAB_ADDRESS", &host.address);
+    space::end_with_us(&mut command);
+    let mut child = command.spawn().map_err(|error| {
+        let code = if error.kind() == ErrorKind::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE };
+        Failure::new(code, format!("cannot run {} in host {}: {error}", program.to_string_lossy(), host.name))
+    })?;
+    space::ignore_interrupts();
+    let status = child.wait().map_err(|error| Failure::new(exit::SYSTEM, format!("cannot wait: {error}")))?;
+    let signal = status.signal().map(|signal| 128 + signal);
+    Ok(status.code().or(signal).and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::FAILED))
+}
+
+/// The host with this name.
+pub(super) fn find<'a>(lab: &'a Description, host: &str) -> Result<&'a HostDescription, Failure> {
+    lab.hosts.iter().find(|one| one.name == host).ok_or_else(|| {
+        let names: Vec<&str> = lab.hosts.iter().map(|one| one.name.as_str()).collect();
+        Failure::new(exit::FAILED, format!("lab {}: there is no host {host}; there are {}", lab.name, names.join(", ")))
+    })
+}

@@ -1,0 +1,127 @@
+//! `trellis lab up`: starts the keeper, and returns when the lab is there.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use clap::Args;
+use trellis_switch::lab::space;
+use trellis_switch::switches::{self, KINDS};
+
+use super::messages::{Keeper, Order, Report, socket_name};
+use super::{Which, failure};
+use crate::exit::{self, Ending, Failure};
+
+/// The longest report of a keeper.
+const REPORT_BYTES_MAX: u64 = 65_536;
+
+/// Make a lab
+#[derive(Debug, Args)]
+pub(super) struct UpArguments {
+    #[command(flatten)]
+    which: Which,
+    /// How many clients: c1, c2 and so on
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    clients: u16,
+    /// How many servers: s1, s2 and so on
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    servers: u16,
+    /// What joins them: bpf (in the kernel) or user (a thread, works without root); bpf where that is possible
+    #[arg(long, value_name = "SWITCH")]
+    switch: Option<String>,
+    /// The longest packet, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 9000)]
+    mtu: u32,
+    /// Let the switch grant leases to the first who asks, for this long
+    #[arg(long, value_name = "MILLISECONDS")]
+    lease: Option<u64>,
+    /// Lose, repeat, delay packets on purpose: drop=1%,duplicate=1%,reorder=1%,delay=500us,jitter=200us,seed=7
+    #[arg(long, value_name = "FAULTS", default_value = "")]
+    faults: String,
+    /// Room for redirects in the switch
+    #[arg(long, value_name = "N", default_value_t = switches::REDIRECTS)]
+    redirects: u32,
+    /// Take no rights over the machine, even where there are some: everything happens in a user namespace
+    #[arg(long)]
+    rootless: bool,
+}
+
+impl UpArguments {
+    /// What the keeper is to do.
+    fn order(&self) -> Result<Order, Failure> {
+        let rootless = self.rootless || !space::is_root();
+        let works = |kind: &&switches::SwitchKind| kind.is_built && (kind.is_rootless || !rootless);
+        let best = KINDS.iter().find(works).map_or("user", |kind| kind.name);
+        let switch = self.switch.clone().unwrap_or_else(|| best.to_owned());
+        let kind = switches::kind(&switch).map_err(|error| failure(&error))?;
+        if rootless && !kind.is_rootless {
+            let names: Vec<&str> = KINDS.iter().filter(|kind| kind.is_rootless).map(|kind| kind.name).collect();
+            let sentence = format!("the switch {switch} takes root; without, give --switch {}", names.join(" or "));
+            return Err(Failure::new(exit::CONFIGURATION, sentence));
+        }
+        Ok(Order {
+            name: self.which.name.clone(),
+            socket: socket_name(&self.which.name),
+            clients: self.clients,
+            servers: self.servers,
+            switch,
+            mtu_bytes: self.mtu,
+            redirects_max: self.redirects,
+            lease_milliseconds: self.lease,
+            faults: self.faults.clone(),
+            rootless,
+        })
+    }
+}
+
+pub(super) fn up(arguments: &UpArguments) -> Ending {
+    let begin = Instant::now();
+    let order = arguments.order()?;
+    let name = &order.name;
+    if Keeper::find(name)?.is_some() {
+        let sentence = format!("there is a lab {name} already; end it with `trellis lab down --name {name}`");
+        return Err(Failure::new(exit::FAILED, sentence));
+    }
+    space::make(order.rootless).map_err(|error| failure(&error))?;
+    match start(&order)? {
+        Report::Ready => {}
+        Report::Failed { code, sentence } => return Err(Failure::new(code, sentence)),
+    }
+    let Order { clients, servers, switch, .. } = &order;
+    let seconds = begin.elapsed().as_secs_f64();
+    println!("lab {name}: {clients} clients, {servers} servers, switch {switch}, up in {seconds:.2} s");
+    Ok(exit::FINE)
+}
+
+/// Starts the keeper, first of the process namespace that was made, and hears what it reports.
+fn start(order: &Order) -> Result<Report, Failure> {
+    let failed = |what: String| Failure::new(exit::SYSTEM, format!("cannot start the keeper of the lab: {what}"));
+    let text = serde_json::to_string(order).map_err(|error| failed(error.to_string()))?;
+    let mut keeper = Command::new("/proc/self/exe")
+        .args(["lab-keeper", &text])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        // It does not hear what the terminal tells the commands.
+        .process_group(0)
+        .spawn()
+        .map_err(|error| failed(error.to_string()))?;
+    let mut line = String::new();
+    if let Some(stdout) = keeper.stdout.take() {
+        let read = BufReader::new(stdout.take(REPORT_BYTES_MAX)).read_line(&mut line);
+        read.map_err(|error| failed(error.to_string()))?;
+    }
+    match serde_json::from_str(&line) {
+        Ok(Report::Ready) => Ok(Report::Ready),
+        Ok(report) => {
+            // It ends by itself; waiting for it leaves nothing behind.
+            keeper.wait().map_err(|error| failed(error.to_string()))?;
+            Ok(report)
+        }
+        Err(_) => {
+            let status = keeper.wait().map_err(|error| failed(error.to_string()))?;
+            Err(failed(format!("it ended with {status} and without a word")))
+        }
+    }
+}

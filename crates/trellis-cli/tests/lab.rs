@@ -1,0 +1,232 @@
+//! `trellis lab`, driven from outside, in a user namespace and, where the tests run as root, without one.
+
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A lab, ended with this value however the test ends.
+struct Lab {
+    name: String,
+}
+
+impl Lab {
+    fn up(name: &str, more: &[&str]) -> Lab {
+        let lab = Lab { name: format!("{name}-{}", std::process::id()) };
+        let output = lab.ask("up", more);
+        assert!(output.status.success(), "{}", told(&output));
+        lab
+    }
+
+    fn command(&self, task: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
+        command.args(["lab", task, "--name", &self.name]).args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    fn ask(&self, task: &str, arguments: &[&str]) -> Output {
+        self.command(task, arguments).output().expect("the command can be started")
+    }
+
+    fn status(&self) -> Value {
+        let output = self.ask("status", &["--json"]);
+        assert!(output.status.success(), "{}", told(&output));
+        serde_json::from_slice(&output.stdout).expect("JSON")
+    }
+
+    fn host(&self, name: &str) -> Value {
+        let status = self.status();
+        let hosts = status["hosts"].as_array().expect("hosts");
+        hosts.iter().find(|host| host["name"] == name).expect("the host is there").clone()
+    }
+
+    fn count(&self, host: &str, counter: &str) -> u64 {
+        self.host(host)["counters"][counter].as_u64().expect("a number")
+    }
+
+    /// Sends a datagram from one host to another's address, with what every machine has.
+    fn send(&self, from: &str, to: &str) {
+        let address = self.host(to)["address"].as_str().expect("an address").to_owned();
+        let script = format!("echo hello > /dev/udp/{address}/5000");
+        let output = self.ask("run", &[from, "--", "bash", "-c", &script]);
+        assert!(output.status.success(), "{}", told(&output));
+    }
+
+    /// Starts something that does not end by itself, and waits until it is seen in the host.
+    fn start(&self, host: &str) -> Child {
+        let before = self.processes(host);
+        let child = self.command("run", &[host, "--", "sleep", "1000"]).spawn().expect("started");
+        wait_until("it runs", || self.processes(host) == before + 1);
+        child
+    }
+
+    fn processes(&self, host: &str) -> usize {
+        self.host(host)["processes"].as_array().expect("processes").len()
+    }
+
+    fn is_listed(&self) -> bool {
+        let output = Command::new(env!("CARGO_BIN_EXE_trellis")).args(["lab", "ls"]).output().expect("started");
+        String::from_utf8_lossy(&output.stdout).lines().any(|line| line == self.name)
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // Where the test has ended it, there is nothing to end.
+        let _ = self.ask("down", &[]);
+    }
+}
+
+fn told(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn is_root() -> bool {
+    let output = Command::new("id").arg("-u").output().expect("id");
+    output.stdout == b"0\n"
+}
+
+/// The ways in which labs can be made here; says so when there is none.
+fn ways(test: &str) -> Vec<&'static [&'static str]> {
+    let mut ways: Vec<&[&str]> = Vec::new();
+    let possible =
+        Command::new("unshare").args(["--user", "--map-root-user", "--net", "--pid", "--fork", "true"]).status();
+    if possible.is_ok_and(|status| status.success()) {
+        ways.push(&["--rootless", "--switch", "user"]);
+    }
+    if is_root() {
+        ways.push(&["--switch", "user"]);
+        #[cfg(feature = "bpf")]
+        ways.push(&["--switch", "bpf"]);
+    }
+    if ways.is_empty() {
+        println!("SKIPPED {test}: this machine lets this user make no namespaces");
+    }
+    ways
+}
+
+#[test]
+fn a_lab_carries_packets_and_is_divided_and_healed() {
+    for way in ways("a_lab_carries_packets_and_is_divided_and_healed") {
+        println!("{way:?}");
+        let lab = Lab::up("carries", way);
+        let status = lab.status();
+        assert_eq!(status["switch"], *way.last().expect("a switch"));
+        assert_eq!(status["rootless"], way[0] == "--rootless");
+        assert_eq!(status["hosts"].as_array().map(Vec::len), Some(6));
+        lab.send("c1", "s1");
+        wait_until("it arrives", || lab.count("s1", "packets_out") == 1);
+        assert_eq!(lab.count("c1", "delivered"), 1);
+        assert!(lab.ask("partition", &["c1,c2", "s1"]).status.success());
+        assert_eq!((lab.host("c2")["side"].as_u64(), lab.host("s1")["side"].as_u64()), (Some(1), Some(2)));
+        lab.send("c1", "s1");
+        wait_until("it is stopped", || lab.count("c1", "partitioned") == 1);
+        assert!(lab.ask("partition", &["--heal"]).status.success());
+        lab.send("c2", "s1");
+        wait_until("it arrives again", || lab.count("s1", "packets_out") == 2);
+        assert!(lab.ask("faults", &["drop=100%"]).status.success());
+        lab.send("c1", "s2");
+        wait_until("it is lost", || lab.count("c1", "dropped") == 1);
+        let text = told(&lab.ask("status", &[]));
+        assert!(text.contains("faults: drop=100%") && text.contains("\nc1 "), "{text}");
+    }
+}
+
+#[test]
+fn a_lab_runs_commands_and_ends_with_their_status() {
+    for way in ways("a_lab_runs_commands_and_ends_with_their_status") {
+        println!("{way:?}");
+        let lab = Lab::up("runs", way);
+        let code = |arguments: &[&str]| lab.ask("run", arguments).status.code();
+        assert_eq!(code(&["c1", "--", "sh", "-c", "exit 7"]), Some(7));
+        assert_eq!(code(&["c1", "--", "sh", "-c", "kill -TERM $$"]), Some(128 + 15));
+        assert_eq!(code(&["c1", "--", "no-such-command-anywhere"]), Some(127));
+        assert_eq!(code(&["x1", "--", "true"]), Some(1));
+        let output = lab.ask("run", &["s2", "--", "sh", "-c", "echo $TRELLIS_LAB $TRELLIS_LAB_HOST $TRELLIS_PREFIX"]);
+        let prefix = lab.host("s2")["prefix"].as_str().expect("a prefix").to_owned();
+        assert_eq!(told(&output), format!("{} s2 {prefix}\n", lab.name));
+        let mut running = [lab.start("s1"), lab.start("s1"), lab.start("s2")];
+        let killed = told(&lab.ask("kill", &["s1"]));
+        assert_eq!(killed, "s1: 2 processes\n");
+        let ended: Vec<_> = running[..2].iter_mut().map(|child| child.wait().expect("ended").code()).collect();
+        assert_eq!(ended, [Some(128 + 9); 2]);
+        assert_eq!((lab.processes("s1"), lab.processes("s2")), (0, 1));
+        // Who runs a command takes it along.
+        running[2].kill().expect("signalled");
+        running[2].wait().expect("ended");
+        wait_until("it has gone along", || lab.processes("s2") == 0);
+    }
+}
+
+#[test]
+fn a_lab_leaves_nothing_however_it_ends() {
+    for way in ways("a_lab_leaves_nothing_however_it_ends") {
+        println!("{way:?}");
+        let lab = Lab::up("ends", way);
+        assert!(lab.is_listed());
+        let again = lab.ask("up", way);
+        assert_eq!(again.status.code(), Some(1), "{}", told(&again));
+        let mut running = lab.start("c1");
+        assert!(lab.ask("down", &[]).status.success());
+        assert_eq!(running.wait().expect("ended").code(), Some(128 + 9));
+        assert!(!lab.is_listed());
+        let gone = lab.ask("status", &[]);
+        assert_eq!(gone.status.code(), Some(1));
+        assert!(told(&gone).contains("there is no lab"), "{}", told(&gone));
+        // The same name is free again; this time the keeper crashes.
+        assert!(lab.ask("up", way).status.success());
+        let mut running = lab.start("c1");
+        let keeper = lab.status()["keeper"].to_string();
+        assert!(Command::new("kill").args(["-KILL", &keeper]).status().expect("kill").success());
+        assert_eq!(running.wait().expect("ended").code(), Some(128 + 9));
+        wait_until("its name is gone", || !lab.is_listed());
+    }
+}
+
+#[test]
+fn a_lab_does_not_meet_another() {
+    for way in ways("a_lab_does_not_meet_another") {
+        println!("{way:?}");
+        let (one, other) = (Lab::up("one", way), Lab::up("other", way));
+        assert!(one.is_listed() && other.is_listed());
+        assert_ne!(one.host("s1")["prefix"], other.host("s1")["prefix"]);
+        one.send("c1", "s1");
+        wait_until("it arrives", || one.count("s1", "packets_out") == 1);
+        assert_eq!(other.count("s1", "packets_out"), 0);
+        assert!(one.ask("down", &[]).status.success());
+        other.send("c1", "s1");
+        wait_until("the other one goes on", || other.count("s1", "packets_out") == 1);
+    }
+}
+
+#[test]
+fn a_lab_that_cannot_be_is_refused() {
+    if ways("a_lab_that_cannot_be_is_refused").is_empty() {
+        return;
+    }
+    let lab = Lab { name: format!("refused-{}", std::process::id()) };
+    for (arguments, code, part) in [
+        (&["--switch", "hub"][..], 78, "accepted: bpf, user"),
+        (&["--rootless", "--switch", "bpf"], 78, "give --switch user"),
+        (&["--rootless", "--clients", "0", "--servers", "0"], 78, "1 to 1000"),
+        (&["--rootless", "--mtu", "100"], 78, "1280 to 65535"),
+        (&["--rootless", "--faults", "lose=1%"], 78, "accepted: drop"),
+        (&["--clients", "x"], 2, "invalid value"),
+    ] {
+        let output = lab.ask("up", arguments);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", told(&output));
+        assert!(told(&output).contains(part), "{arguments:?}: {}", told(&output));
+        assert!(!lab.is_listed(), "{arguments:?}");
+    }
+}
