@@ -1,6 +1,8 @@
 #!/bin/bash
-# Compiles every group of the correctness suite in every mode and level, runs it on the test double, and compares what
-# it prints with the same program compiled without Trellis. A refused cell must be refused, with its reason and place.
+# Compiles every group of the correctness suite in every mode and level, runs it, and compares what it prints with the same
+# program compiled without Trellis. A refused cell must be refused, with its reason and place. The runtime is the test double,
+# or, where RUNTIME is `library`, the library beside the command with a store in the process; only there is mode page, which
+# compiles nothing of its own.
 #
 #   run.sh TRELLIS RUNTIME [GROUP...]     TRELLIS_SUITE_MODES and TRELLIS_SUITE_LEVELS choose some
 #
@@ -11,19 +13,33 @@ shift 2
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-export TRELLIS_COMPILER_RUNTIME=$runtime LD_LIBRARY_PATH=$(dirname "$runtime")
+modes_of_runtime="full heap line"
+if [ "$runtime" = library ]; then
+    export TRELLIS_STORE=embedded: LD_LIBRARY_PATH=$(dirname "$command")
+    if "$command" store run --store embedded: -- true 2> "$work/page"; then
+        modes_of_runtime="full heap line page"
+    else
+        echo "without mode page: $(head -1 "$work/page")"
+    fi
+else
+    export TRELLIS_COMPILER_RUNTIME=$runtime LD_LIBRARY_PATH=$(dirname "$runtime")
+fi
 groups=("$@")
 if [ ${#groups[@]} -eq 0 ]; then
     for file in "$here"/*.c "$here"/*.cpp; do groups+=("$(basename "${file%.*}")"); done
 fi
-read -ra modes <<< "${TRELLIS_SUITE_MODES:-full heap line}"
+read -ra modes <<< "${TRELLIS_SUITE_MODES:-$modes_of_runtime}"
 IFS=, read -ra levels <<< "${TRELLIS_SUITE_LEVELS:--O0,-O2,-O3 -march=native}"
 
 # Compiles and runs one cell; prints why when it is wrong.
 cell() {
     local group=$1 mode=$2 level=$3 source=$4 language=$5 name=$6 refused code
     refused=$(awk -v g="$group" -v m="$mode" '$1 == g && $2 == m { $1 = $2 = ""; sub(/^ +/, ""); print }' "$here/refused.txt")
-    local compile=("$command" "$language" --mode "$mode" $level "$source" -o "$work/$name" -lm)
+    local compile=("$command" "$language" --mode "$mode" $level "$source" -o "$work/$name" -lm) run=()
+    if [ "$mode" = page ]; then
+        compile=("$native" $level "$source" -o "$work/$name" -lm -pthread)
+        run=("$command" store run --store embedded: --)
+    fi
     "${compile[@]}" > "$work/$name.compiled" 2>&1
     code=$?
     if [ -n "$refused" ]; then
@@ -36,7 +52,7 @@ cell() {
     else
         local forget=
         [ "$mode" = line ] && ! grep -qE 'pthread|thread>' "$source" && forget=3
-        TRELLIS_DOUBLE_FORGET=$forget timeout 60 "$work/$name" argument > "$work/$name.printed" 2> "$work/$name.errors"
+        TRELLIS_DOUBLE_FORGET=$forget timeout 60 "${run[@]}" "$work/$name" argument > "$work/$name.printed" 2> "$work/$name.errors"
         code=$?
         [ $code -eq 0 ] && cmp -s "$work/$name.printed" "$work/$group.native" && return 0
         echo "FAILED $name: status $code"
