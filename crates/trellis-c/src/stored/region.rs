@@ -226,7 +226,12 @@ pub unsafe extern "C" fn trellis_store_statistics(into: *mut StoreStatistics) ->
 pub extern "C" fn trellis_store_malloc(bytes: usize) -> *mut c_void {
     answer_or(std::ptr::null_mut(), || {
         memory()?;
-        Ok(super::heap::__trellis_malloc(bytes))
+        let address = super::heap::__trellis_malloc(bytes);
+        if address.is_null() {
+            let next = "free some of it, or make a larger region (TRELLIS_STORE_REGION_BYTES)";
+            return Err(Failure::new(status::STATE, format!("the region has no room for {bytes} bytes; {next}")));
+        }
+        Ok(address)
     })
 }
 

@@ -118,6 +118,8 @@ static void page(void) {
     CHECK(trellis_store_open(&options) == TRELLIS_OK);
     CHECK(trellis_store_open(&options) == TRELLIS_ERROR_STATE);
     CHECK(trellis_store_bytes() == 1 << 30 && trellis_store_base() == (void *)TRELLIS_REGION_BASE);
+    CHECK(trellis_store_malloc((size_t)2 << 30) == NULL);
+    CHECK(strstr(trellis_last_error(), "no room for 2147483648 bytes; free some of it") != NULL);
     size_t count = 1 << 20;
     uint64_t *numbers = trellis_store_malloc(count * sizeof *numbers);
     for (size_t i = 0; i < count; i++) numbers[i] = i * i;

@@ -1,11 +1,14 @@
 //! Regions in a store: opened or made, looked at, removed.
 //!
 //! A name leads, by a key of region 0, to a number; all keys of the region carry that number, which is never given twice.
-//! A region without a name gets a number too, so that tools see it, and goes with its process.
+//! A region without a name gets a number too, so that tools see it, and goes with its process; where that could not remove
+//! it any more, with the next one that is made.
 //!
 //! Promises: of two processes that make the same name at once both get the same region; what is half made is found by
 //! nobody; a region that was made by another version is refused, not guessed at. Must never remove a region that somebody
 //! may be using, unless told to.
+
+mod abandoned;
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -13,6 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use trellis_store::{Applied, Change, Expect, Key, Kind, Operation, Outcome, Store};
 
 use super::coherence::keys;
+use super::end;
 use super::error::StoredError;
 use super::layout::{PAGE_BYTES, REGION_BASE, REGION_SPAN};
 use super::record::{DirectoryRecord, Header, Root};
@@ -29,7 +33,7 @@ const PRIVATE: u64 = 1 << 63;
 const SAME_NUMBER_MAX: u64 = 4;
 /// Keys are removed so many at a time.
 const REMOVE_AT_ONCE: usize = 512;
-/// The number of the only member of a region without a name; it has no record.
+/// The number of the only member of a region without a name; its record only says who it is.
 const ONLY_MEMBER: u64 = 1;
 
 /// A region that this process uses.
@@ -80,9 +84,12 @@ pub fn open(store: Arc<dyn Store>, settings: &Settings) -> Result<Opened, Stored
 }
 
 fn open_private(store: Arc<dyn Store>, settings: &Settings) -> Result<Opened, StoredError> {
+    abandoned::remove(&*store)?;
     let number = next_number(&*store)?;
     let (header, name) = (new_header(settings, true), private_name(number));
-    put(&*store, header_key(number), header.encode())?;
+    let change = Change::Put(header.encode());
+    let make = Operation::Change { key: header_key(number), change };
+    store.apply(&[make, member::only(number, ONLY_MEMBER, settings.lease)], None)?;
     let record = DirectoryRecord { number, is_private: true, name: String::new() };
     put(&*store, Key::new(DIRECTORY, Kind::Directory, PRIVATE | u64::from(number)), record.encode())?;
     Ok(Opened { store, name, number, header, member: ONLY_MEMBER, is_new: true, seen: 0, lease: settings.lease })
@@ -104,7 +111,8 @@ impl Opened {
             while keys.peek().is_some() {
                 delete(&*self.store, keys.by_ref().take(REMOVE_AT_ONCE).collect())?;
             }
-            delete(&*self.store, vec![keys::log(self.number), header_key(self.number)])?;
+            let member = member::key(self.number, self.member);
+            delete(&*self.store, vec![keys::log(self.number), header_key(self.number), member])?;
             for kind in [Kind::Heap, Kind::Synchronisation, Kind::Directory, Kind::Member] {
                 remove_kind(&*self.store, self.number, kind)?;
             }
@@ -250,18 +258,19 @@ pub enum Removed {
     InUse(Vec<Card>),
 }
 
-/// Removes a region and everything in it. Where a member may live, only with `force`.
+/// Removes a region and everything in it. Where a member may live, only with `force`; one of this machine whose process
+/// has ended does not.
 ///
 /// # Errors
 ///
 /// The store's.
 pub fn remove(store: &dyn Store, name: &str, force: bool) -> Result<Removed, StoredError> {
     let Some((key, record)) = directory_record(store, name)? else { return Ok(Removed::Nothing) };
-    if !force
-        && let Some(details) = stat(store, name)?
-        && !details.members.is_empty()
-    {
-        return Ok(Removed::InUse(details.members));
+    if !force && let Some(mut details) = stat(store, name)? {
+        details.members.retain(|card| !end::has_ended(card.process, &card.identity));
+        if !details.members.is_empty() {
+            return Ok(Removed::InUse(details.members));
+        }
     }
     // First of all nobody finds it any more.
     let gone = Operation::CompareAndSwap { key, expect: Expect::Value(record.encode()), change: Change::Delete };
@@ -529,6 +538,27 @@ mod tests {
                 assert!(store.numbers(number, kind, 0, 9).expect("readable").is_empty(), "{kind:?} of {number}");
             }
         }
+    }
+
+    #[test]
+    fn a_region_without_a_name_is_its_process_s_until_that_has_ended() {
+        let store = store();
+        let one = open(Arc::clone(&store), &Settings::default()).expect("made");
+        let Removed::InUse(who) = remove(&*store, &one.name, false).expect("answered") else {
+            panic!("it was removed")
+        };
+        assert_eq!((who.len(), who[0].process), (1, std::process::id()));
+        assert!(matches!(remove(&*store, &one.name, true).expect("answered"), Removed::Keys(3)));
+
+        let two = open(Arc::clone(&store), &Settings::default()).expect("made");
+        // As if another process had had this one's number.
+        let earlier = member::key(two.number, two.member);
+        let mut record =
+            store.get_many(std::slice::from_ref(&earlier)).expect("readable").remove(0).expect("it is there");
+        record.push(b'0');
+        put(&*store, earlier, record).expect("stored");
+        assert!(matches!(remove(&*store, &two.name, false).expect("answered"), Removed::Keys(3)));
+        assert_eq!(list(&*store).expect("listed"), []);
     }
 
     #[test]

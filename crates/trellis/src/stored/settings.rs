@@ -100,8 +100,9 @@ impl Settings {
             settings.store = store;
         }
         if let Some(name) = lookup(REGION) {
-            check_name(&name)
-                .map_err(|reason| refused(REGION, &name, reason, "up to 255 bytes of printed characters"))?;
+            check_name(&name).map_err(|reason| {
+                refused(REGION, &name, reason, "up to 255 bytes of printed characters, not `#` first")
+            })?;
             settings.region = Some(name);
         }
         if let Some(text) = lookup(REGION_BYTES) {
@@ -138,6 +139,8 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     match name.chars().find(|letter| letter.is_control()) {
         Some(letter) => Err(format!("{letter:?} cannot be in a name")),
         None if name.is_empty() => Err("a name has at least one character".to_owned()),
+        // So tools call a region that has no name.
+        None if name.starts_with('#') => Err("`#` begins the number of a region without a name".to_owned()),
         None => Ok(()),
     }
 }
@@ -221,6 +224,7 @@ mod tests {
         for (name, value) in [
             (REGION, long.as_str()),
             (REGION, "a\nb"),
+            (REGION, "#5"),
             (REGION_BYTES, "2TiB"),
             (REGION_BYTES, "many"),
             (CACHE_BYTES_MAX, "1KiB"),

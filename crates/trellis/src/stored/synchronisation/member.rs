@@ -73,6 +73,11 @@ pub fn join(store: &dyn Store, region: u32, lease: Duration) -> Result<u64, Stor
     }
 }
 
+/// The step that says who has a region that nobody else can open, so that nobody removes it meanwhile.
+pub(crate) fn only(region: u32, number: u64, lease: Duration) -> Operation {
+    Operation::Change { key: key(region, number), change: Change::Put(new_record(lease)) }
+}
+
 /// Ends a membership: the record goes, and with it what the member held together with others. A lock that it still held
 /// is free for who waits for it. Two calls.
 ///
