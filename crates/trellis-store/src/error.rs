@@ -57,7 +57,7 @@ pub enum StoreError {
         hint: String,
     },
     /// It took too long.
-    #[error("store {store}: no answer to {what} within {milliseconds} ms")]
+    #[error("store {store}: no answer to {what} within {milliseconds} ms; is it overloaded, or cut off from here?")]
     Deadline {
         /// Which.
         store: String,
@@ -67,7 +67,10 @@ pub enum StoreError {
         milliseconds: u64,
     },
     /// The connection ended after the call was sent, and the store cannot tell whether it was applied.
-    #[error("store {store}: the connection ended during {what}, and whether it took effect cannot be told: {reason}")]
+    #[error(
+        "store {store}: the connection ended during {what}, and whether it took effect cannot be told: {reason}; when the \
+         store answers again, look whether it did before doing it again"
+    )]
     OutcomeUnknown {
         /// Which.
         store: String,

@@ -47,11 +47,13 @@ fn a_file_that_cannot_be_had_is_a_sentence() {
     let Err(error) = open("embedded-durable:relative") else { panic!("a relative path") };
     assert!(matches!(error, StoreError::Address { .. }), "{error}");
     let Err(error) = open(&format!("embedded-durable:{}/no/where", folder.0.display())) else { panic!("no folder") };
-    assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
+    assert!(matches!(error, StoreError::Missing { .. }), "{error}");
+    assert!(error.to_string().contains("/no does not exist; make it"), "{error}");
     let text = folder.0.join("text");
     std::fs::write(&text, "this is something else, and long enough that nothing is missing at its end").unwrap();
     let Err(error) = open(&format!("embedded-durable:{}", text.display())) else { panic!("not a store") };
-    assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
+    assert!(matches!(error, StoreError::Protocol { .. }), "{error}");
+    assert!(error.to_string().contains("name a file that a store made"), "{error}");
 }
 
 /// What the child writes in each call: a counter, a log, and two pages.

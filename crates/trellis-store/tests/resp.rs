@@ -195,6 +195,26 @@ fn a_socket_of_this_machine_is_an_address() {
     assert!(!path.exists(), "the socket goes with its server");
 }
 
+#[test]
+fn a_socket_that_a_killed_server_left_is_taken_and_one_in_use_is_not() {
+    let path = std::env::temp_dir().join(format!("trellis-resp-left-{}", std::process::id()));
+    let address = format!("unix:{}", path.display());
+    let bind = || Server::bind(&address, open("embedded:").unwrap(), &Options::default());
+    // Closed, but not removed: what is left when a signal ends a server.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    assert!(path.exists());
+    let server = bind().unwrap().start().unwrap();
+    open(&format!("redis+unix:{}", path.display())).unwrap();
+    let Err(error) = bind() else { panic!("two servers at one socket") };
+    assert!(error.to_string().contains("name another one"), "{error}");
+    drop(server);
+    // A file that is no socket is nobody's to remove.
+    std::fs::write(&path, "text").unwrap();
+    assert!(bind().is_err());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "text");
+    std::fs::remove_file(&path).unwrap();
+}
+
 /// The keys of clients and those of programs do not meet.
 #[test]
 fn clients_have_regions_of_their_own() {

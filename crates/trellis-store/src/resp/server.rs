@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -251,9 +252,11 @@ impl Drop for Running {
 }
 
 fn listen(address: &str, options: &Options) -> io::Result<Listener> {
-    let failed = |error: io::Error| io::Error::new(error.kind(), format!("cannot listen at {address}: {error}"));
+    let failed = |error: io::Error| {
+        io::Error::new(error.kind(), format!("cannot listen at {address}: {error}; name another one"))
+    };
     if let Some(path) = address.strip_prefix("unix:") {
-        let listener = UnixListener::bind(path).map_err(failed)?;
+        let listener = UnixListener::bind(path).or_else(|error| bind_again(path, error)).map_err(failed)?;
         listener.set_nonblocking(true)?;
         return Ok(Listener::Unix(listener, path.into()));
     }
@@ -262,12 +265,24 @@ fn listen(address: &str, options: &Options) -> io::Result<Listener> {
     if !bound.ip().is_loopback() && !options.insecure_beyond_this_machine {
         let what = format!(
             "other machines reach {bound}, and the Redis protocol protects nothing that it carries; listen on 127.0.0.1, \
-             or say that this is meant"
+             or say that this is meant (--insecure-beyond-this-machine)"
         );
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
     }
     listener.set_nonblocking(true)?;
     Ok(Listener::Tcp(listener))
+}
+
+/// Takes the place of a socket that a server left when a signal ended it: nobody listens there any more.
+fn bind_again(path: &str, error: io::Error) -> io::Result<UnixListener> {
+    let is_refused = |error: io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+    // Files that are no sockets refuse connections too.
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    if error.kind() != io::ErrorKind::AddrInUse || !is_socket || !UnixStream::connect(path).is_err_and(is_refused) {
+        return Err(error);
+    }
+    std::fs::remove_file(path)?;
+    UnixListener::bind(path)
 }
 
 fn random_name() -> io::Result<String> {

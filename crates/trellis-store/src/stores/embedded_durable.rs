@@ -82,6 +82,21 @@ pub(super) fn open(url: &str, path: &str) -> Result<Arc<dyn Store>, StoreError> 
     Ok(Arc::new(EmbeddedDurable::open(Path::new(path))?))
 }
 
+/// The sentence for a file that cannot be opened: a folder that is missing, or a file of something else.
+fn cannot_be_had(path: &Path, name: &str, error: &DatabaseError) -> StoreError {
+    let store = name.to_owned();
+    match path.parent().filter(|folder| !folder.is_dir()) {
+        Some(folder) => {
+            let what = format!("folder {}", folder.display());
+            StoreError::Missing { store, what, hint: "make it, or name a file elsewhere".to_owned() }
+        }
+        None => {
+            let next = "name a file that a store made, or one that is not there yet";
+            StoreError::Protocol { store, reason: format!("its file cannot be opened: {error}; {next}") }
+        }
+    }
+}
+
 impl EmbeddedDurable {
     /// Opens a file; it is made when it is not there.
     ///
@@ -96,7 +111,7 @@ impl EmbeddedDurable {
                 reason: "another process has it open".to_owned(),
                 hint: "end that one, or let it serve the file to others: `trellis store serve`".to_owned(),
             },
-            error => StoreError::Unreachable { store: name.clone(), reason: error.to_string() },
+            error => cannot_be_had(path, &name, &error),
         })?;
         let store = EmbeddedDurable {
             name,

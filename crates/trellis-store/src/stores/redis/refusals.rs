@@ -37,6 +37,7 @@ pub(super) fn refusal(store: &str, line: &str) -> StoreError {
         }
         "WRONGTYPE" => protocol("a key that begins with `trellis:` was changed by somebody else"),
         "TRELLIS" => ours(store, line),
+        _ if line.contains("DB index") => protocol("it has no such database; name another number, or none"),
         _ if is_unknown(line) => unsupported("it cannot run scripts, which changes need; use a Redis that can"),
         _ => protocol("it refused"),
     }
@@ -90,6 +91,7 @@ mod tests {
             ("MISCONF Errors writing to the AOF file: No space left on device", "disk"),
             ("MOVED 3999 127.0.0.1:6381", "Cluster"),
             ("ERR unknown command 'EVALSHA', with args beginning with: ", "cannot run scripts"),
+            ("ERR DB index is out of range", "name another number"),
             ("LOADING Redis is loading the dataset in memory", "still loads"),
         ] {
             let sentence = refusal("redis://h:1", line).to_string();
