@@ -1,9 +1,9 @@
-//! Linking in modes full and heap: a call of something that was not translated becomes a sentence with a place.
+//! Linking: a call of something that was not translated becomes a sentence with a place, and so do objects of another mode.
 //!
 //! Promises: whatever the linker says reaches the user, names as they stand in the program; each missing function is
-//! explained once for each place. Never lets an unresolved function pass.
+//! explained once for each place, unless objects of another mode are why. Never lets an unresolved function pass.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
@@ -37,20 +37,39 @@ pub(super) fn run_and_explain(mut command: Command, mode: Mode) -> Result<u8, Fa
     Ok(code)
 }
 
+/// How entries of the runtime begin that the modes with words alone have.
+const IN_WORDS: [&str; 2] = ["__trellis_load_", "__trellis_store_"];
+/// So many objects are named in a sentence.
+const NAMED_MAX: usize = 3;
+
 /// What the linker missed, read from its messages (GNU ld and lld).
 struct Explanation {
     mode: Mode,
     suffix: String,
+    /// Of the current message: the object, and the function as the linker knows it.
+    object: String,
+    symbol_of_function: String,
     /// Of the current message: the function (GNU ld says it first) or the missing symbol (lld says it first).
     function: String,
     symbol: String,
     missing: BTreeSet<(String, String, String)>,
+    /// Objects that were compiled in another mode, and in which; nothing where that does not show.
+    others: BTreeMap<String, Option<&'static str>>,
 }
 
 impl Explanation {
     fn new(mode: Mode) -> Explanation {
         let suffix = format!(".trellis_{}", mode.name());
-        Explanation { mode, suffix, function: String::new(), symbol: String::new(), missing: BTreeSet::new() }
+        Explanation {
+            mode,
+            suffix,
+            object: String::new(),
+            symbol_of_function: String::new(),
+            function: String::new(),
+            symbol: String::new(),
+            missing: BTreeSet::new(),
+            others: BTreeMap::new(),
+        }
     }
 
     /// A message with names as they stand in the program.
@@ -59,19 +78,42 @@ impl Explanation {
     }
 
     fn see(&mut self, line: &str) {
-        if let Some((_, rest)) = line.split_once(": in function `") {
-            self.function = self.plain(rest.trim_end_matches([':', '\'']));
+        if let Some((object, rest)) = line.split_once(": in function `") {
+            self.object = behind_linker(object);
+            self.symbol_of_function = rest.trim_end_matches([':', '\'']).to_owned();
+            self.function = self.plain(&self.symbol_of_function);
         } else if let Some((place, symbol)) = line.split_once(": undefined reference to `") {
             let symbol = symbol.split('\'').next().unwrap_or(symbol).to_owned();
-            let (place, part) = place.trim_start_matches("/usr/bin/ld: ").split_once(":(").unwrap_or((place, ""));
+            let (place, part) = place.split_once(":(").unwrap_or((place, ""));
+            let place = behind_linker(place);
             // A table of functions is in no function, whatever was named before.
-            let function = if part.starts_with(".data") { String::new() } else { self.function.clone() };
-            self.add(&symbol, place.trim_start_matches("/usr/bin/ld: ").to_owned(), function);
+            let is_table = part.starts_with(".data");
+            let function = if is_table { String::new() } else { self.function.clone() };
+            let object = if is_table { place.clone() } else { self.object.clone() };
+            let within = if is_table { String::new() } else { self.symbol_of_function.clone() };
+            self.add_object(&symbol, object, &within);
+            self.add(&symbol, place, function);
         } else if let Some((_, symbol)) = line.split_once("undefined symbol: ") {
             self.symbol = symbol.to_owned();
         } else if let Some(place) = line.strip_prefix(">>> referenced by ") {
             let place = place.split(" (").next().unwrap_or(place).to_owned();
             self.add(&self.symbol.clone(), place, String::new());
+        } else if let Some((object, within)) = line.strip_prefix(">>> ").and_then(|line| line.split_once(":(")) {
+            self.add_object(&self.symbol.clone(), object.trim().to_owned(), within);
+        }
+    }
+
+    /// Looks whether an object is of another mode: its calls say so, or the function that makes them.
+    fn add_object(&mut self, symbol: &str, object: String, within: &str) {
+        match mode_of(symbol).or_else(|| mode_of(within)) {
+            Some(mode) if mode != self.mode => {
+                self.others.insert(object, Some(mode.name()));
+            }
+            // Only objects of the other two modes need these.
+            None if self.mode == Mode::Line && IN_WORDS.iter().any(|begin| symbol.starts_with(begin)) => {
+                self.others.entry(object).or_insert(None);
+            }
+            _ => {}
         }
     }
 
@@ -82,6 +124,9 @@ impl Explanation {
     }
 
     fn sentences(&self) -> Vec<String> {
+        if !self.others.is_empty() {
+            return self.of_other_modes();
+        }
         let mode = self.mode.name();
         let sentence = |(place, function, symbol): &(String, String, String)| {
             let within = if function.is_empty() { String::new() } else { format!(" in function `{function}`:") };
@@ -93,6 +138,40 @@ impl Explanation {
         };
         self.missing.iter().map(sentence).collect()
     }
+
+    /// One sentence for each mode.
+    fn of_other_modes(&self) -> Vec<String> {
+        let here = self.mode.name();
+        let modes: BTreeSet<_> = self.others.values().collect();
+        let sentence = |mode: &Option<&str>| {
+            let objects = self.others.iter().filter(|(_, of)| *of == mode).map(|(object, _)| object.as_str());
+            let objects: Vec<&str> = objects.collect();
+            let mut names = objects.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
+            if objects.len() > NAMED_MAX {
+                names += &format!(" and {} more", objects.len() - NAMED_MAX);
+            }
+            let (was, it) = if objects.len() == 1 { ("was", "it") } else { ("were", "them") };
+            let (compiled, link) = match mode {
+                Some(mode) => (format!("with --mode {mode}"), format!("--mode {mode}")),
+                None => ("in mode full or heap".to_owned(), "that mode".to_owned()),
+            };
+            format!(
+                "{names} {was} compiled {compiled} and cannot be linked with --mode {here}; link with {link}, or compile \
+                 {it} again with --mode {here}"
+            )
+        };
+        modes.into_iter().map(sentence).collect()
+    }
+}
+
+/// A place without the linker's own name, which stands before some.
+fn behind_linker(place: &str) -> String {
+    place.rsplit(": ").next().unwrap_or(place).to_owned()
+}
+
+/// The mode in whose functions' names this is.
+fn mode_of(name: &str) -> Option<Mode> {
+    [Mode::Full, Mode::Heap, Mode::Line].into_iter().find(|mode| name.contains(&format!(".trellis_{}", mode.name())))
 }
 
 #[cfg(test)]
@@ -126,6 +205,52 @@ mod tests {
             "/usr/bin/ld: /tmp/x-1.o:(.data.rel+0x28): undefined reference to `foo.trellis_heap'",
         ]);
         assert!(table.len() == 1 && table[0].starts_with("/tmp/x-1.o: `foo` was not compiled"), "{table:?}");
+    }
+
+    #[test]
+    fn objects_of_another_mode_are_named_with_it() {
+        let explained_in = |mode: Mode, lines: &[&str]| {
+            let mut explanation = Explanation::new(mode);
+            lines.iter().for_each(|line| explanation.see(line));
+            explanation.sentences()
+        };
+        let gnu = [
+            "/usr/bin/ld: a.o: in function `main':",
+            "a.c:(.text+0x69): undefined reference to `other'",
+            "/usr/bin/ld: lib.a(b.o): in function `other.trellis_full':",
+            "/src/b.c:3: undefined reference to `__trellis_store_pointer'",
+            "/usr/bin/ld: /src/b.c:3: undefined reference to `strdup.trellis_full'",
+            "/usr/bin/ld: c.o:(.data.rel+0x28): undefined reference to `foo(int) [clone .trellis_full]'",
+        ];
+        let expected = "c.o, lib.a(b.o) were compiled with --mode full and cannot be linked with --mode line; link with \
+                        --mode full, or compile them again with --mode line";
+        assert_eq!(explained_in(Mode::Line, &gnu), [expected]);
+        let lld = [
+            "ld.lld: error: undefined symbol: free.trellis_line",
+            ">>> referenced by b.c",
+            ">>>               b.o:(other)",
+            "ld.lld: error: undefined symbol: other.trellis_heap",
+            ">>> referenced by a.c:5 (/src/a.c:5)",
+            ">>>               a.o:(main)",
+        ];
+        let expected = "b.o was compiled with --mode line and cannot be linked with --mode heap; link with --mode line, or \
+                        compile it again with --mode heap";
+        assert_eq!(explained_in(Mode::Heap, &lld), [expected]);
+        let words = [
+            "/usr/bin/ld: a.o: in function `main':",
+            "/src/a.c:3: undefined reference to `__trellis_store_pointer'",
+            "/usr/bin/ld: /src/a.c:3: undefined reference to `sin'",
+        ];
+        let sentences = explained_in(Mode::Line, &words);
+        assert!(
+            sentences.len() == 1 && sentences[0].starts_with("a.o was compiled in mode full or heap"),
+            "{sentences:?}"
+        );
+        let many: Vec<String> =
+            (0..5).map(|i| format!("ld: {i}.o:(.data+0x0): undefined reference to `f.trellis_heap'")).collect();
+        let many: Vec<&str> = many.iter().map(String::as_str).collect();
+        let sentences = explained_in(Mode::Full, &many);
+        assert!(sentences.len() == 1 && sentences[0].contains("2.o and 2 more were compiled"), "{sentences:?}");
     }
 
     #[test]

@@ -66,7 +66,7 @@ pub(crate) fn compile(given: &CompileArguments, language: Language) -> Ending {
     if let Some(file) = &counts {
         command.env("TRELLIS_COMPILER_COUNT_FILE", file.path());
     }
-    let code = if invocation.links && invocation.mode != Mode::Line {
+    let code = if invocation.links {
         link::run_and_explain(command, invocation.mode)?
     } else if counts.is_some() {
         let status = command.status().map_err(|error| not_started(&tools, &error))?;
@@ -114,9 +114,10 @@ fn prepared(invocation: &Invocation, tools: &Toolchain, language: Language) -> R
             // So that an error has a line.
             command.arg("-gline-tables-only");
         }
-        if invocation.links && std::io::stderr().is_terminal() {
-            command.arg("-fcolor-diagnostics");
-        }
+    }
+    if invocation.links && std::io::stderr().is_terminal() {
+        // It is read here before it reaches the terminal.
+        command.arg("-fcolor-diagnostics");
     }
     command.arg("--end-no-unused-arguments");
     command.args(&invocation.passed_on);
