@@ -68,6 +68,8 @@ impl Drop for Front {
 fn a_store_without_regions_says_so() {
     let folder = Folder::new("empty");
     let store = folder.durable();
+    // Who uses a store first makes its file.
+    drop(Front::start(&store));
     let listed = start_command(&["store", "ls", "--store", &store]).finish();
     assert_eq!((listed.code, listed.stdout.starts_with("no regions in store")), (Some(0), true), "{listed:?}");
     let json = start_command(&["store", "ls", "--json", "--store", &store]).finish();
@@ -76,6 +78,19 @@ fn a_store_without_regions_says_so() {
         let ended = start_command(&[task, &["--store", &store]].concat()).finish();
         assert_eq!(ended.code, Some(1));
         assert!(ended.stderr.contains("no region `queue`; `trellis store ls` lists"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn who_looks_at_a_store_makes_none() {
+    let folder = Folder::new("typo");
+    let store = folder.durable();
+    for task in [&["store", "ls"][..], &["store", "stat", "queue"], &["store", "rm", "queue", "--force"]] {
+        let ended = start_command(&[task, &["--store", &store]].concat()).finish();
+        let file = folder.0.join("store");
+        let sentence = format!("trellis: there is no store in {}: no such file; correct the path", file.display());
+        assert_eq!((ended.code, ended.stderr.starts_with(&sentence)), (Some(78), true), "{ended:?}");
+        assert!(!file.exists(), "{task:?} made the file");
     }
 }
 
@@ -110,7 +125,16 @@ fn ordinary_clients_reach_any_store_through_the_front_end() {
 fn a_size_that_is_none_is_refused_before_the_program_starts() {
     let ended = start_command(&["store", "run", "--store", "embedded:", "--cache", "much", "true"]).finish();
     // Where the library was not built that is said first.
-    assert!(ended.code == Some(78) || ended.stderr.contains("the compiler's parts"), "{ended:?}");
+    let is_named = ended.code == Some(78) && ended.stderr.starts_with("trellis: --cache much is not possible");
+    assert!(is_named || ended.stderr.contains("the compiler's parts"), "{ended:?}");
+}
+
+#[test]
+fn a_file_with_a_password_that_is_none_is_named_with_its_option() {
+    let serve = ["store", "serve", "--store", "embedded:", "--resp", "127.0.0.1:0", "--password-file", "/nowhere/word"];
+    let ended = start_command(&serve).finish();
+    assert_eq!(ended.code, Some(74));
+    assert!(ended.stderr.starts_with("trellis: --password-file /nowhere/word: "), "{}", ended.stderr);
 }
 
 /// An ordinary program of `examples/stored`, compiled by the machine's compiler.

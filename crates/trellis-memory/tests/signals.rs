@@ -265,6 +265,9 @@ fn a_forked_child_that_touches_the_region_is_told_and_dies() {
             let lines: Vec<_> = text.lines().filter(|line| line.starts_with("trellis:")).collect();
             assert_eq!(lines.len(), 1, "{catcher}: one sentence: {text}");
             assert!(lines[0].contains("a forked child does not have"), "{catcher}: {text}");
+            // Whole, and right for a cluster and for a store.
+            let next = "let the child exec a program that joins the cluster, or opens the store, itself";
+            assert!(lines[0].ends_with(next), "{catcher}: {text}");
             assert!(text.contains("the parent goes on"), "{catcher}: {text}");
         },
     );

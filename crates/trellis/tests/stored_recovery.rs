@@ -124,7 +124,8 @@ fn processes_that_are_killed_leave_nothing_behind() {
     assert!(whole.status.success(), "{}", String::from_utf8_lossy(&whole.stderr));
     let looking = trellis_store::open(&url).expect("it answers");
     let (mut killed, mut staged) = (0, 0);
-    // Every seventh or eighth, by turns done and not done; TRELLIS_RECOVERY_STEP=1 takes all.
+    // An even number kills call `at / 2` after it was done, an odd one before: in steps of 15 every seventh or eighth call,
+    // by turns done and not done; TRELLIS_RECOVERY_STEP=1 takes every call both ways.
     let step = std::env::var("TRELLIS_RECOVERY_STEP").map_or(15, |step| step.parse().expect("a number of calls"));
     for at in (2..).step_by(step) {
         let output = killed_at(&url, at);

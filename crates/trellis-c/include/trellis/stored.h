@@ -8,21 +8,31 @@
  * the locks and their like of trellis/stored_synchronisation.h, or with the two functions here. A whole program:
  *
  *     #include <stdio.h>
+ *     #include <stdlib.h>
  *     #include <trellis/stored.h>
+ *
+ *     static void check(int status) {
+ *         if (status >= 0) return;
+ *         fprintf(stderr, "%s\n", trellis_last_error());
+ *         exit(1);
+ *     }
  *
  *     int main(void) {
  *         trellis_store_options options = {.store = "redis://127.0.0.1:6379", .region = "count"};
- *         if (trellis_store_open(&options) != TRELLIS_OK) {
- *             fprintf(stderr, "%s\n", trellis_last_error());
- *             return 1;
+ *         check(trellis_store_open(&options));
+ *         void *found;
+ *         check(trellis_store_root("count", &found));
+ *         if (found == NULL) {
+ *             long *made = trellis_store_malloc(sizeof *made);
+ *             if (made == NULL) check(-1);
+ *             *made = 0;
+ *             check(trellis_store_set_root("count", made));       // nothing happens if another was first
+ *             check(trellis_store_root("count", &found));
  *         }
- *         long *count;
- *         if (trellis_store_root("count", (void **)&count) == TRELLIS_OK && count == NULL) {
- *             count = trellis_store_malloc(sizeof *count);
- *             *count = 0;
- *             trellis_store_set_root("count", count);
- *         }
+ *         long *count = found;
+ *         check(trellis_store_lock(count));                       // who goes on after a failure is not alone
  *         printf("this is run %ld\n", ++*count);
+ *         check(trellis_store_unlock(count));
  *         return 0;
  *     }
  *

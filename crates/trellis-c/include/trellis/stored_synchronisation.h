@@ -4,10 +4,10 @@
  * SPDX-License-Identifier: MIT OR Apache-2.0
  *
  *     struct { int lock, changed; int items[100], count; } *shared = ...;     // in the region of the store
- *     trellis_store_lock(&shared->lock);
- *     while (shared->count == 0) trellis_store_condition_wait(&shared->changed, &shared->lock);
+ *     check(trellis_store_lock(&shared->lock));       // check() as in trellis/stored.h: after a failure there is no lock
+ *     while (shared->count == 0) check(trellis_store_condition_wait(&shared->changed, &shared->lock));
  *     int item = shared->items[--shared->count];
- *     trellis_store_unlock(&shared->lock);
+ *     check(trellis_store_unlock(&shared->lock));
  *
  * Objects. An object is named by an address in the region; nothing of it lies there, the address is only its name. So
  * any byte of memory that the processes agree on will do, a pthread_mutex_t for example, and objects of different

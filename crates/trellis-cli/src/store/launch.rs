@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use clap::Args;
+use trellis::stored::StoredError;
 use trellis::stored::settings::Settings;
 
 use super::Which;
@@ -19,14 +20,15 @@ use crate::exit::{self, Ending, Failure};
 const EXAMPLES: &str = "\
 Examples:
   trellis store run --store redis://127.0.0.1:6379 --cache 256MiB ./wordcount text
-  trellis store run --store embedded-durable:/var/tmp/heap --cache 1GiB --statistics python3 big.py
-  trellis store run --store redis://127.0.0.1:6379 --region queue ./consumer     share it with other processes
+  trellis store run --store embedded-durable:/var/tmp/heap --cache 1GiB --statistics /usr/bin/python3 big.py
+  trellis store run --store redis://127.0.0.1:6379 --region queue ./consumer     shared with others
 
-The heap of the program lies in the store, and at most --cache bytes of it in memory. Its threads, files and system calls
-work as ever; a child after fork that touches the heap ends with a sentence.
+The heap of the program lies in the store, and at most --cache bytes of it in memory. Its threads,
+files and system calls work as ever; a child after fork that touches the heap ends with a sentence.
 
-Exit codes: the program's; 74 the library that is loaded first is not there; 78 the store's address, the region or a size is refused;
-126 and 127 the program cannot be executed or found.";
+Exit codes: the program's; 70 the store cannot be opened or is gone; 74 the library that is loaded
+first is not there; 78 the region or a size is refused; 126 and 127 the program cannot be executed
+or found.";
 
 /// The library that takes the place of `malloc`.
 const LIBRARY: &str = "libtrellis_malloc.so";
@@ -59,15 +61,9 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     let libraries = libraries()?;
     let mut command = Command::new(&arguments.program[0]);
     command.args(&arguments.program[1..]);
-    let given = [
-        ("TRELLIS_STORE", Some(arguments.which.store.clone())),
-        ("TRELLIS_STORE_REGION", arguments.region.clone()),
-        ("TRELLIS_STORE_CACHE_BYTES_MAX", arguments.cache.clone()),
-        ("TRELLIS_STORE_DELAY_US", arguments.delay_us.map(|delay| delay.to_string())),
-        ("TRELLIS_STORE_STATISTICS", arguments.statistics.then(|| "1".to_owned())),
-    ];
+    let given = given(arguments);
     check(&given)?;
-    command.envs(given.into_iter().filter_map(|(name, value)| Some((name, value?))));
+    command.envs(given.into_iter().filter_map(|given| Some((given.variable, given.value?))));
     command.env("LD_PRELOAD", preloaded(&libraries, std::env::var_os("LD_PRELOAD")));
     let error = command.exec();
     let program = arguments.program[0].to_string_lossy();
@@ -79,14 +75,40 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     })
 }
 
-/// What the program would refuse when it starts is refused here.
-fn check(given: &[(&str, Option<String>)]) -> Result<(), Failure> {
-    let lookup = |name: &str| match given.iter().find(|(known, value)| *known == name && value.is_some()) {
-        Some((_, value)) => value.clone(),
+/// What the program learns of an option.
+struct Given {
+    option: &'static str,
+    variable: &'static str,
+    value: Option<String>,
+}
+
+fn given(arguments: &RunArguments) -> [Given; 5] {
+    let of = |option, variable, value| Given { option, variable, value };
+    [
+        of("--store", "TRELLIS_STORE", Some(arguments.which.store.clone())),
+        of("--region", "TRELLIS_STORE_REGION", arguments.region.clone()),
+        of("--cache", "TRELLIS_STORE_CACHE_BYTES_MAX", arguments.cache.clone()),
+        of("--delay-us", "TRELLIS_STORE_DELAY_US", arguments.delay_us.map(|delay| delay.to_string())),
+        of("--statistics", "TRELLIS_STORE_STATISTICS", arguments.statistics.then(|| "1".to_owned())),
+    ]
+}
+
+/// What the program would refuse when it starts is refused here, by the name under which it was given.
+fn check(given: &[Given]) -> Result<(), Failure> {
+    let of = |name: &str| given.iter().find(|given| given.variable == name && given.value.is_some());
+    let lookup = |name: &str| match of(name) {
+        Some(given) => given.value.clone(),
         None => std::env::var(name).ok(),
     };
+    let sentence = |error: StoredError| match error {
+        StoredError::Setting { name, value, reason, accepted } if of(name).is_some() => {
+            let option = of(name).map_or(name, |given| given.option);
+            format!("{option} {value} is not possible: {reason}; accepted: {accepted}")
+        }
+        error => error.to_string(),
+    };
     let checked = Settings::from_lookup(lookup);
-    checked.map(drop).map_err(|error| Failure::new(exit::CONFIGURATION, error.to_string()))
+    checked.map(drop).map_err(|error| Failure::new(exit::CONFIGURATION, sentence(error)))
 }
 
 /// Ours first, so that its `malloc` is the one.
@@ -105,6 +127,20 @@ fn libraries() -> Result<Vec<PathBuf>, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_refused_is_named_as_it_was_given() {
+        let refused = |option, variable, value: &str| {
+            let given = [Given { option, variable, value: Some(value.to_owned()) }];
+            check(&given).expect_err("it makes no sense")
+        };
+        let cache = refused("--cache", "TRELLIS_STORE_CACHE_BYTES_MAX", "10x");
+        let begins = "--cache 10x is not possible: it is not a number of bytes; accepted: ";
+        assert!(cache.code == exit::CONFIGURATION && cache.sentence.starts_with(begins), "{cache}");
+        let region = refused("--region", "TRELLIS_STORE_REGION", "#5");
+        assert!(region.sentence.starts_with("--region #5 is not possible: "), "{region}");
+        assert!(!region.sentence.contains("TRELLIS_STORE"), "{region}");
+    }
 
     #[test]
     fn other_preloaded_libraries_stay() {

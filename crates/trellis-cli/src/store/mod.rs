@@ -6,6 +6,7 @@ mod launch;
 mod regions;
 mod serve;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
@@ -50,6 +51,21 @@ impl Which {
     fn open(&self) -> Result<Arc<dyn Store>, Failure> {
         trellis_store::open(&self.store).map_err(failure)
     }
+
+    /// The same for who looks at a store or cleans it up: a file that is not there is not made.
+    fn open_existing(&self) -> Result<Arc<dyn Store>, Failure> {
+        match file_of(&self.store).filter(|file| !file.exists()) {
+            Some(file) => Err(Failure::new(
+                exit::CONFIGURATION,
+                format!(
+                    "there is no store in {}: no such file; correct the path of --store or TRELLIS_STORE (the first \
+                     program that uses a store there makes the file)",
+                    file.display()
+                ),
+            )),
+            None => self.open(),
+        }
+    }
 }
 
 /// The `store` subcommand.
@@ -63,6 +79,14 @@ pub(crate) fn run(task: &Task) -> Ending {
     }
 }
 
+/// The file that a store is kept in, where it is one that opening it would make.
+fn file_of(store: &str) -> Option<&Path> {
+    let path = store.strip_prefix("embedded-durable:")?;
+    let path = path.strip_prefix("//").unwrap_or(path);
+    // What is no whole path is refused with its own sentence when it is opened.
+    path.starts_with('/').then(|| Path::new(path))
+}
+
 /// A store's sentence with the exit code that fits.
 fn failure(error: StoreError) -> Failure {
     let code = match error {
@@ -70,4 +94,19 @@ fn failure(error: StoreError) -> Failure {
         _ => exit::CLUSTER,
     };
     Failure::new(code, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_some_stores_are_files() {
+        let file = Some(Path::new("/var/tmp/store"));
+        assert_eq!(file_of("embedded-durable:/var/tmp/store"), file);
+        assert_eq!(file_of("embedded-durable:///var/tmp/store"), file);
+        for other in ["embedded-durable:store", "embedded:", "redis+unix:/s", "redis://127.0.0.1:1", "", "/s"] {
+            assert_eq!(file_of(other), None, "{other}");
+        }
+    }
 }

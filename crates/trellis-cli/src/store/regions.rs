@@ -27,10 +27,12 @@ const STAT_EXAMPLES: &str = "\
 Example:
   trellis store stat queue --store redis://127.0.0.1:6379
 
-Pages are counted in the store: those that somebody stored to and released. A process that was killed is listed among those
-that use the region until another one takes its place, or the region is removed.
+Pages are counted in the store: those that somebody stored to and released. A process that was
+killed is listed among those that use the region until another one takes its place, or the region
+is removed.
 
-Exit codes: 0 it is there; 1 there is no such region; 70 the store failed; 78 its address is refused.";
+Exit codes: 0 it is there; 1 there is no such region; 70 the store failed; 78 its address is
+refused, or names a file that is not there.";
 
 /// Say what is in a region, and who uses it
 #[derive(Debug, Args)]
@@ -48,9 +50,11 @@ pub(crate) struct StatArguments {
 const REMOVE_EXAMPLES: &str = "\
 Examples:
   trellis store rm queue --store redis://127.0.0.1:6379
-  trellis store rm '#17' --force        what a program that was killed left behind
+  trellis store rm '#17'                what a program that was killed left behind
+  trellis store rm '#18' --force        the same, of a program of another machine
 
-Exit codes: 0 removed; 1 there is no such region, or processes use it; 70 the store failed; 78 its address is refused.";
+Exit codes: 0 removed; 1 there is no such region, or processes use it; 70 the store failed; 78 its
+address is refused, or names a file that is not there.";
 
 /// Remove regions with all that is in them
 #[derive(Debug, Args)]
@@ -61,14 +65,14 @@ pub(crate) struct RemoveArguments {
     regions: Vec<String>,
     #[command(flatten)]
     which: Which,
-    /// Also those that processes seem to use; these processes fail at their next call
+    /// Also those that processes seem to use; what these processes have there is lost
     #[arg(long)]
     force: bool,
 }
 
 /// `trellis store ls`.
 pub(super) fn list(arguments: &ListArguments) -> Ending {
-    let store = arguments.which.open()?;
+    let store = arguments.which.open_existing()?;
     let regions = region::list(&*store).map_err(failure)?;
     if arguments.json {
         let list: Vec<Value> = regions.iter().map(summary_json).collect();
@@ -83,7 +87,7 @@ pub(super) fn list(arguments: &ListArguments) -> Ending {
 
 /// `trellis store stat`.
 pub(super) fn stat(arguments: &StatArguments) -> Ending {
-    let store = arguments.which.open()?;
+    let store = arguments.which.open_existing()?;
     let details = region::stat(&*store, &arguments.region).map_err(failure)?;
     let Some(details) = details else { return Err(no_region(&arguments.region, store.name())) };
     if arguments.json {
@@ -96,7 +100,7 @@ pub(super) fn stat(arguments: &StatArguments) -> Ending {
 
 /// `trellis store rm`.
 pub(super) fn remove(arguments: &RemoveArguments) -> Ending {
-    let store = arguments.which.open()?;
+    let store = arguments.which.open_existing()?;
     for name in &arguments.regions {
         match region::remove(&*store, name, arguments.force).map_err(failure)? {
             Removed::Keys(keys) => println!("removed {name}: {keys} keys"),

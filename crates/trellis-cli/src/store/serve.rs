@@ -15,14 +15,15 @@ use crate::exit::{self, Ending, Failure};
 const EXAMPLES: &str = "\
 Examples:
   trellis store serve --resp 127.0.0.1:7001 --store embedded-durable:/var/tmp/store
-  trellis store serve --resp unix:/run/store.socket --store etcd://127.0.0.1:2379 --password-file secret
+  trellis store serve --resp unix:/run/store.socket --store etcd://127.0.0.1:2379
   redis-cli -p 7001 SET greeting hello
 
-Prints `listening on ADDRESS` when clients may come, and serves until it gets SIGINT or SIGTERM. What clients keep lies beside
-the regions of the store, and is none of them. Programs reach regions through it too: --store redis://127.0.0.1:7001.
+Prints `listening on ADDRESS` when clients may come, and serves until it gets SIGINT or SIGTERM.
+What clients keep lies beside the regions of the store, and is none of them. Programs reach regions
+through it too: --store redis://127.0.0.1:7001.
 
-Exit codes: 70 the store failed; 71 the address cannot be had; 74 the file with the password cannot be read; 78 an address is
-refused.";
+Exit codes: 70 the store failed; 71 the address of --resp cannot be had; 74 the file with the
+password cannot be read; 78 the store's address is refused.";
 
 /// Offer a store through the Redis protocol
 #[derive(Debug, Args)]
@@ -64,8 +65,9 @@ pub(super) fn serve(arguments: &ServeArguments) -> Ending {
 }
 
 fn password(file: &Path) -> Result<String, Failure> {
-    let unreadable = |what: &str| Failure::new(exit::FILE, format!("{}: {what}", file.display()));
-    let text = fs::read_to_string(file).map_err(|error| unreadable(&error.to_string()))?;
+    let unreadable = |what: &str| Failure::new(exit::FILE, format!("--password-file {}: {what}", file.display()));
+    let text = fs::read_to_string(file)
+        .map_err(|error| unreadable(&format!("{error}; name a file that can be read, its first line the password")))?;
     match text.lines().next().filter(|line| !line.is_empty()) {
         Some(line) => Ok(line.to_owned()),
         None => Err(unreadable("its first line is empty; it must be the password")),

@@ -13,11 +13,16 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use trellis_store::Key;
+
 use super::ycsb::missing;
 use crate::exit::{self, Failure};
 
 /// How long a server may take until it answers.
 const START_MAX: Duration = Duration::from_secs(30);
+
+/// How folders begin; the process that made one and a number follow.
+const FOLDER: &str = "trellis-kv-";
 
 /// What a server says, in its folder.
 const LOG: &str = "log";
@@ -137,7 +142,11 @@ impl Folder {
     pub(super) fn new() -> Result<Folder, Failure> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("trellis-kv-{}-{number}", std::process::id()));
+        let parent = std::env::temp_dir();
+        if number == 0 {
+            sweep(&parent);
+        }
+        let path = parent.join(format!("{FOLDER}{}-{number}", std::process::id()));
         std::fs::create_dir_all(&path).map_err(|error| {
             Failure::new(exit::FILE, format!("cannot make the folder {}: {error} (see TMPDIR)", path.display()))
         })?;
@@ -169,6 +178,18 @@ impl Drop for Folder {
     }
 }
 
+/// Removes the folders of processes that were killed: nobody else would.
+fn sweep(parent: &Path) {
+    // What cannot be looked at or removed is not ours, and no result depends on it.
+    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(FOLDER)?.split('-').next()?.parse::<u32>().ok());
+        if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
 /// A store that can be opened.
 #[derive(Debug)]
 pub(super) struct Server {
@@ -188,6 +209,7 @@ impl Server {
         let kind = chosen.kind;
         let at = |url: String| Server { kind, url, redis: None, _process: None, _folder: None };
         if let Some(address) = &chosen.address {
+            is_there(address)?;
             return Ok(Server { redis: plain_redis(address), ..at(address.clone()) });
         }
         match kind {
@@ -214,6 +236,13 @@ impl Server {
             }
         }
     }
+}
+
+/// A store that was named must answer; it is closed again, because a file is for one process at a time.
+fn is_there(address: &str) -> Result<(), Failure> {
+    let key = Key::named(0, b"trellis-reproduce");
+    let answered = trellis_store::open(address).and_then(|store| store.get_many(&[key]).map(drop));
+    answered.map_err(|error| Failure::new(exit::CLUSTER, error.to_string()))
 }
 
 /// A server's side of the Redis protocol: a store's own, or our front end before it.
@@ -410,6 +439,37 @@ mod tests {
         std::fs::write(path.join("file"), "x").expect("a file");
         drop(folder);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_store_that_was_named_must_answer() {
+        let nobody = free_address().expect("a free port");
+        let chosen: Chosen = format!("redis://{nobody}").parse().expect("an address");
+        let failure = Server::start(&chosen).map(|_| ()).expect_err("nobody listens there");
+        assert!(failure.code == exit::CLUSTER && failure.sentence.contains(&nobody.to_string()), "{failure}");
+        let parent = Folder::new().expect("a folder");
+        let file = format!("embedded-durable:{}", parent.path().join("store").display());
+        let server = Server::start(&file.parse().expect("an address")).expect("a file is made");
+        assert!(trellis_store::open(&server.url).is_ok(), "it is open for who measures it");
+    }
+
+    #[test]
+    fn folders_of_processes_that_ended_are_removed() {
+        let parent = Folder::new().expect("a folder");
+        let mut ended = Command::new("true").spawn().expect("true is there");
+        ended.wait().expect("it ends");
+        let names = [
+            format!("{FOLDER}{}-0", ended.id()),
+            format!("{FOLDER}{}-0", std::process::id()),
+            format!("{FOLDER}notes"),
+            format!("other-{}-0", ended.id()),
+        ];
+        for name in &names {
+            std::fs::create_dir_all(parent.path().join(name).join("data")).expect("a folder");
+        }
+        sweep(parent.path());
+        let left = names.map(|name| parent.path().join(name).exists());
+        assert_eq!(left, [false, true, true, true]);
     }
 
     #[test]

@@ -203,7 +203,8 @@ fn explain_to_child(watch: &Watch, address: usize, signal: c_int) {
     let _ = writeln!(
         text,
         "trellis: process {process} touched {address:#x} in the shared region {base:#x}-{:#x}, which a forked child \
-         does not have; touch it in the parent only, or let the child exec a program that joins the cluster itself",
+         does not have; touch it in the parent only, or let the child exec a program that joins the cluster, or opens \
+         the store, itself",
         base + bytes
     );
     text.print();
