@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: MIT OR Apache-2.0
  *
  *     struct { int lock, changed; int items[100], count; } *shared = ...;     // in the region of the store
- *     check(trellis_store_lock(&shared->lock));       // check() as in trellis/stored.h: after a failure there is no lock
+ *     check(trellis_store_lock(&shared->lock));       // check() as in trellis/stored.h: a failure means no lock
  *     while (shared->count == 0) check(trellis_store_condition_wait(&shared->changed, &shared->lock));
  *     int item = shared->items[--shared->count];
  *     check(trellis_store_unlock(&shared->lock));
