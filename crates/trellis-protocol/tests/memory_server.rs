@@ -263,6 +263,39 @@ fn a_session_that_is_over_is_fenced() {
 }
 
 #[test]
+fn an_object_of_a_session_goes_with_it_and_with_no_other() {
+    let (mut served, mut caller) = started();
+    let mut other = Caller::greeted(&mut served, 4, 1);
+    let of_session = |caller: &mut Caller, served: &mut Served| {
+        let destination = at_home().request(Command::Create, Arguments::OF_SESSION);
+        let request = caller.request(destination, Operation::Create { bytes: 2 * PAGE_BYTES });
+        match answered(&served.deliver(&datagram(&request, &[]))[0]).body {
+            Body::Object { pointer, .. } => pointer,
+            body => panic!("it was not made: {body:?}"),
+        }
+    };
+    let (mine, others) = (of_session(&mut caller, &mut served), of_session(&mut other, &mut served));
+    let kept = caller.object(&mut served, 64);
+    // The other one says something now and then.
+    for _ in 0..2 {
+        served.now += 16 * SECOND;
+        other.epoch = other.hello(&mut served).epoch;
+        served.step(Input::Tick, &[]);
+    }
+    assert!(refused(Status::Stale)(&caller.read(&mut served, mine, 8)), "its session is over");
+    assert_eq!(served.server.quota(caller.client.host).1, PAGE_BYTES, "nor does it count any more");
+    assert_eq!(caller.read(&mut served, others, 8).status, Status::Ok);
+    assert_eq!(caller.read(&mut served, kept, 8).status, Status::Ok, "it was not made for a session");
+    // A client that comes back has another session, and nothing of the one before.
+    caller.epoch = caller.hello(&mut served).epoch;
+    let again = of_session(&mut caller, &mut served);
+    served.step(Input::Gone(other.client), &[]);
+    assert!(refused(Status::Stale)(&other.read(&mut served, others, 8)), "somebody knew that it is gone");
+    assert_eq!(caller.read(&mut served, again, 8).status, Status::Ok);
+    assert_eq!(served.server.statistics().objects, 2);
+}
+
+#[test]
 fn hello_says_what_there_is_to_have() {
     let mut served = Served::new(Settings { quota_bytes: 3 * PAGE_BYTES, ..settings(64) });
     let mut caller = Caller::greeted(&mut served, 3, 1);
@@ -328,7 +361,7 @@ fn requests_about_other_homes_are_sent_on() {
     let all = Pointer::to_host(cluster(), Host::ALL);
     assert!(matches!(caller.plain(&mut served, Command::Ping, all).body, Body::Present { .. }));
     assert!(refused(Status::UnknownCommand)(&caller.plain(&mut served, Command::Delete, all)));
-    for command in [Command::Recall, Command::Invalidate, Command::ReadReplica] {
+    for command in [Command::Recall, Command::Invalidate, Command::Invalidated, Command::ReadReplica] {
         assert!(refused(Status::UnknownCommand)(&caller.plain(&mut served, command, at_home())), "{command}");
     }
 }

@@ -59,12 +59,12 @@ fn requests_about_leases_are_handed_over_and_decided() {
     };
     let update = ask(&mut caller, &mut served, Command::Update, 0);
     assert_eq!((update.page(), update.client(), update.staged), (pointer.page(), caller.client, None));
-    let granted = answered(&served.decide(update, Decision::Granted { epoch: 9, term: SECOND })[0]);
+    let granted = answered(&served.decide(update, Decision::Granted { epoch: 9, term: SECOND, is_known: false })[0]);
     assert_eq!((granted.epoch, granted.body), (9, Body::Leased { term: SECOND, bytes: 50 }));
     assert_eq!(granted.data, [0; 50], "the bytes of the page that the object has");
     let renew = ask(&mut caller, &mut served, Command::Renew, 9);
     assert_eq!(renew.request.epoch, 9);
-    let renewed = answered(&served.decide(renew, Decision::Granted { epoch: 9, term: SECOND })[0]);
+    let renewed = answered(&served.decide(renew, Decision::Granted { epoch: 9, term: SECOND, is_known: false })[0]);
     assert_eq!(renewed.body, Body::Leased { term: SECOND, bytes: 0 });
     let release = ask(&mut caller, &mut served, Command::Release, 9);
     assert_eq!(answered(&served.decide(release, Decision::Done { epoch: 9 })[0]).status, Status::Ok);

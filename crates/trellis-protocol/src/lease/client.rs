@@ -34,6 +34,8 @@ pub enum Input {
     Message(Party, Message),
     /// Time passed.
     Tick,
+    /// Time passed, for a page that something is due for ([`Client::due`]): who has many pages need not look at all.
+    TickPage(PageNumber),
 }
 
 /// The state machine. The fields are open to those that check it; who runs it has no business with them.
@@ -115,7 +117,11 @@ impl Client {
                 }
             }
             Input::Message(..) => {}
-            Input::Tick => self.tick(now, effects),
+            Input::Tick => {
+                let pages: Vec<PageNumber> = self.pages.keys().copied().collect();
+                pages.into_iter().for_each(|page| self.tick(now, page, effects));
+            }
+            Input::TickPage(page) => self.tick(now, page, effects),
         }
     }
 
@@ -137,12 +143,18 @@ impl Client {
 
     /// When to say [`Input::Tick`].
     pub fn alarm(&self) -> Option<Nanoseconds> {
-        let of = |hold: &Hold| {
-            let again = hold.wait.map(|wait| wait.asked_at + self.timing.retry);
-            let own = hold.own.filter(|_| hold.wait.is_none()).map(|own| own.renew_at.min(own.until));
-            again.into_iter().chain(own).min()
-        };
-        self.pages.values().filter_map(of).min()
+        self.pages.values().filter_map(|hold| self.due_of(hold)).min()
+    }
+
+    /// When to say [`Input::TickPage`].
+    pub fn due(&self, page: PageNumber) -> Option<Nanoseconds> {
+        self.due_of(self.pages.get(&page)?)
+    }
+
+    fn due_of(&self, hold: &Hold) -> Option<Nanoseconds> {
+        let again = hold.wait.map(|wait| wait.asked_at + self.timing.retry);
+        let own = hold.own.filter(|_| hold.wait.is_none()).map(|own| own.renew_at.min(own.until));
+        again.into_iter().chain(own).min()
     }
 
     fn own(&self, page: PageNumber) -> Option<&Own> {
@@ -343,20 +355,17 @@ impl Client {
         }
     }
 
-    fn tick(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
-        let pages: Vec<PageNumber> = self.pages.keys().copied().collect();
-        for page in pages {
-            let Some(&Hold { own, wait }) = self.pages.get(&page) else { continue };
-            let is_renewing = wait.is_some_and(|wait| matches!(wait.ask, Ask::Renew(_)));
-            match (own, wait) {
-                (Some(own), _) if now >= own.until && (wait.is_none() || is_renewing) => {
-                    self.pages.remove(&page);
-                    effects.push(Effect::Lost(page));
-                }
-                (_, Some(wait)) if now >= wait.asked_at + self.timing.retry => self.ask_again(now, page, effects),
-                (Some(own), None) if now >= own.renew_at => self.ask(now, page, Ask::Renew(own.epoch), effects),
-                _ => {}
+    fn tick(&mut self, now: Nanoseconds, page: PageNumber, effects: &mut Vec<Effect>) {
+        let Some(&Hold { own, wait }) = self.pages.get(&page) else { return };
+        let is_renewing = wait.is_some_and(|wait| matches!(wait.ask, Ask::Renew(_)));
+        match (own, wait) {
+            (Some(own), _) if now >= own.until && (wait.is_none() || is_renewing) => {
+                self.pages.remove(&page);
+                effects.push(Effect::Lost(page));
             }
+            (_, Some(wait)) if now >= wait.asked_at + self.timing.retry => self.ask_again(now, page, effects),
+            (Some(own), None) if now >= own.renew_at => self.ask(now, page, Ask::Renew(own.epoch), effects),
+            _ => {}
         }
     }
 }

@@ -18,6 +18,13 @@ pub enum Input {
     Message(Party, Message),
     /// Let this host be home, when it has everything.
     Move(Host),
+    /// Let this host be a backup: the home gives it everything.
+    Back(Host),
+    /// This host is a backup no more.
+    Drop(Host),
+    /// Nobody has the pages any more: let the range begin anew at this host, when the tenure of the home has ended. A home
+    /// that is heard before that, or a backup that has everything, makes this void.
+    Anew(Host),
     /// Time passed.
     Tick,
 }
@@ -37,6 +44,9 @@ pub struct Record {
     pub complete: Vec<Host>,
     /// Who shall be home.
     pub moving: Option<Host>,
+    /// The range begins with this incarnation, and its home has not said yet that it is home: the first life of it that is
+    /// heard may be without memory.
+    pub anew: bool,
 }
 
 /// The state machine. The fields are open to those that check it; who runs it has no business with them.
@@ -54,12 +64,15 @@ pub struct Controller {
     pub call: u64,
     /// When to call again.
     pub call_at: Option<Nanoseconds>,
+    /// Where the range shall begin anew. Forgotten when the controller stops.
+    pub begins_at: Option<Host>,
 }
 
 impl Controller {
     /// A controller that starts, for the first time or again. Whatever it said before was said before now.
     pub fn new(timing: Timing, record: Record, now: Nanoseconds) -> Controller {
-        Controller { timing, record, until: now + timing.tenure, is_open: false, call: 0, call_at: Some(now) }
+        let until = now + timing.tenure;
+        Controller { timing, record, until, is_open: false, call: 0, call_at: Some(now), begins_at: None }
     }
 
     /// Takes one fact, pushes what follows.
@@ -72,14 +85,22 @@ impl Controller {
                 } else {
                     self.report(now, from.host, life, state, effects);
                 }
-                // A home without memory gets no answer that it could take for a tenure.
-                if state != State::Blank || from.host != self.record.home {
+                // A home without memory gets no answer that it could take for a tenure, unless there is none to be had.
+                if state != State::Blank || from.host != self.record.home || self.record.begins_in(life) {
                     self.tell(from, request, life, effects);
                 }
             }
             Input::Message(from, Message::Locate) => self.tell(from, 0, 0, effects),
             Input::Message(..) => {}
             Input::Move(to) => self.move_to(now, to, effects),
+            Input::Back(host) => self.back(now, host, effects),
+            Input::Drop(host) => self.drop_backup(now, host, effects),
+            Input::Anew(host) => {
+                self.begins_at = Some(host);
+                if self.begin_anew(effects) {
+                    self.call(now, effects);
+                }
+            }
             Input::Tick => self.tick(now, effects),
         }
     }
@@ -91,9 +112,11 @@ impl Controller {
     }
 
     fn tell(&self, to: Party, request: u64, life: u16, effects: &mut Vec<Effect>) {
-        let Record { incarnation, home, backups, complete, moving, .. } = &self.record;
-        let hand_to = moving.filter(|to| complete.contains(to));
-        let placement = Placement { incarnation: *incarnation, home: *home, backups: backups.clone(), hand_to };
+        let Record { incarnation, home, backups, complete, moving, anew, .. } = &self.record;
+        // A home that hands over serves nobody: not before nobody lacks anything.
+        let hand_to = moving.filter(|_| backups.iter().all(|backup| complete.contains(backup)));
+        let (incarnation, home, backups, anew) = (*incarnation, *home, backups.clone(), *anew);
+        let placement = Placement { incarnation, home, backups, hand_to, anew };
         let call = if request == 0 { self.call } else { 0 };
         send(effects, to, Message::Placed { request, life, placement, call }, Bytes::Nothing);
     }
@@ -133,6 +156,10 @@ impl Controller {
         }
         let is_same_life = record.life == Some(life);
         match state {
+            State::Blank if record.begins_in(life) => {
+                self.change(false, |record| record.life = Some(life), effects);
+                return self.begin_tenure(now);
+            }
             // It is home no more; wait until its tenure has ended.
             State::Blank => return,
             State::Handed(incarnation) if is_same_life && incarnation == record.incarnation => {
@@ -152,6 +179,8 @@ impl Controller {
         if !is_told {
             return;
         }
+        // It has memory: if it loses that, everything is lost.
+        self.change(false, |record| record.anew = false, effects);
         match state {
             State::Home { incarnation: of, silent: Some(silent), .. } if is_same_life && of == incarnation => {
                 let is_backup = self.record.backups.contains(&silent);
@@ -166,7 +195,7 @@ impl Controller {
     }
 
     fn begin_tenure(&mut self, now: Nanoseconds) {
-        (self.until, self.is_open, self.call_at) = (now + self.timing.tenure, false, None);
+        (self.until, self.is_open, self.call_at, self.begins_at) = (now + self.timing.tenure, false, None, None);
     }
 
     /// Gives the range to a backup that has everything; which life of it, if it was heard.
@@ -200,10 +229,38 @@ impl Controller {
         }
     }
 
+    fn back(&mut self, now: Nanoseconds, host: Host, effects: &mut Vec<Effect>) {
+        let is_there = host == self.record.home || self.record.backups.contains(&host);
+        if !is_there && self.change(true, |record| record.backups.push(host), effects) {
+            self.call(now, effects);
+        }
+    }
+
+    fn drop_backup(&mut self, now: Nanoseconds, host: Host, effects: &mut Vec<Effect>) {
+        let is_there = self.record.backups.contains(&host);
+        if is_there && self.change(true, |record| record.drop_backup(host), effects) {
+            self.call(now, effects);
+            // It hears that nobody counts on it, if it is there.
+            self.tell(Party::of(host), 0, 0, effects);
+        }
+    }
+
+    /// Lets the range begin anew where that is wished, if nobody can be home of it as it was.
+    fn begin_anew(&mut self, effects: &mut Vec<Effect>) -> bool {
+        let is_nobody_left = self.is_open && self.record.complete.is_empty();
+        let Some(home) = self.begins_at.take_if(|_| is_nobody_left) else { return false };
+        let begins = |record: &mut Record| {
+            let incarnation = record.incarnation;
+            let (backups, complete) = (Vec::new(), Vec::new());
+            *record = Record { incarnation, home, life: None, backups, complete, moving: None, anew: true };
+        };
+        self.change(true, begins, effects)
+    }
+
     fn tick(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
         if now >= self.until && !self.is_open {
             self.is_open = true;
-            if self.record.complete.is_empty() {
+            if !self.begin_anew(effects) && self.record.complete.is_empty() {
                 effects.push(Effect::Unserved);
             }
             self.call(now, effects);
@@ -214,6 +271,17 @@ impl Controller {
 }
 
 impl Record {
+    /// Of a range that there never was, at this host.
+    pub fn first(home: Host) -> Record {
+        let (backups, complete) = (Vec::new(), Vec::new());
+        Record { incarnation: 1, home, life: None, backups, complete, moving: None, anew: true }
+    }
+
+    /// Whether a home in this life may be without memory.
+    fn begins_in(&self, life: u16) -> bool {
+        self.anew && self.life.is_none_or(|known| known == life)
+    }
+
     fn drop_backup(&mut self, host: Host) {
         self.backups.retain(|&backup| backup != host);
         self.complete.retain(|&backup| backup != host);

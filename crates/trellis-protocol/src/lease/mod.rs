@@ -48,8 +48,12 @@
 pub mod client;
 pub mod controller;
 pub mod home;
+mod plain;
+pub mod queue;
 pub mod reader;
+mod rights;
 pub mod server;
+pub mod settling;
 
 use crate::Nanoseconds;
 use alloc::vec::Vec;
@@ -173,6 +177,8 @@ pub struct Placement {
     pub backups: Vec<Host>,
     /// The home shall hand the range over to this backup.
     pub hand_to: Option<Host>,
+    /// The range begins with this incarnation: a home that has nothing of it has all that there is.
+    pub anew: bool,
 }
 
 /// What a server says of itself to the controller.
@@ -349,10 +355,12 @@ pub enum Effect {
     },
     /// The bytes that came with the message that is handled are the page's now (a client's, a reader's: its copy).
     Put(PageNumber),
-    /// The bytes that came with the message that is handled are kept beside the page.
+    /// The bytes that came with the message that is handled, or that home itself makes the page's, are kept beside the page.
     Stage(PageNumber),
     /// What was staged is the page's now.
     Apply(PageNumber),
+    /// What home itself changed in this page is the page now; or was refused, and nothing happened.
+    Changed(PageNumber, bool),
     /// A client's operation is over.
     Done(PageNumber, Outcome),
     /// The client's lease ended before anything was committed under it.

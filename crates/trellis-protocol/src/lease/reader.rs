@@ -16,10 +16,14 @@ pub enum Input {
     Follow(PageNumber),
     /// Do not renew it any more.
     Leave(PageNumber),
+    /// Nobody uses the copy any more: home may know that.
+    Drop(PageNumber),
     /// A message arrived.
     Message(Party, Message),
     /// Time passed.
     Tick,
+    /// Time passed, for a page that something is due for ([`Reader::due`]): who has many pages need not look at all.
+    TickPage(PageNumber),
 }
 
 /// The state machine. The fields are open to those that check it; who runs it has no business with them.
@@ -67,11 +71,18 @@ impl Reader {
             Input::Follow(page) => {
                 let followed = self.pages.entry(page).or_default();
                 (followed.is_wanted, followed.ask_at) = (true, now);
-                self.tick(now, effects);
+                self.tick(now, page, effects);
             }
             Input::Leave(page) => {
                 if let Some(followed) = self.pages.get_mut(&page) {
                     followed.is_wanted = false;
+                }
+            }
+            Input::Drop(page) => {
+                let copy = self.pages.remove(&page).and_then(|followed| followed.copy);
+                if let Some((epoch, _)) = copy {
+                    let home = Party::of(self.belief.home);
+                    send(effects, home, Message::Invalidated { page, epoch }, Bytes::Nothing);
                 }
             }
             Input::Message(from, Message::Request { page, request, ask }) => {
@@ -88,7 +99,8 @@ impl Reader {
                 self.belief.hear(placement.home, placement.incarnation);
             }
             Input::Message(..) => {}
-            Input::Tick => self.tick(now, effects),
+            Input::Tick => self.tick_all(now, effects),
+            Input::TickPage(page) => self.tick(now, page, effects),
         }
     }
 
@@ -97,9 +109,20 @@ impl Reader {
         self.copy(now, page).is_some()
     }
 
+    /// Nobody uses a copy of this page any more, and none is wanted. What home still says about it is answered as if there
+    /// had never been one.
+    pub fn forget(&mut self, page: PageNumber) {
+        self.pages.remove(&page);
+    }
+
     /// When to say [`Input::Tick`].
     pub fn alarm(&self) -> Option<Nanoseconds> {
         self.pages.values().filter(|followed| followed.is_wanted).map(|followed| followed.ask_at).min()
+    }
+
+    /// When to say [`Input::TickPage`].
+    pub fn due(&self, page: PageNumber) -> Option<Nanoseconds> {
+        self.pages.get(&page).filter(|followed| followed.is_wanted).map(|followed| followed.ask_at)
     }
 
     fn copy(&self, now: Nanoseconds, page: PageNumber) -> Option<Epoch> {
@@ -143,26 +166,30 @@ impl Reader {
             Status::Moved(home) => {
                 if self.belief.hear(home, incarnation_of(epoch)) {
                     followed.ask_at = now;
-                    self.tick(now, effects);
+                    self.tick(now, page, effects);
                 }
             }
             Status::Busy | Status::Fenced | Status::Restarting => {}
         }
     }
 
-    fn tick(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
-        for (&page, followed) in &mut self.pages {
-            if !followed.is_wanted || now < followed.ask_at {
-                continue;
-            }
-            if followed.asked.is_some() {
-                send(effects, self.controller, Message::Locate, Bytes::Nothing);
-            }
-            self.requests += 1;
-            followed.asked = Some((self.requests, now));
-            followed.ask_at = now + self.timing.retry;
-            let message = Message::Request { page, request: self.requests, ask: Ask::Copy };
-            send(effects, Party::of(self.belief.home), message, Bytes::Nothing);
+    fn tick_all(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
+        let pages: Vec<PageNumber> = self.pages.keys().copied().collect();
+        pages.into_iter().for_each(|page| self.tick(now, page, effects));
+    }
+
+    fn tick(&mut self, now: Nanoseconds, page: PageNumber, effects: &mut Vec<Effect>) {
+        let Some(followed) = self.pages.get_mut(&page) else { return };
+        if !followed.is_wanted || now < followed.ask_at {
+            return;
         }
+        if followed.asked.is_some() {
+            send(effects, self.controller, Message::Locate, Bytes::Nothing);
+        }
+        self.requests += 1;
+        followed.asked = Some((self.requests, now));
+        followed.ask_at = now + self.timing.retry;
+        let message = Message::Request { page, request: self.requests, ask: Ask::Copy };
+        send(effects, Party::of(self.belief.home), message, Bytes::Nothing);
     }
 }

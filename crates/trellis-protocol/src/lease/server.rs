@@ -11,6 +11,7 @@
 //! ```
 
 use super::home::{Desk, Home, Stamp, Stamps};
+use super::settling::{Settling, WINDOW};
 use super::{
     Answer, Bytes, Effect, Entry, Epoch, Host, Message, PageNumber, Party, Placement, State, Status, Timing, send,
 };
@@ -22,6 +23,9 @@ use alloc::vec::Vec;
 pub enum Input {
     /// A message arrived.
     Message(Party, Message),
+    /// The home itself changes a page of its own, one that nobody is ever given a lease or a copy of; what it is to be is staged. One [`Effect::Changed`] follows, at
+    /// once or later; none if this server is home no more: then nobody knows whether it counted.
+    Change(PageNumber),
     /// Time passed.
     Tick,
 }
@@ -47,6 +51,10 @@ pub struct Server {
     pub controller: Party,
     /// How many pages it has.
     pub pages: PageNumber,
+    /// How many of them, the last ones, are the home's own, which it changes itself. Backups get these first.
+    pub own: PageNumber,
+    /// How many pages are on their way to backups that lack them at a time.
+    pub window: usize,
     /// How long rights last.
     pub timing: Timing,
     /// Drawn when the server started.
@@ -79,6 +87,8 @@ impl Server {
             me,
             controller,
             pages,
+            own: 0,
+            window: WINDOW,
             timing,
             life,
             memory: Memory::default(),
@@ -98,7 +108,7 @@ impl Server {
     pub fn restarted(&self, now: Nanoseconds, life: u16, memory: Option<Memory>) -> Server {
         let fresh = Server::new(self.me, self.controller, self.pages, self.timing, life, self.knows.0);
         let memory = memory.unwrap_or(Memory { is_blank: true, ..Memory::default() });
-        Server { memory, report_at: Some(now), ..fresh }
+        Server { own: self.own, window: self.window, memory, report_at: Some(now), ..fresh }
     }
 
     /// Takes one fact, pushes what follows.
@@ -139,6 +149,10 @@ impl Server {
                 self.placed(now, request, life, &placement, effects);
             }
             Input::Message(..) => {}
+            Input::Change(page) if self.serves(now) => {
+                self.with_home(now, effects, |home, desk| home.change(page, desk))
+            }
+            Input::Change(page) => effects.push(Effect::Changed(page, false)),
             Input::Tick => self.with_home(now, effects, |home, desk| home.tick(desk)),
         }
         if self.report_at.is_some_and(|at| now >= at) {
@@ -157,15 +171,16 @@ impl Server {
         self.home.as_ref().is_some_and(|home| now < home.until)
     }
 
-    fn with_home(
+    pub(super) fn with_home(
         &mut self,
         now: Nanoseconds,
         effects: &mut Vec<Effect>,
         action: impl FnOnce(&mut Home, &mut Desk<'_>),
     ) {
-        let (timing, pages, stamps) = (&self.timing, self.pages, &mut self.memory.stamps);
+        let (timing, stamps) = (&self.timing, &mut self.memory.stamps);
         if let Some(home) = &mut self.home {
-            action(home, &mut Desk { now, timing, pages, stamps, effects });
+            action(home, &mut Desk { now, timing, stamps, effects });
+            home.rest();
         }
     }
 
@@ -267,9 +282,11 @@ impl Server {
             return;
         }
         let Some((_, at)) = asked else { return };
-        if self.memory.is_blank || self.handed == Some(placement.incarnation) {
+        if self.memory.is_blank && !placement.anew || self.handed == Some(placement.incarnation) {
             return;
         }
+        // Nobody has anything that this server lacks.
+        self.memory.is_blank = false;
         self.asked = None;
         self.become_home(now, placement, effects);
         let until = at + self.timing.tenure_held;
@@ -284,10 +301,14 @@ impl Server {
         self.hear(placement.incarnation, self.me);
         self.handed = None;
         if self.home.is_none() {
-            let table = self.table.take().filter(|(incarnation, _)| incarnation + 1 == placement.incarnation);
-            let entries = table.map(|(_, entries)| entries);
-            let (timing, pages, stamps) = (&self.timing, self.pages, &mut self.memory.stamps);
-            self.home = Some(Home::new(placement, entries, &Desk { now, timing, pages, stamps, effects }));
+            let is_before = |&(incarnation, _): &(u16, _)| incarnation.checked_add(1) == Some(placement.incarnation);
+            let table = self.table.take().filter(is_before);
+            // Before the first home there was none, and no lease.
+            let entries = table.map(|(_, entries)| entries).or((placement.incarnation == 1).then(Vec::new));
+            let (timing, stamps) = (&self.timing, &mut self.memory.stamps);
+            let desk = Desk { now, timing, stamps, effects };
+            let settling = Settling::new(self.pages, self.own, self.window);
+            self.home = Some(Home::new(placement, entries, settling, &desk));
         }
         self.with_home(now, effects, |home, desk| home.adopt(placement, desk));
     }

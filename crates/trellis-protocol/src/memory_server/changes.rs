@@ -6,7 +6,7 @@
 
 use super::{AccessKind, Client, Decision, Effect, End, Lease, Leases, MemoryServer, Object, Staged, Taken, reply};
 use crate::Nanoseconds;
-use crate::wire::address::{PAGE_BYTES, Pointer};
+use crate::wire::address::{Arguments, PAGE_BYTES, Pointer};
 use crate::wire::command::Command;
 use crate::wire::datagram::{Body, Extent, Reply, Request, Status};
 use alloc::vec::Vec;
@@ -72,7 +72,9 @@ impl MemoryServer {
         if whole > quota_bytes.saturating_sub(used_bytes) {
             return Err(Status::Quota);
         }
-        let object = self.objects.create(bytes, host).ok_or(Status::NoMemory)?;
+        let goes_with_session = request.destination.arguments.has(Arguments::OF_SESSION);
+        let session = goes_with_session.then_some((Client::of(&request.source), request.epoch));
+        let object = self.objects.create(bytes, host, session).ok_or(Status::NoMemory)?;
         self.quotas.entry(host).or_default().used_bytes += whole;
         Ok(object)
     }
@@ -95,6 +97,23 @@ impl MemoryServer {
         if let Err(end) = self.admit(now, request, object.bytes, AccessKind::Delete, leases) {
             return end;
         }
+        self.remove(&object, leases, effects);
+        End::Body(Status::Ok, Body::Nothing)
+    }
+
+    /// Removes the objects whose sessions are over.
+    pub(super) fn remove_orphans(&mut self, leases: &mut impl Leases, effects: &mut Vec<Effect>) {
+        if self.sessions.ended == self.sessions_seen {
+            return;
+        }
+        self.sessions_seen = self.sessions.ended;
+        let is_over = |(client, epoch)| !self.sessions.is_open(client, epoch);
+        let orphans: Vec<Object> =
+            self.objects.all().filter(|object| object.session.is_some_and(is_over)).copied().collect();
+        orphans.iter().for_each(|object| self.remove(object, leases, effects));
+    }
+
+    fn remove(&mut self, object: &Object, leases: &mut impl Leases, effects: &mut Vec<Effect>) {
         leases.forget(object.first_page, object.pages);
         self.objects.delete(object.first_page);
         if let Some(quota) = self.quotas.get_mut(&object.maker) {
@@ -104,7 +123,6 @@ impl MemoryServer {
             }
         }
         effects.push(Effect::Publish { first_page: object.first_page, pages: object.pages });
-        End::Body(Status::Ok, Body::Nothing)
     }
 
     /// Generation 0 asks for whatever is there now.
@@ -184,7 +202,7 @@ impl MemoryServer {
     ) -> Option<Result<u32, Status>> {
         let Extent { at, bytes, position, .. } = extent;
         let mut keep = |slot: u32| effects.push(Effect::Stage { slot, position, at, bytes });
-        match self.staging.take(now, key(request), request.destination.encode(), &extent) {
+        match self.staging.take(now, key(request), request.destination.identity().encode(), &extent) {
             Taken::Whole(slot) => {
                 keep(slot);
                 Some(Ok(slot))
@@ -226,12 +244,13 @@ impl MemoryServer {
             (Decision::Silent, _) => return,
             (Decision::Refused { status, epoch }, _) => (status, epoch, Body::Nothing),
             (Decision::Moved { to, epoch }, _) => (Status::Moved, epoch, Body::Moved(to)),
+            (Decision::Counted { epoch }, _) => (Status::Ok, epoch, Body::Nothing),
             // Deleted meanwhile.
             (_, Err(status)) => (status, request.epoch, Body::Nothing),
-            (Decision::Granted { epoch, term }, Ok(())) => {
+            (Decision::Granted { epoch, term, is_known }, Ok(())) => {
                 offset = pointer.page() * PAGE_BYTES;
                 let valid = self.objects.table.entry(pointer.page()).map_or(0, |entry| entry.valid_bytes);
-                let bytes = if request.command() == Command::Renew { 0 } else { u32::from(valid) };
+                let bytes = if request.command() == Command::Renew || is_known { 0 } else { u32::from(valid) };
                 (Status::Ok, epoch, Body::Leased { term, bytes })
             }
             (Decision::Done { epoch }, Ok(())) => {
@@ -241,7 +260,8 @@ impl MemoryServer {
                 (Status::Ok, epoch, Body::Nothing)
             }
         };
-        self.say(request, Reply { epoch, ..reply(request, status, body) }, offset, effects);
+        let is_release = request.is_release && status == Status::Ok;
+        self.say(request, Reply { epoch, is_release, ..reply(request, status, body) }, offset, effects);
     }
 
     fn named(&self, object: &Object) -> End {

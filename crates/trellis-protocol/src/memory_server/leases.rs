@@ -6,8 +6,8 @@
 //! [`super::Effect::Lease`], and does what [`super::Input::Decided`] says: it then writes, and makes the answer.
 //!
 //! Contract of who keeps leases. It decides each [`Lease`] that has bytes exactly once, in the same step or later: until
-//! then they keep their slot. Any other one it decides at most once; a request that came again is another [`Lease`] of the
-//! same id. It has the pages whose answers depend on it guarded ([`super::Input::Guard`]) *before* it grants anything, so
+//! then they keep their slot. Any other one it decides as often as there is something to say: an UPDATE that was refused
+//! as BUSY is granted later. A request that came again is another [`Lease`] of the same id. It has the pages whose answers depend on it guarded ([`super::Input::Guard`]) *before* it grants anything, so
 //! that no program in the kernel answers without asking. It must never ask the server anything.
 
 use super::sessions::Client;
@@ -112,10 +112,17 @@ pub enum Decision {
         epoch: u64,
         /// From when it was asked for.
         term: Nanoseconds,
+        /// The bytes that the client said it has are these: they are left out.
+        is_known: bool,
     },
     /// COMMIT: the bytes are the page's from now on. RELEASE: it has ended.
     Done {
         /// Of the page.
+        epoch: u64,
+    },
+    /// COMMIT: the bytes were the page's before, when the request came first; they are not written again.
+    Counted {
+        /// Of the page; that of the request, where the lease is over.
         epoch: u64,
     },
     /// Not done.

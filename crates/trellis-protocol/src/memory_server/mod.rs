@@ -17,6 +17,7 @@
 //!   that asks for it ([`sessions`]). Whatever was answered, also a refusal, is the answer to that request id: who wants
 //!   another one asks with another id.
 //! - **Whole writes.** A write of several datagrams is carried out when all its bytes are there ([`staging`]).
+//! - **Nothing stays of who is gone**, where that was asked for: an object that was made for a session goes with it.
 //! - **Bounded.** Objects, sessions, kept answers and slots have named maxima; a host has no more memory than its quota.
 //!
 //! READ, and WRITE in one datagram, change nothing here. So a program in the kernel may answer them from the page table
@@ -29,13 +30,16 @@
 
 mod changes;
 mod interface;
+pub mod keeper;
 pub mod leases;
 mod objects;
 pub mod pages;
 pub mod sessions;
 pub mod staging;
+pub mod table_pages;
 
 pub use interface::{Effect, Input, NoTable, Settings, Statistics};
+pub use keeper::{Carried, Keeper, Order, Range};
 pub use leases::{Access, AccessKind, Admission, Decision, Lease, Leases, NoLeases, Staged};
 pub use objects::Object;
 pub use pages::PageEntry;
@@ -64,6 +68,8 @@ pub struct MemoryServer {
     requests: u64,
     answers: [u64; STATUSES],
     repeated: u64,
+    /// How many sessions had ended when objects of ended ones were looked for.
+    sessions_seen: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -92,6 +98,7 @@ impl MemoryServer {
             requests: 0,
             answers: [0; STATUSES],
             repeated: 0,
+            sessions_seen: 0,
             settings,
         }
     }
@@ -138,10 +145,12 @@ impl MemoryServer {
             Input::Gone(client) => {
                 self.sessions.end(client);
                 self.staging.free_all(client);
+                self.remove_orphans(leases, effects);
             }
             Input::Tick => {
                 self.sessions.end_silent(now);
                 self.staging.free_silent(now);
+                self.remove_orphans(leases, effects);
             }
         }
     }
@@ -193,7 +202,7 @@ impl MemoryServer {
         }
         if request.is_once {
             let (client, id) = (Client::of(&request.source), request.source.request);
-            match self.sessions.standing(now, client, request.epoch, id, request.destination.encode()) {
+            match self.sessions.standing(now, client, request.epoch, id, request.destination.identity().encode()) {
                 Standing::New => {}
                 Standing::Running => return self.repeated += 1,
                 Standing::Answered(reply) => {
@@ -337,7 +346,9 @@ impl MemoryServer {
     /// The request was carried out or refused: remembers that where it is needed, and says so.
     fn finish(&mut self, request: &Request, end: End, effects: &mut Vec<Effect>) {
         let reply = end.reply(request);
-        if request.is_once {
+        // Nothing was done, and its client asks again under the same number, perhaps at another home.
+        let is_elsewhere = matches!(reply.status, Status::Moved | Status::Restarting);
+        if request.is_once && !is_elsewhere {
             self.keep(request, Some(reply));
         }
         self.say(request, reply, request.destination.pointer.offset(), effects);
@@ -350,7 +361,7 @@ impl MemoryServer {
 
     fn keep(&mut self, request: &Request, reply: Option<Reply>) {
         let (client, id) = (Client::of(&request.source), request.source.request);
-        self.sessions.keep(client, request.epoch, id, request.destination.encode(), reply);
+        self.sessions.keep(client, request.epoch, id, request.destination.identity().encode(), reply);
     }
 
     fn say(&mut self, request: &Request, reply: Reply, offset: u64, effects: &mut Vec<Effect>) {
@@ -371,6 +382,12 @@ impl End {
     }
 }
 
+/// What is said to a request that is not carried out here: by this status, under this epoch. `None`: it wants no answer.
+pub fn refusal(request: &Request, status: Status, epoch: u64, body: Body) -> Option<Reply> {
+    let is_silent = request.destination.arguments.has(Arguments::NO_REPLY);
+    (!is_silent).then(|| Reply { epoch, ..reply(request, status, body) })
+}
+
 /// The answer to a request as a whole.
 fn reply(request: &Request, status: Status, body: Body) -> Reply {
     let is_several = matches!(request.operation, Operation::Bytes(Extent { is_several: true, .. }));
@@ -381,6 +398,7 @@ fn reply(request: &Request, status: Status, body: Body) -> Reply {
         tag_kind: request.tag_kind,
         is_several,
         is_last: is_several,
+        is_release: false,
         epoch: request.epoch,
         body,
     }

@@ -6,6 +6,7 @@
 //! page table, so that it can be made again from there.
 
 use super::pages::{PageEntry, PageTable};
+use super::sessions::Client;
 use crate::wire::address::{Host, PAGE_BYTES};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -23,6 +24,8 @@ pub struct Object {
     pub generation: u16,
     /// The host that made it, whose quota it counts against.
     pub maker: Host,
+    /// Whose session it goes with, and the session's epoch, if it goes with one.
+    pub session: Option<(Client, u64)>,
 }
 
 impl Object {
@@ -77,7 +80,9 @@ impl Objects {
             objects.insert(free_from, page - free_from);
             let (pages, bytes) = table.object_from(page)?;
             let generation = entry.generation;
-            objects.live.insert(page, Object { first_page: page, pages, bytes, generation, maker: maker(page) });
+            objects
+                .live
+                .insert(page, Object { first_page: page, pages, bytes, generation, maker: maker(page), session: None });
             page += pages;
             free_from = page;
         }
@@ -93,7 +98,7 @@ impl Objects {
     }
 
     /// Makes an object of so many bytes, at least one; `None` where no run suffices or there are too many objects.
-    pub(super) fn create(&mut self, bytes: u64, maker: Host) -> Option<Object> {
+    pub(super) fn create(&mut self, bytes: u64, maker: Host, session: Option<(Client, u64)>) -> Option<Object> {
         let pages = bytes.div_ceil(PAGE_BYTES);
         debug_assert!(pages > 0);
         if self.live.len() >= self.objects_max {
@@ -104,7 +109,7 @@ impl Objects {
         self.insert(first_page + pages, run_pages - pages);
         self.pages_free -= pages;
         let generation = self.table.give(first_page, pages, bytes);
-        let object = Object { first_page, pages, bytes, generation, maker };
+        let object = Object { first_page, pages, bytes, generation, maker, session };
         self.live.insert(first_page, object);
         Some(object)
     }
@@ -167,7 +172,7 @@ mod tests {
     const MAKER: Host = Host(3);
 
     fn create(objects: &mut Objects, bytes: u64) -> Option<(u64, u64)> {
-        objects.create(bytes, MAKER).map(|object| (object.first_page, object.pages))
+        objects.create(bytes, MAKER, None).map(|object| (object.first_page, object.pages))
     }
 
     #[test]

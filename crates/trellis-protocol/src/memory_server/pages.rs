@@ -69,6 +69,14 @@ impl PageEntry {
         (self.laps as u32) << 16 | self.generation as u32
     }
 
+    /// The entry of a page that no object has; pointers to what this one says are stale.
+    pub(super) const fn without_object(self) -> PageEntry {
+        if self.valid_bytes == 0 && self.generation != 0 && self.flags == 0 {
+            return self;
+        }
+        PageEntry::empty(next(self.count()))
+    }
+
     const fn empty(count: u32) -> PageEntry {
         PageEntry { generation: count as u16, valid_bytes: 0, flags: 0, laps: (count >> 16) as u16 }
     }

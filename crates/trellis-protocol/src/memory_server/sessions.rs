@@ -159,6 +159,11 @@ impl Sessions {
         debug_assert!(session.kept.len() as u64 <= WINDOW);
     }
 
+    /// Whether this session is open.
+    pub(super) fn is_open(&self, client: Client, epoch: u64) -> bool {
+        self.open.get(&client).is_some_and(|session| session.epoch == epoch)
+    }
+
     /// Forgets a client; says whether it was known.
     pub(super) fn end(&mut self, client: Client) -> bool {
         let was_open = self.open.remove(&client).is_some();
@@ -231,6 +236,7 @@ mod tests {
             tag_kind: TagKind::Checksum,
             is_several: false,
             is_last: false,
+            is_release: false,
             epoch: 0,
             body: Body::Value(id),
         }

@@ -257,6 +257,8 @@ impl Arguments {
     pub const NO_REPLY: Arguments = Arguments(0x40);
     /// None.
     pub const NONE: Arguments = Arguments(0);
+    /// For CREATE and CREATE_WRITE: the object goes with the session that it was made in.
+    pub const OF_SESSION: Arguments = Arguments(0x01);
 
     const LENGTH: u8 = 0x0f;
     const RESERVED: u8 = 0x80;
@@ -287,8 +289,12 @@ impl Arguments {
     }
 
     fn decode(byte: u8, command: Command) -> Result<Arguments, NotAnAddress> {
-        let takes_length = matches!(command, Command::Read | Command::ReadReplica);
-        let unknown = Arguments::RESERVED | if takes_length { 0 } else { Arguments::LENGTH };
+        let known = match command {
+            Command::Read | Command::ReadReplica => Arguments::LENGTH,
+            Command::Create | Command::CreateWrite => Arguments::OF_SESSION.0,
+            _ => 0,
+        };
+        let unknown = Arguments::RESERVED | Arguments::LENGTH & !known;
         if byte & unknown == 0 { Ok(Arguments(byte)) } else { Err(NotAnAddress::Arguments(byte)) }
     }
 }
@@ -384,6 +390,13 @@ impl Destination {
         address.0[layout::COMMAND_AT] = self.command.byte();
         address.0[layout::ARGUMENTS_AT] = self.arguments.0;
         address
+    }
+
+    /// What is asked, whichever way it came: a request that is repeated past a switch's redirects is the same request.
+    #[must_use]
+    pub const fn identity(self) -> Destination {
+        let way = Arguments::DIRECT.0 | Arguments::FORWARDED.0;
+        Destination { arguments: Arguments(self.arguments.0 & !way), ..self }
     }
 
     /// The destination of a request, or the source of an answer.

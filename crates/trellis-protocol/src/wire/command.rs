@@ -48,6 +48,22 @@ pub enum Command {
     Invalidate = 0x43,
     /// A reader asks for a copy of a page and the right to answer for it during a term.
     Clone = 0x44,
+    /// Who had a copy says that it does not use it any more.
+    Invalidated = 0x45,
+    /// A home gives a backup a page to keep.
+    Store = 0x46,
+    /// The backup has it.
+    Stored = 0x47,
+    /// A home tells the next one who has leases and copies.
+    Leases = 0x48,
+    /// The next home knows them.
+    Taken = 0x49,
+    /// A server tells the controller what it is.
+    Report = 0x4a,
+    /// The controller says who is home.
+    Placed = 0x4b,
+    /// Somebody asks the controller who is home.
+    Locate = 0x4c,
 }
 
 /// The high nibble of a command.
@@ -68,7 +84,7 @@ pub enum Class {
 
 impl Command {
     /// Every command, in the order of their bytes.
-    pub const ALL: [Command; 18] = [
+    pub const ALL: [Command; 26] = [
         Command::Read,
         Command::ReadReplica,
         Command::Write,
@@ -87,6 +103,14 @@ impl Command {
         Command::Recall,
         Command::Invalidate,
         Command::Clone,
+        Command::Invalidated,
+        Command::Store,
+        Command::Stored,
+        Command::Leases,
+        Command::Taken,
+        Command::Report,
+        Command::Placed,
+        Command::Locate,
     ];
 
     /// The byte of the address.
@@ -124,6 +148,26 @@ impl Command {
         matches!(self, Command::Write | Command::Commit | Command::CreateWrite)
     }
 
+    /// Whether a home says it to a client unasked, from the address of the page ([`super::datagram::Notice`]); it is
+    /// never a request.
+    pub const fn is_notice(self) -> bool {
+        matches!(self, Command::Recall | Command::Invalidate)
+    }
+
+    /// Whether servers and controllers tell it each other ([`super::datagram::Told`]): nobody answers it.
+    pub const fn is_told(self) -> bool {
+        matches!(
+            self,
+            Command::Store
+                | Command::Stored
+                | Command::Leases
+                | Command::Taken
+                | Command::Report
+                | Command::Placed
+                | Command::Locate
+        )
+    }
+
     /// Its name, as in the documentation.
     pub const fn name(self) -> &'static str {
         match self {
@@ -145,6 +189,14 @@ impl Command {
             Command::Recall => "RECALL",
             Command::Invalidate => "INVALIDATE",
             Command::Clone => "CLONE",
+            Command::Invalidated => "INVALIDATED",
+            Command::Store => "STORE",
+            Command::Stored => "STORED",
+            Command::Leases => "LEASES",
+            Command::Taken => "TAKEN",
+            Command::Report => "REPORT",
+            Command::Placed => "PLACED",
+            Command::Locate => "LOCATE",
         }
     }
 }

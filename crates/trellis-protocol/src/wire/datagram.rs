@@ -11,19 +11,24 @@
 //! | 24 | 8 | tag | over source, destination, this header with zeros here, and what follows ([`tag`]) |
 //!
 //! A READ needs no header: its address says everything. Every other request and every answer begins with one. What a
-//! command has behind it is in [`request`], what an answer has in [`answer`].
+//! command has behind it is in [`request`], what an answer has in [`answer`], what a home says unasked in [`notice`], and
+//! what servers and controllers tell each other in [`told`].
 //!
 //! Reading is total: any bytes give a value or a [`Malformed`], never a panic, and nothing is allocated. A datagram that
 //! is an answer is never answered, whatever else is wrong with it, and neither is one whose sender cannot be told: two
 //! hosts never keep each other busy, and a stranger gets no byte.
 
 pub mod answer;
+pub mod notice;
 pub mod request;
 pub mod tag;
+pub mod told;
 
 pub use answer::{Body, Reply};
+pub use notice::Notice;
 pub use request::{Extent, Operation, Refused, Request, Rules};
 pub use tag::{Checksums, Crc32c, Tags, seal};
+pub use told::{Told, Whole};
 
 use super::address::NotAnAddress;
 use super::command::Command;
@@ -37,6 +42,8 @@ pub const HEADER_BYTES: usize = 32;
 pub const DATA_BYTES_MAX: u32 = 1 << 15;
 /// The most bytes of memory that one request writes, in however many datagrams.
 pub const WRITE_BYTES_MAX: u32 = 1 << 16;
+/// The most bytes behind the header of what servers and controllers tell each other.
+pub const TOLD_BYTES_MAX: usize = DATA_BYTES_MAX as usize;
 /// What stands before the bytes of each datagram of several: where they belong, and how many there are in all.
 pub const SEVERAL_BYTES: usize = 8;
 
@@ -92,6 +99,8 @@ pub enum Status {
     Restarting = 12,
     /// The 8 bytes were not as expected: what they are follows.
     Mismatch = 13,
+    /// Only who has a lease of the page may do that.
+    Lease = 14,
 }
 
 /// How many statuses there are.
@@ -99,7 +108,7 @@ pub const STATUSES: usize = Status::ALL.len();
 
 impl Status {
     /// Every status, in the order of their bytes.
-    pub const ALL: [Status; 14] = [
+    pub const ALL: [Status; 15] = [
         Status::Ok,
         Status::Moved,
         Status::Stale,
@@ -114,6 +123,7 @@ impl Status {
         Status::Denied,
         Status::Restarting,
         Status::Mismatch,
+        Status::Lease,
     ];
 
     /// The status of this byte, if there is one.
@@ -138,6 +148,7 @@ impl Status {
             Status::Denied => "this host may not do that; look at the access list and at its incarnation",
             Status::Restarting => "the server waits for leases of its life before to end; try again later",
             Status::Mismatch => "the eight bytes were not as expected",
+            Status::Lease => "other hosts keep copies of the page; take a lease of it, change it and commit",
         }
     }
 }
@@ -185,7 +196,7 @@ pub struct Header {
     pub is_once: bool,
     /// It is an answer.
     pub is_answer: bool,
-    /// With COMMIT: the lease is given back with it.
+    /// With COMMIT, and its answer: the lease is given back with it.
     pub is_release: bool,
     /// Bytes that follow the header.
     pub length: u32,
@@ -272,6 +283,8 @@ pub enum Malformed {
     Answer,
     /// A request, where an answer was expected.
     Request,
+    /// What only a home says, to a client; or, where that was expected, something else.
+    Notice(Command),
     /// Less than a header.
     Short(usize),
     /// Another version of this format.
@@ -308,7 +321,7 @@ impl Malformed {
     pub const fn status(self) -> Option<Status> {
         match self {
             Malformed::Source(_) | Malformed::Cluster(_) | Malformed::Answer => None,
-            Malformed::Destination(NotAnAddress::Command(_)) => Some(Status::UnknownCommand),
+            Malformed::Destination(NotAnAddress::Command(_)) | Malformed::Notice(_) => Some(Status::UnknownCommand),
             Malformed::TagKind(_) | Malformed::Tag | Malformed::NoKey => Some(Status::BadTag),
             _ => Some(Status::Malformed),
         }
@@ -323,6 +336,7 @@ impl fmt::Display for Malformed {
             Malformed::Cluster(number) => write!(f, "it is of cluster {number:06x}, which is another one"),
             Malformed::Answer => write!(f, "it is an answer, and nothing was asked here"),
             Malformed::Request => write!(f, "it is a request, where an answer was expected"),
+            Malformed::Notice(command) => write!(f, "{command} is not said in this direction"),
             Malformed::Short(came) => write!(f, "its {came} bytes are less than the {HEADER_BYTES} of a header"),
             Malformed::Version(version) => {
                 write!(f, "it is of datagram version {version}, and this host speaks {VERSION}")

@@ -14,6 +14,7 @@ const CONTROLLER: Host = 300;
 const PAGES: u64 = 2;
 const FIRST_LIFE: u16 = 1;
 
+#[allow(clippy::large_enum_variant, reason = "there are few")]
 enum Machine {
     Server(Server),
     Client(Client),
@@ -63,6 +64,7 @@ impl Script {
             backups: (1..=backups).collect(),
             complete: (1..=backups).collect(),
             moving: None,
+            anew: true,
         };
         let controller = Party::of(CONTROLLER);
         let node = |party, machine| {
@@ -70,7 +72,7 @@ impl Script {
             Node { party, machine, is_gone: false, bytes, staged, log: None }
         };
         for host in 0..servers {
-            let server = Server::new(host, controller, PAGES, Timing { grace: 0, ..timing }, FIRST_LIFE, 0);
+            let server = Server::new(host, controller, PAGES, timing, FIRST_LIFE, 0);
             self.nodes.push(node(Party::of(host), Machine::Server(server)));
         }
         for number in 0..count("clients")? as Host {
@@ -83,15 +85,10 @@ impl Script {
         }
         let machine = Controller { call_at: None, ..Controller::new(timing, record.clone(), 0) };
         self.nodes.push(Node { log: Some(record), ..node(controller, Machine::Controller(machine)) });
-        // Servers report, and the first becomes home; nobody has leases, so it needs no grace.
+        // Servers report, and the first becomes home; nobody has leases, so there is no grace.
         let mut lines = Vec::new();
         (0..usize::from(servers)).for_each(|number| self.tick(number, &mut lines));
         self.deliver_all(&mut lines);
-        for node in &mut self.nodes {
-            if let Machine::Server(server) = &mut node.machine {
-                server.timing = timing;
-            }
-        }
         Ok(())
     }
 

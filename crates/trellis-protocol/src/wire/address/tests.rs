@@ -68,8 +68,12 @@ fn every_command_and_every_argument_survives() {
         for byte in 0..=u8::MAX {
             let mut address = pointer().request(command, Arguments::NONE).encode();
             address.0[layout::ARGUMENTS_AT] = byte;
-            let takes_length = matches!(command, Command::Read | Command::ReadReplica);
-            let is_known = byte & 0x80 == 0 && (takes_length || byte & 0x0f == 0);
+            let low = match command {
+                Command::Read | Command::ReadReplica => 0x0f,
+                Command::Create | Command::CreateWrite => 0x01,
+                _ => 0,
+            };
+            let is_known = byte & 0x80 == 0 && byte & 0x0f & !low == 0;
             match Destination::decode(address) {
                 Ok(destination) => {
                     assert!(is_known, "{command} {byte:#x}");

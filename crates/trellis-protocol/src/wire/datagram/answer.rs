@@ -13,7 +13,8 @@
 //! | MOVED | 16 B: where to ask |
 //! | else | |
 //!
-//! An answer to one of several datagrams has the flag *several*; the one that says that all is done has *last* too.
+//! An answer to one of several datagrams has the flag *several*; the one that says that all is done has *last* too. OK to
+//! a COMMIT that gave the lease back has *release*: who listens need not have seen the question.
 //! Like requests, answers name the bytes of memory by how many they are, and never hold them.
 
 use super::request::{Refused, Rules, Small};
@@ -38,6 +39,8 @@ pub struct Reply {
     pub is_several: bool,
     /// And all of it is done.
     pub is_last: bool,
+    /// COMMIT: done, and the lease was given back with it.
+    pub is_release: bool,
     /// Of a lease, or of a session.
     pub epoch: u64,
     /// What belongs to command and status.
@@ -184,15 +187,7 @@ impl Body {
                 free_bytes: eight(bytes, 16),
                 memory_bytes: eight(bytes, 24),
             }),
-            (
-                Command::Write
-                | Command::Commit
-                | Command::Delete
-                | Command::Release
-                | Command::Recall
-                | Command::Invalidate,
-                0,
-            ) => Some(Body::Nothing),
+            (Command::Write | Command::Commit | Command::Delete | Command::Release, 0) => Some(Body::Nothing),
             _ => None,
         }
     }
@@ -210,7 +205,7 @@ impl Reply {
             is_several: self.is_several,
             is_once: false,
             is_answer: true,
-            is_release: false,
+            is_release: self.is_release,
             length: small.bytes().len() as u32 + self.body.data_bytes(),
             request: self.to.request,
             epoch: self.epoch,
@@ -242,13 +237,14 @@ impl Reply {
             return Err(Malformed::RequestId);
         }
         let command = from.command;
-        let is_of_request = header.is_once || header.is_release;
+        let may_release = command == Command::Commit && header.status == Status::Ok;
+        let is_of_request = header.is_once || header.is_release && !may_release;
         if is_of_request || header.is_several && !command.may_be_several() || header.is_last && !header.is_several {
             return Err(Malformed::Flags);
         }
         let body = Body::decode(&header, command, &payload[HEADER_BYTES..]).ok_or(Malformed::Body(command))?;
-        let Header { status, tag_kind, is_several, is_last, epoch, .. } = header;
-        Ok(Reply { to, from: source, status, tag_kind, is_several, is_last, epoch, body })
+        let Header { status, tag_kind, is_several, is_last, is_release, epoch, .. } = header;
+        Ok(Reply { to, from: source, status, tag_kind, is_several, is_last, is_release, epoch, body })
     }
 }
 
@@ -256,8 +252,9 @@ impl Refused {
     /// What is said to whoever sent the datagram to `destination`, if anything.
     pub fn reply(&self, destination: Address) -> Option<Reply> {
         let (to, status) = self.answer?;
-        let (is_several, is_last, epoch, tag_kind) = (false, false, 0, TagKind::Checksum);
-        Some(Reply { to, from: destination, status, tag_kind, is_several, is_last, epoch, body: Body::Nothing })
+        let (is_several, is_last, is_release) = (false, false, false);
+        let (epoch, tag_kind, body) = (0, TagKind::Checksum, Body::Nothing);
+        Some(Reply { to, from: destination, status, tag_kind, is_several, is_last, is_release, epoch, body })
     }
 }
 

@@ -12,7 +12,10 @@
 //! | PING | zero | |
 //! | DELETE | first byte of the object | |
 //! | INQUIRE | a byte of the object | |
-//! | UPDATE, RENEW, RELEASE, RECALL, INVALIDATE, CLONE | a byte of the page | |
+//! | UPDATE, RENEW, RELEASE, CLONE, INVALIDATED | a byte of the page | |
+//! | STORE, STORED, LEASES, TAKEN, REPORT, PLACED, LOCATE | zero | what [`super::told`] says |
+//!
+//! RECALL and INVALIDATE are no requests: see [`super::notice`].
 //!
 //! In one datagram of several the bytes come behind 4 B *total* and 4 B *position* ([`Extent`]); all have the same source
 //! and the same destination.
@@ -21,7 +24,8 @@
 
 use super::tag::{self, Tags};
 use super::{
-    DATA_BYTES_MAX, HEADER_BYTES, Header, Malformed, SEVERAL_BYTES, Status, TagKind, WRITE_BYTES_MAX, is_answer,
+    DATA_BYTES_MAX, HEADER_BYTES, Header, Malformed, SEVERAL_BYTES, Status, TOLD_BYTES_MAX, TagKind, WRITE_BYTES_MAX,
+    is_answer,
 };
 use crate::wire::address::{Address, Arguments, Cluster, Destination, Source, layout};
 use crate::wire::command::Command;
@@ -88,6 +92,11 @@ pub enum Operation {
         /// Drawn by the process at its start: two that drew the same incarnation are told apart.
         identity: u64,
     },
+    /// What servers and controllers tell each other: [`super::Told::decode`] reads it.
+    Told {
+        /// So many bytes behind the header; the sender adds them.
+        bytes: u32,
+    },
     /// The command and the address say everything.
     Plain,
 }
@@ -145,6 +154,9 @@ impl Request {
             return Err(Malformed::Cluster(cluster.number()));
         }
         let Destination { pointer, command, arguments } = destination;
+        if command.is_notice() {
+            return Err(Malformed::Notice(command));
+        }
         if payload.is_empty() && command == Command::Read {
             if rules.least == TagKind::Keyed {
                 return Err(Malformed::TagKind(rules.least));
@@ -167,7 +179,8 @@ impl Request {
         header.check_for(command, from.request)?;
         let operation = Operation::decode(&header, &destination, &payload[HEADER_BYTES..])?;
         let is_at_zero = pointer.offset() == 0 && pointer.generation() == 0;
-        let wants_zero = matches!(command, Command::Create | Command::CreateWrite | Command::Hello | Command::Ping);
+        let is_new = matches!(command, Command::Create | Command::CreateWrite);
+        let wants_zero = is_new || matches!(command, Command::Hello | Command::Ping) || command.is_told();
         let wants_eight = matches!(command, Command::FetchAdd | Command::CompareSwap);
         if wants_zero && !is_at_zero || wants_eight && pointer.offset() % 8 != 0 {
             return Err(Malformed::Place(command));
@@ -210,6 +223,7 @@ impl Request {
             }
             Operation::Create { bytes } => small.put(&bytes.to_le_bytes()),
             Operation::Hello { identity } => small.put(&identity.to_le_bytes()),
+            Operation::Told { bytes } => data = bytes,
             Operation::Plain => {}
         }
         let header = Header {
@@ -275,11 +289,11 @@ impl Operation {
                 | Command::Renew
                 | Command::Release
                 | Command::Ping
-                | Command::Recall
-                | Command::Invalidate
-                | Command::Clone,
+                | Command::Clone
+                | Command::Invalidated,
                 0,
             ) => Operation::Plain,
+            (_, bytes) if command.is_told() && bytes <= TOLD_BYTES_MAX => Operation::Told { bytes: bytes as u32 },
             _ => return Err(wrong),
         })
     }

@@ -35,7 +35,8 @@ fn rules(tags: &dyn Tags, least: TagKind) -> Rules<'_> {
 }
 
 fn request(command: Command, operation: Operation) -> Request {
-    let is_at_zero = matches!(command, Command::Create | Command::CreateWrite | Command::Hello | Command::Ping);
+    let is_new = matches!(command, Command::Create | Command::CreateWrite);
+    let is_at_zero = is_new || matches!(command, Command::Hello | Command::Ping) || command.is_told();
     let pointer = if is_at_zero { Pointer::to_host(cluster(), Host(7)) } else { pointer(0x2008) };
     let destination = pointer.request(command, Arguments::NONE);
     let tag_kind = TagKind::Checksum;
@@ -52,7 +53,7 @@ fn request(command: Command, operation: Operation) -> Request {
 
 fn every_request() -> Vec<Request> {
     let mut requests = Vec::new();
-    for command in Command::ALL {
+    for command in Command::ALL.into_iter().filter(|command| !command.is_notice()) {
         let operation = match command {
             Command::Read => Operation::Read { bytes: 1 },
             Command::Write | Command::Commit | Command::CreateWrite => {
@@ -65,6 +66,7 @@ fn every_request() -> Vec<Request> {
             Command::CompareSwap => Operation::CompareSwap { expected: 1, new: u64::MAX - 1 },
             Command::Create => Operation::Create { bytes: 1 << 40 },
             Command::Hello => Operation::Hello { identity: 0x0123_4567_89ab_cdef },
+            _ if command.is_told() => Operation::Told { bytes: 40 },
             _ => Operation::Plain,
         };
         requests.push(request(command, operation));
@@ -83,6 +85,7 @@ fn payload_of(request: &Request, tags: &dyn Tags) -> Vec<u8> {
     let (mut header, small) = request.encode();
     let data = match request.operation {
         Operation::Bytes(extent) => vec![0xa5; extent.bytes as usize],
+        Operation::Told { bytes } => vec![0xa5; bytes as usize],
         _ => Vec::new(),
     };
     assert!(seal(&mut header, request.source.encode(), request.destination.encode(), [small.bytes(), &data], tags));
@@ -162,7 +165,7 @@ fn a_header_is_what_the_table_says() {
 fn statuses_are_what_the_reference_says() {
     assert_eq!(Status::ALL.map(|status| status as usize), core::array::from_fn(|number| number));
     for byte in 0..=u8::MAX {
-        assert_eq!(Status::from_byte(byte).map(|status| status as u8), (byte < 14).then_some(byte));
+        assert_eq!(Status::from_byte(byte).map(|status| status as u8), (byte < 15).then_some(byte));
     }
     assert!(Status::ALL.iter().all(|status| status.sentence().len() > 10));
 }
@@ -212,7 +215,7 @@ fn what_a_command_does_not_have_is_refused() {
     };
     let delete = request(Command::Delete, Operation::Plain);
     assert_eq!(change(&delete, &|it| it[0] = 2), Malformed::Version(2));
-    assert_eq!(change(&delete, &|it| it[1] = 14), Malformed::Status(14));
+    assert_eq!(change(&delete, &|it| it[1] = 15), Malformed::Status(15));
     assert_eq!(change(&delete, &|it| it[1] = 3), Malformed::Status(3), "a status is for answers");
     assert_eq!(change(&delete, &|it| it[3] = 1), Malformed::Flags);
     assert_eq!(change(&delete, &|it| it[2] = 3), Malformed::Flags, "a kind of tag that does not exist");
@@ -307,8 +310,6 @@ fn every_reply() -> Vec<Reply> {
         (Command::Release, Body::Nothing),
         (Command::Hello, welcome),
         (Command::Ping, present),
-        (Command::Recall, Body::Nothing),
-        (Command::Invalidate, Body::Nothing),
         (Command::Clone, Body::Leased { term: 7, bytes: 4096 }),
     ];
     let plain = |command: Command, status, body| Reply {
@@ -318,6 +319,7 @@ fn every_reply() -> Vec<Reply> {
         tag_kind: TagKind::Checksum,
         is_several: false,
         is_last: false,
+        is_release: false,
         epoch: 3,
         body,
     };
@@ -326,6 +328,7 @@ fn every_reply() -> Vec<Reply> {
         let body = if status == Status::Moved { Body::Moved(pointer(0x2000).encode()) } else { Body::Nothing };
         replies.extend(Command::ALL.map(|command| plain(command, status, body)));
     }
+    replies.push(Reply { is_release: true, ..plain(Command::Commit, Status::Ok, Body::Nothing) });
     replies.push(plain(Command::CompareSwap, Status::Mismatch, Body::Value(4)));
     for command in Command::ALL.into_iter().filter(|command| command.may_be_several()) {
         let taken = plain(command, Status::Ok, Body::Taken { position: 7, received: 9 });
@@ -369,6 +372,45 @@ fn every_answer_survives() {
         &rules(&Checksums, TagKind::None),
     );
     assert!(matches!(read, Err(Malformed::Source(_))), "a request is no answer: {read:?}");
+}
+
+#[test]
+fn only_a_commit_that_was_done_gives_a_lease_back() {
+    let rules = rules(&Checksums, TagKind::None);
+    for reply in every_reply() {
+        let released = Reply { is_release: true, ..reply };
+        let payload = reply_payload(&released, &Checksums);
+        let read = Reply::decode(reply.from, reply.to.encode(), &payload, &rules);
+        let command = Destination::decode(reply.from).unwrap().command;
+        let may = command == Command::Commit && reply.status == Status::Ok;
+        assert_eq!(read, if may { Ok(released) } else { Err(Malformed::Flags) });
+    }
+}
+
+#[test]
+fn a_notice_is_nothing_else_and_nothing_else_is_a_notice() {
+    let rules = rules(&Checksums, TagKind::Checksum);
+    for command in Command::ALL {
+        let from = pointer(0x2000).request(command, Arguments::NONE);
+        let notice = Notice { from, to: source(), tag_kind: TagKind::Checksum, epoch: 5 << 48 };
+        let mut header = notice.encode();
+        let (source, destination) = (from.encode(), source().encode());
+        assert!(seal(&mut header, source, destination, [&[], &[]], &Checksums));
+        let read = Notice::decode(source, destination, &header, &rules);
+        assert_eq!(read, if command.is_notice() { Ok(notice) } else { Err(Malformed::Notice(command)) });
+        assert!(Reply::decode(source, destination, &header, &rules).is_err());
+        let back = Request::decode(source, destination, &header, &rules).unwrap_err();
+        assert_eq!(back.answer, None, "who gets one by mistake says nothing");
+        // Nobody asks a home to recall something.
+        let asked = Request::decode(destination, source, &header, &rules);
+        let unknown = Some((self::source(), Status::UnknownCommand));
+        assert!(!command.is_notice() || asked.unwrap_err().answer == unknown);
+        for bit in 0..header.len() * 8 {
+            let mut damaged = header;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Notice::decode(source, destination, &damaged, &rules).is_err(), "bit {bit}");
+        }
+    }
 }
 
 #[test]

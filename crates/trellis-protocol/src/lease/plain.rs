@@ -1,0 +1,153 @@
+//! What a server of a range does about accesses that ask for no lease, and a server that no controller places.
+//!
+//! Promises: nothing changes a page without a lease while somebody may have a lease or a copy of it; who is refused for
+//! that sets off that they are asked back, so that a later try succeeds. It must never give a right.
+
+use super::home::{Desk, Home, Stamp};
+use super::server::{Memory, Server};
+use super::settling::{Settling, WINDOW};
+use super::{Effect, Epoch, Host, PageNumber, Party, Placement, Status, Timing};
+use crate::Nanoseconds;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+impl Server {
+    /// The home of a range for its whole life, in this incarnation, without backups and without a controller. With
+    /// `memory` it kept its pages, and does not know who has leases: it waits for a term. Without, its pages are new.
+    pub fn alone(
+        me: Host,
+        pages: PageNumber,
+        timing: Timing,
+        incarnation: u16,
+        now: Nanoseconds,
+        memory: Option<Memory>,
+    ) -> Server {
+        let is_new = memory.is_none();
+        let fresh = Server::new(me, Party::of(me), pages, timing, incarnation, me);
+        let mut server = Server { memory: memory.unwrap_or_default(), report_at: None, ..fresh };
+        server.memory.incarnation = incarnation;
+        let placement = Placement { incarnation, home: me, backups: Vec::new(), hand_to: None, anew: false };
+        let entries = is_new.then(Vec::new);
+        let (timing, stamps, mut effects) = (&server.timing, &mut server.memory.stamps, Vec::new());
+        let desk = Desk { now, timing, stamps, effects: &mut effects };
+        let mut home = Home::new(&placement, entries, Settling::new(pages, 0, WINDOW), &desk);
+        home.until = Nanoseconds::MAX;
+        server.home = Some(home);
+        server.knows = (me, incarnation);
+        server
+    }
+
+    /// Whether pages may be read now, by whoever asks.
+    pub fn may_read(&self, now: Nanoseconds, pages: Range<PageNumber>) -> Result<(), Status> {
+        let home = self.at_home(now)?;
+        if pages.into_iter().any(|page| home.is_hidden(page)) { Err(Status::Restarting) } else { Ok(()) }
+    }
+
+    /// Whether pages may be changed now by somebody who has no lease. If not because of a lease or a copy, these are
+    /// asked back.
+    pub fn may_change(
+        &mut self,
+        now: Nanoseconds,
+        pages: Range<PageNumber>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Status> {
+        self.may_read(now, pages.clone())?;
+        // Backups keep what was committed, and nothing else.
+        if self.has_backups() {
+            return Err(Status::Busy);
+        }
+        self.may_delete(now, pages, effects)
+    }
+
+    /// Whether the object of these pages may go now. If not because of a lease or a copy, these are asked back. Backups are
+    /// told by who keeps objects.
+    pub fn may_delete(
+        &mut self,
+        now: Nanoseconds,
+        pages: Range<PageNumber>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Status> {
+        self.may_read(now, pages.clone())?;
+        let home = self.at_home(now)?;
+        if home.hand_to.is_some() {
+            return Err(Status::Busy);
+        }
+        if now < home.grace_until {
+            return Err(Status::Restarting);
+        }
+        let known = home.in_use(pages);
+        let mut is_free = true;
+        self.with_home(now, effects, |home, desk| {
+            for &page in &known {
+                is_free &= home.may_change(page, desk);
+            }
+            for &page in known.iter().filter(|_| is_free) {
+                home.end_turn(page, desk);
+            }
+        });
+        if is_free { Ok(()) } else { Err(Status::Busy) }
+    }
+
+    /// Whether others have to have what is changed here: then it is changed under a lease.
+    pub fn has_backups(&self) -> bool {
+        self.home.as_ref().is_some_and(|home| !home.backups.is_empty())
+    }
+
+    /// Pages may have been changed by somebody who had no lease: what was committed there before is not what they are. A
+    /// commit that comes again is not the last one any more, and the epoch is after all that were given.
+    pub fn changed(&mut self, pages: Range<PageNumber>) -> Epoch {
+        let Some(home) = &mut self.home else { return 0 };
+        let epoch = home.next_epoch();
+        let stamp = Stamp { incarnation: home.incarnation, epoch };
+        self.memory.stamps.range_mut(pages).for_each(|(_, last)| *last = stamp);
+        epoch
+    }
+
+    /// The object of these pages is gone, and nobody has anything of them.
+    pub fn forget(&mut self, pages: Range<PageNumber>) {
+        if let Some(home) = &mut self.home {
+            for page in home.in_use(pages.clone()) {
+                home.leased.remove(&page);
+                home.queues.remove(&page);
+                home.staged.remove(&page);
+            }
+            home.rest();
+        }
+        let known: Vec<PageNumber> = self.memory.stamps.range(pages).map(|(page, _)| *page).collect();
+        for page in known {
+            self.memory.stamps.remove(&page);
+        }
+    }
+
+    /// Forgets leases and copies whose terms have ended.
+    pub fn forget_ended(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
+        self.with_home(now, effects, |home, desk| {
+            let pages: Vec<PageNumber> = home.leased.keys().copied().collect();
+            for page in pages {
+                home.forget_ended(page, desk);
+                home.serve(page, desk);
+            }
+        });
+    }
+
+    fn at_home(&self, now: Nanoseconds) -> Result<&Home, Status> {
+        match &self.home {
+            Some(home) if now < home.until => Ok(home),
+            _ if self.knows.0 != self.me => Err(Status::Moved(self.knows.0)),
+            _ => Err(Status::Restarting),
+        }
+    }
+}
+
+impl Home {
+    /// Of which of these pages something is in use, or waited for, or under way.
+    fn in_use(&self, pages: Range<PageNumber>) -> Vec<PageNumber> {
+        let leased = self.leased.range(pages.clone()).map(|(page, _)| *page);
+        let queues = self.queues.range(pages.clone()).map(|(page, _)| *page);
+        let staged = self.staged.range(pages).map(|(page, _)| *page);
+        let mut pages: Vec<PageNumber> = leased.chain(queues).chain(staged).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        pages
+    }
+}

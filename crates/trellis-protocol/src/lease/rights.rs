@@ -1,0 +1,248 @@
+//! What a home does about requests: gives leases and copies, takes commits, asks back what others wait for.
+//!
+//! Promises: nothing of a page is given while something of it that excludes that may be in use; who waits is served in the
+//! order of asking, copies that follow each other at once, as soon as the page is free. It must never give twice for one
+//! request that waits, nor past somebody who waits.
+
+use super::home::{Copied, Desk, Home, Leased, Owner, committed};
+use super::queue::{Queue, Waiter, Wish};
+use super::{Answer, Ask, Bytes, Epoch, Message, PageNumber, Party, Status, epoch_of, send};
+
+/// For how many times of saying something again who has no lease is waited for.
+const TRIES: u64 = 4;
+
+impl Home {
+    /// A page request, during the tenure.
+    pub(super) fn request(&mut self, answer: Answer, desk: &mut Desk<'_>) {
+        let page = answer.page;
+        if self.is_hidden(page) {
+            return answer.say(Status::Restarting, 0, desk.effects);
+        }
+        match answer.ask {
+            Ask::Read => answer.with(Status::Ok, committed(page, desk), Bytes::Page, desk.effects),
+            Ask::Commit { epoch, release } => self.commit(answer, epoch, release, desk),
+            Ask::Release(epoch) => self.release(page, epoch, desk),
+            _ if self.hand_to.is_some() => answer.say(Status::Busy, 0, desk.effects),
+            Ask::Renew(epoch) => self.renew(answer, epoch, desk),
+            _ if desk.now < self.grace_until => answer.say(Status::Restarting, 0, desk.effects),
+            Ask::Copy => self.copy(answer, desk),
+            Ask::Update => self.update(answer, desk),
+        }
+    }
+
+    fn update(&mut self, answer: Answer, desk: &mut Desk<'_>) {
+        let Answer { to: party, page, request, .. } = answer;
+        self.forget_ended(page, desk);
+        let is_staged = self.staged.contains_key(&page);
+        let own = self.leased.get_mut(&page).filter(|leased| leased.owner.is_some_and(|owner| owner.party == party));
+        match own {
+            // An old request that arrives late.
+            Some(Leased { owner: Some(owner), .. }) if request <= owner.request => return,
+            Some(_) if is_staged => return answer.say(Status::Busy, 0, desk.effects),
+            // It asks again because it knows nothing of this lease, or let it end.
+            Some(leased) => leased.owner = None,
+            None => {}
+        }
+        self.give_or_wait(answer, Wish::Lease, desk);
+    }
+
+    fn copy(&mut self, answer: Answer, desk: &mut Desk<'_>) {
+        let Answer { to: party, page, request, .. } = answer;
+        self.forget_ended(page, desk);
+        let copies = self.leased.get(&page).map_or(&[][..], |leased| &leased.copies);
+        // An old request that arrives late gives no other copy.
+        if !copies.iter().any(|copied| copied.party == party && request <= copied.by.0) {
+            self.give_or_wait(answer, Wish::Copy, desk);
+        }
+    }
+
+    /// Gives what is asked for if the page is free and nobody was first; otherwise its turn comes.
+    fn give_or_wait(&mut self, answer: Answer, wish: Wish, desk: &mut Desk<'_>) {
+        let Answer { to: party, page, request, .. } = answer;
+        let waiter = Waiter { party, wish, request, until: desk.now + desk.timing.term };
+        if !self.wait(page, waiter, desk) {
+            return answer.say(Status::Busy, 0, desk.effects);
+        }
+        self.serve(page, desk);
+        if self.queues.get(&page).is_some_and(|queue| queue.has(&waiter)) {
+            // This is not 0: it need not ask again.
+            answer.say(Status::Busy, epoch_of(self.incarnation), desk.effects);
+            self.recall(page, desk);
+        }
+    }
+
+    fn wait(&mut self, page: PageNumber, waiter: Waiter, desk: &Desk<'_>) -> bool {
+        let again_at = self.again(desk).at;
+        self.queues.entry(page).or_insert(Queue { again_at, ..Queue::default() }).add(waiter)
+    }
+
+    /// Whether somebody without a lease may change the page now. If not, that has its turn; until shortly after the last time
+    /// that it was tried.
+    pub(super) fn may_change(&mut self, page: PageNumber, desk: &mut Desk<'_>) -> bool {
+        self.forget_ended(page, desk);
+        self.serve(page, desk);
+        let is_its_turn = self.next(page).is_none_or(|next| next.wish == Wish::Nothing);
+        let may = is_its_turn && !self.leased.contains_key(&page) && !self.staged.contains_key(&page);
+        if !may || self.next(page).is_some() {
+            let until = desk.now + TRIES * desk.timing.retry;
+            self.wait(page, Waiter { party: Party::of(0), wish: Wish::Nothing, request: 0, until }, desk);
+            self.recall(page, desk);
+        }
+        may
+    }
+
+    /// The page is changed now by who had the turn for that. Who is next is served afterwards.
+    pub(super) fn end_turn(&mut self, page: PageNumber, desk: &Desk<'_>) {
+        if self.next(page).is_some_and(|next| next.wish == Wish::Nothing) {
+            self.leave_queue(page);
+        }
+        if let Some(queue) = self.queues.get_mut(&page) {
+            (queue.again_at, self.retry_at) = (desk.now, desk.now);
+        }
+    }
+
+    fn next(&self, page: PageNumber) -> Option<Waiter> {
+        self.queues.get(&page)?.waiters.front().copied()
+    }
+
+    /// Gives the page to who is next, if nothing of it is in use that excludes that, and so on.
+    pub(super) fn serve(&mut self, page: PageNumber, desk: &mut Desk<'_>) {
+        let may_give = self.hand_to.is_none() && desk.now < self.until && !self.is_hidden(page);
+        let mut is_given = false;
+        while may_give && !self.staged.contains_key(&page) {
+            let leased = self.leased.get(&page);
+            let Some(Waiter { party, wish, request, until }) = self.next(page) else { break };
+            let is_owned = leased.is_some_and(|leased| leased.owner.is_some());
+            let is_free = !is_owned
+                && match wish {
+                    Wish::Lease => leased.is_none_or(|leased| leased.copies.is_empty()),
+                    Wish::Copy => leased.is_none_or(|leased| !leased.is_recalling),
+                    Wish::Nothing => false,
+                };
+            let is_over = desk.now >= until;
+            if !is_free && !is_over {
+                break;
+            }
+            self.leave_queue(page);
+            if !is_over {
+                self.give(page, party, wish, request, desk);
+                is_given = true;
+            }
+        }
+        // Who has it now hears at once that others wait.
+        if is_given {
+            self.recall(page, desk);
+        }
+    }
+
+    fn leave_queue(&mut self, page: PageNumber) {
+        if let Some(queue) = self.queues.get_mut(&page) {
+            queue.waiters.pop_front();
+            if queue.waiters.is_empty() {
+                self.queues.remove(&page);
+            }
+        }
+    }
+
+    fn give(&mut self, page: PageNumber, party: Party, wish: Wish, request: u64, desk: &mut Desk<'_>) {
+        let is_copy = wish == Wish::Copy;
+        // An epoch of its own: what recalled an earlier copy is not taken for what recalls this one.
+        let epoch = self.next_epoch();
+        let until = desk.now + desk.timing.term;
+        let leased = self.leased.entry(page).or_default();
+        leased.epoch = epoch;
+        if is_copy {
+            leased.copies.retain(|copied| copied.party != party);
+            leased.copies.push(Copied { party, by: (request, epoch), until });
+        } else {
+            (leased.owner, leased.is_recalling) = (Some(Owner { party, request, until }), false);
+        }
+        let ask = if is_copy { Ask::Copy } else { Ask::Update };
+        Answer { to: party, page, request, ask }.with(Status::Ok, epoch, Bytes::Page, desk.effects);
+    }
+
+    /// Says to who has the page that somebody else waits for it: to its owner, and to who has copies where these have to go.
+    pub(super) fn recall(&mut self, page: PageNumber, desk: &mut Desk<'_>) {
+        if let Some(next) = self.next(page) {
+            self.ask_back(page, next.wish != Wish::Copy, desk);
+        }
+    }
+
+    /// Asks an owner for the page; and who has copies, if these have to go.
+    fn ask_back(&mut self, page: PageNumber, copies_go: bool, desk: &mut Desk<'_>) {
+        let is_first =
+            copies_go && self.leased.get(&page).is_some_and(|leased| !leased.copies.is_empty() && !leased.is_recalling);
+        let raised = if is_first { self.next_epoch() } else { 0 };
+        let Some(leased) = self.leased.get_mut(&page) else { return };
+        if is_first {
+            (leased.epoch, leased.is_recalling) = (raised, true);
+        }
+        let epoch = leased.epoch;
+        if let Some(owner) = leased.owner {
+            send(desk.effects, owner.party, Message::Recall { page, epoch }, Bytes::Nothing);
+        }
+        for copied in leased.copies.iter().filter(|_| leased.is_recalling) {
+            send(desk.effects, copied.party, Message::Invalidate { page, epoch }, Bytes::Nothing);
+        }
+    }
+
+    /// A reader's copy is not in use any more: as it was asked, or the one that it got under this epoch.
+    pub fn invalidated(&mut self, from: Party, page: PageNumber, epoch: Epoch, desk: &mut Desk<'_>) {
+        let Some(leased) = self.leased.get_mut(&page).filter(|_| epoch > 0) else { return };
+        let is_asked = leased.is_recalling && leased.epoch == epoch;
+        leased.copies.retain(|copied| copied.party != from || !is_asked && copied.by.1 != epoch);
+        self.forget_ended(page, desk);
+        self.serve(page, desk);
+    }
+
+    fn renew(&mut self, answer: Answer, epoch: Epoch, desk: &mut Desk<'_>) {
+        let term_end = desk.now + desk.timing.term;
+        self.forget_ended(answer.page, desk);
+        let is_wanted = self.queues.contains_key(&answer.page);
+        let leased = self.leased.get_mut(&answer.page).filter(|leased| leased.epoch == epoch);
+        let status = match leased.and_then(|leased| leased.owner.as_mut()) {
+            Some(_) if is_wanted => Status::Busy,
+            Some(owner) if desk.now < owner.until => {
+                owner.until = term_end;
+                Status::Ok
+            }
+            _ => Status::Fenced,
+        };
+        answer.say(status, epoch, desk.effects);
+    }
+
+    fn commit(&mut self, answer: Answer, epoch: Epoch, release: bool, desk: &mut Desk<'_>) {
+        let Answer { to: party, page, request, .. } = answer;
+        let leased = self.leased.get(&page);
+        if committed(page, desk) == epoch {
+            // Its acknowledgement was lost.
+            let now = leased.filter(|leased| leased.owner.is_some_and(|owner| owner.party == party));
+            return answer.say(Status::Ok, now.map_or(epoch, |leased| leased.epoch), desk.effects);
+        }
+        if self.hand_to.is_some() {
+            return answer.say(Status::Busy, 0, desk.effects);
+        }
+        let Some(leased) = leased.filter(|leased| leased.epoch == epoch) else {
+            return answer.say(Status::Fenced, epoch, desk.effects);
+        };
+        if let Some(staged) = self.staged.get_mut(&page) {
+            if let Some(waits) = &mut staged.waits {
+                waits.1 = waits.1.max(request);
+            }
+            return;
+        }
+        if leased.owner.is_none_or(|owner| desk.now >= owner.until) {
+            return answer.say(Status::Fenced, epoch, desk.effects);
+        }
+        self.stage(page, epoch, Some((party, request)), release, desk);
+    }
+
+    fn release(&mut self, page: PageNumber, epoch: Epoch, desk: &mut Desk<'_>) {
+        let Some(leased) = self.leased.get_mut(&page) else { return };
+        if self.hand_to.is_none() && leased.epoch == epoch && !self.staged.contains_key(&page) {
+            leased.owner = None;
+            self.forget_ended(page, desk);
+            self.serve(page, desk);
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What a home gives to backups that lack pages: its own pages first, then the others, many at a time.
+//!
+//! Promises: a page counts as given when every backup that may lack it has said that it has it, since this began; no page of
+//! clients is sent before all pages of home's own were given. It must never count a page as given that was not.
+
+use super::{Host, PageNumber, Timing};
+use crate::Nanoseconds;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// How many pages are under way at a time.
+pub const WINDOW: usize = 64;
+
+/// See the module's documentation.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Settling {
+    /// How many pages the range has.
+    pub pages: PageNumber,
+    /// How many of them, the last ones, are home's own.
+    pub own: PageNumber,
+    /// How many are under way at a time: fewer when answers do not keep up.
+    pub window: usize,
+    /// And at most.
+    pub window_max: usize,
+    /// Who may lack pages; nobody when all were given.
+    pub lacking: Vec<Host>,
+    /// How many were sent, in the order in which they are given.
+    pub sent: PageNumber,
+    /// Those of them that were not given yet.
+    pub under_way: BTreeMap<PageNumber, Lacked>,
+}
+
+/// When to say something again that was not answered.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Again {
+    /// Then.
+    pub at: Nanoseconds,
+    /// How long was waited before: twice as long each time, so that who answers slowly is not asked ever more.
+    pub wait: Nanoseconds,
+}
+
+impl Again {
+    /// For what is said now for the first time.
+    pub(super) fn after(now: Nanoseconds, timing: &Timing) -> Again {
+        Again { at: now + timing.retry, wait: timing.retry }
+    }
+
+    /// It is said again now.
+    pub(super) fn put_off(&mut self, now: Nanoseconds, timing: &Timing) {
+        self.wait = (2 * self.wait).min(timing.tenure / 3).max(timing.retry);
+        self.at = now + self.wait;
+    }
+}
+
+/// A page on its way to who lacks it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Lacked {
+    /// Who has not said that it has it.
+    pub missing: Vec<Host>,
+    /// Since when it is under way.
+    pub since: Nanoseconds,
+    /// When to send it again.
+    pub again: Again,
+}
+
+impl Settling {
+    /// Of a range with so many pages, so many of them home's own; at most so many are under way at a time.
+    pub fn new(pages: PageNumber, own: PageNumber, window_max: usize) -> Settling {
+        let (lacking, under_way, window) = (Vec::new(), BTreeMap::new(), window_max);
+        Settling { pages, own: own.min(pages), window, window_max, lacking, sent: 0, under_way }
+    }
+
+    /// Begins, or begins again.
+    pub fn begin(&mut self, lacking: Vec<Host>) {
+        (self.lacking, self.sent, self.window) = (lacking, 0, self.window_max);
+        self.under_way.clear();
+    }
+
+    /// Goes on in another incarnation, for those who lack pages still; from the beginning, where one of them is new.
+    pub(super) fn go_on_for(&mut self, lacking: Vec<Host>, now: Nanoseconds) {
+        if lacking.is_empty() || !lacking.iter().all(|host| self.lacking.contains(host)) {
+            return self.begin(lacking);
+        }
+        for lacked in self.under_way.values_mut() {
+            lacked.missing.retain(|host| lacking.contains(host));
+            (lacked.since, lacked.again.at) = (now, now);
+        }
+        self.under_way.retain(|_, lacked| !lacked.missing.is_empty());
+        self.lacking = lacking;
+    }
+
+    /// Whether nobody lacks anything.
+    pub fn is_over(&self) -> bool {
+        self.lacking.is_empty()
+    }
+
+    /// Whether everybody has this page.
+    pub fn is_given(&self, page: PageNumber) -> bool {
+        self.is_over() || self.place_of(page) < self.sent && !self.under_way.contains_key(&page)
+    }
+
+    /// The next pages to send; when none is left, and none under way, it is over.
+    pub(super) fn go_on(&mut self, now: Nanoseconds, again: Again) -> Vec<PageNumber> {
+        let mut pages = Vec::new();
+        while !self.is_over() && self.under_way.len() < self.window {
+            // The last pages of its own, or the last of all.
+            let is_end = self.sent == self.own || self.sent == self.pages;
+            if is_end && !self.under_way.is_empty() {
+                break;
+            }
+            if self.sent == self.pages {
+                self.begin(Vec::new());
+                break;
+            }
+            let page = self.page_at(self.sent);
+            self.under_way.insert(page, Lacked { missing: self.lacking.clone(), since: now, again });
+            self.sent += 1;
+            pages.push(page);
+        }
+        pages
+    }
+
+    /// What is to be sent again now. Fewer are under way from now on: answers do not keep up.
+    pub(super) fn due(&mut self, now: Nanoseconds, timing: &Timing) -> Vec<PageNumber> {
+        let due = self.under_way.iter_mut().filter(|(_, lacked)| now >= lacked.again.at);
+        let due: Vec<PageNumber> = due
+            .map(|(&page, lacked)| {
+                lacked.again.put_off(now, timing);
+                page
+            })
+            .collect();
+        if !due.is_empty() {
+            self.window = (self.window / 2).max(1);
+        }
+        due
+    }
+
+    /// A backup has a page.
+    pub(super) fn stored(&mut self, from: Host, page: PageNumber) {
+        if let Some(lacked) = self.under_way.get_mut(&page) {
+            lacked.missing.retain(|&host| host != from);
+            self.window = self.window_max.min(self.window + 1);
+            if lacked.missing.is_empty() {
+                self.under_way.remove(&page);
+            }
+        }
+    }
+
+    fn place_of(&self, page: PageNumber) -> PageNumber {
+        let others = self.pages - self.own;
+        if page < others { page + self.own } else { page - others }
+    }
+
+    fn page_at(&self, place: PageNumber) -> PageNumber {
+        let others = self.pages - self.own;
+        if place < self.own { place + others } else { place - self.own }
+    }
+}

@@ -1,0 +1,602 @@
+//! Who keeps the leases of a memory server's pages: the rules of [`crate::lease`] in the server's terms.
+//!
+//! Promises, besides the contract of [`super::leases`]: everything that is decided about a request is decided by
+//! [`crate::lease::server::Server`], and carried out in its order; a page is guarded before anything of it is granted, and
+//! stays so for a term after it was last in use; a page that somebody has a lease or a copy of is neither written nor
+//! deleted by others, and those are asked to give it back; a commit that counted is never called fenced, while this home
+//! lives and its client asks again in time. Bytes are left out of a grant only where nothing has changed them since the
+//! epoch that the client names, with or without a lease.
+//!
+//! It must never be asked in the middle of a step: [`Keeper::next_order`] is called until there is none after each, and
+//! each order is carried out before the next is taken.
+
+use super::leases::{Access, AccessKind, Admission, Decision, Lease, Leases};
+use super::{Client, Input};
+use crate::Nanoseconds;
+use crate::lease::home::Stamp;
+use crate::lease::server::{Input as Fact, Memory, Server};
+use crate::lease::{Ask, Bytes, Effect, Entry, Epoch, Host, Message, PageNumber, Party, Status as Outcome, Timing};
+use crate::lease::{epoch_of, incarnation_of};
+use crate::wire::address::{self, Cluster, Incarnation, Pointer};
+use crate::wire::command::Command;
+use crate::wire::datagram::told::{About, What, parts_of};
+use crate::wire::datagram::{Status, Whole};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+/// How many of a client's commits are remembered, so that one whose answer was lost is known when it comes again.
+const COUNTED_MAX: usize = 4096;
+
+/// Who is home of what.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Range {
+    /// Its cluster.
+    pub cluster: Cluster,
+    /// The host number in its pointers.
+    pub of: Host,
+    /// This host.
+    pub me: Host,
+    /// How many pages it has.
+    pub pages: PageNumber,
+}
+
+/// Something to do outside.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Order {
+    /// Tell the memory server.
+    Server(Input),
+    /// Say this to a client, from the address of the page.
+    Notice {
+        /// Whom.
+        to: Client,
+        /// Which page, in the server's memory.
+        page: PageNumber,
+        /// [`Command::Recall`] or [`Command::Invalidate`].
+        command: Command,
+        /// With this epoch.
+        epoch: Epoch,
+    },
+    /// Tell another server or the controller.
+    Tell {
+        /// This host.
+        to: Host,
+        /// What. What a REPORT says about the server is the sender's to fill in.
+        what: What,
+        /// With the bytes of the page that it names.
+        bytes: Carried,
+    },
+    /// What came with the datagram at hand, a STORE, is the page's now.
+    Keep,
+    /// What home itself changed in a page of its own ([`Keeper::change`]) is the page now, or was refused: then nothing
+    /// happened.
+    Changed(PageNumber, bool),
+}
+
+/// Which bytes of a page go with something.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Carried {
+    /// None.
+    Nothing,
+    /// As they are.
+    Page,
+    /// As they will be when what waits in this slot was written.
+    With {
+        /// Where the bytes belong, in the server's memory.
+        offset: u64,
+        /// Where they are.
+        staged: super::Staged,
+    },
+    /// As they will be when what home itself changes there counts.
+    Own,
+}
+
+/// See the top of this file.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Keeper {
+    range: Range,
+    server: Server,
+    /// Pages that programs in the kernel leave to the server, and after which epoch nothing changed them but commits.
+    guarded: BTreeMap<PageNumber, Epoch>,
+    /// Who waits for a page, for a lease or for a copy.
+    waiting: BTreeMap<(PageNumber, Party, Command), Lease>,
+    /// Commits that are not decided yet.
+    staged: BTreeMap<PageNumber, Commit>,
+    counted: BTreeMap<Party, Counted>,
+    /// Of commits up to this epoch nobody knows here whether they counted, unless they are in `counted`.
+    forgotten: Epoch,
+    /// When to look for what has ended.
+    look_at: Nanoseconds,
+    whole: Whole,
+    batch: u64,
+    effects: Vec<Effect>,
+    orders: VecDeque<Order>,
+}
+
+/// A commit that is not decided yet.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Commit {
+    /// The request that has the bytes.
+    lease: Lease,
+    /// A later one of the same content.
+    again: Option<Lease>,
+}
+
+/// The last commits of a client that counted.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+struct Counted {
+    /// Under which epoch, and in which turn.
+    by_page: BTreeMap<PageNumber, (Epoch, u64)>,
+    by_turn: BTreeMap<u64, PageNumber>,
+    turns: u64,
+    heard: Nanoseconds,
+}
+
+/// The request at hand.
+struct AtHand {
+    lease: Lease,
+    is_answered: bool,
+}
+
+impl Keeper {
+    /// For the home of its own range for its whole life. `memory`: it kept its pages, and this about them.
+    pub fn alone(range: Range, timing: Timing, incarnation: u16, now: Nanoseconds, memory: Option<Memory>) -> Keeper {
+        let server = Server::alone(range.me, range.pages, timing, incarnation, now, memory);
+        Keeper::of(range, server, now)
+    }
+
+    /// For a server that a controller places; see [`Server::new`] and [`Server::restarted`].
+    pub fn of(range: Range, server: Server, now: Nanoseconds) -> Keeper {
+        let look_at = now + server.timing.term;
+        Keeper {
+            range,
+            guarded: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            staged: BTreeMap::new(),
+            counted: BTreeMap::new(),
+            forgotten: server.home.as_ref().map_or(0, |home| epoch_of(home.incarnation)),
+            look_at,
+            whole: Whole::default(),
+            batch: 0,
+            effects: Vec::new(),
+            orders: VecDeque::new(),
+            server,
+        }
+    }
+
+    /// What decides. What lasts as long as the pages is in it ([`Server::memory`]).
+    pub fn server(&self) -> &Server {
+        &self.server
+    }
+
+    /// The next thing to do.
+    pub fn next_order(&mut self) -> Option<Order> {
+        self.orders.pop_front()
+    }
+
+    /// When [`Keeper::tick`] has something to do.
+    pub fn alarm(&self) -> Nanoseconds {
+        self.server.alarm().map_or(self.look_at, |at| at.min(self.look_at))
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Nanoseconds) {
+        self.step(now, Fact::Tick, None);
+        if now < self.look_at {
+            return;
+        }
+        self.look_at = now + self.server.timing.term;
+        let mut effects = core::mem::take(&mut self.effects);
+        self.server.forget_ended(now, &mut effects);
+        self.effects = effects;
+        self.carry_out(now, &mut None);
+        let home = self.server.home.as_ref();
+        let is_used = |page: &PageNumber| home.is_some_and(|home| home.is_in_use(*page));
+        let waits = |page: &PageNumber| home.is_some_and(|home| home.queues.contains_key(page));
+        let over: Vec<PageNumber> = self.guarded.keys().copied().filter(|page| !is_used(page)).collect();
+        self.waiting.retain(|(page, ..), _| waits(page));
+        over.into_iter().for_each(|page| self.guard(page, false));
+        let heard_after = now.saturating_sub(2 * self.server.timing.term);
+        let Keeper { counted, forgotten, .. } = self;
+        counted.retain(|_, counted| {
+            let is_kept = counted.heard >= heard_after;
+            if !is_kept {
+                *forgotten = counted.by_page.values().map(|last| last.0).fold(*forgotten, Epoch::max);
+            }
+            is_kept
+        });
+    }
+
+    /// A request about a lease, as the memory server hands it over.
+    pub fn asked(&mut self, now: Nanoseconds, lease: Lease) {
+        let request = &lease.request;
+        let epoch = request.epoch;
+        let ask = match request.command() {
+            Command::Update => Ask::Update,
+            Command::Clone => Ask::Copy,
+            Command::Renew => Ask::Renew(epoch),
+            Command::Release => Ask::Release(epoch),
+            Command::Commit => Ask::Commit { epoch, release: request.is_release },
+            _ => return self.decide(lease, Decision::Refused { status: Status::UnknownCommand, epoch: 0 }),
+        };
+        let message = Message::Request { page: lease.page(), request: request.source.request, ask };
+        let party = party_of(lease.client());
+        let before = self.orders.len();
+        let mut at_hand = Some(AtHand { lease, is_answered: false });
+        self.step_with(now, Fact::Message(party, message), &mut at_hand);
+        if let Some(AtHand { is_answered: false, .. }) = at_hand {
+            self.left_open(now, lease, ask);
+        }
+        debug_assert!(lease.staged.is_none() || self.orders.len() > before || self.staged.contains_key(&lease.page()));
+    }
+
+    /// Home changes a page of its own, which no client can name. One [`Order::Changed`] follows, unless it is home no more.
+    pub fn change(&mut self, now: Nanoseconds, page: PageNumber) {
+        self.step(now, Fact::Change(page), None);
+    }
+
+    /// An epoch after all that were given here; 0 where this is no home.
+    pub fn next_epoch(&mut self) -> Epoch {
+        self.server.changed(0..0)
+    }
+
+    /// As a backup, told by the home of `incarnation`: what the page held before the epoch `since` is of no object any
+    /// more. Says whether that is what it holds: then it is zero from now on.
+    pub fn is_zero_since(&mut self, page: PageNumber, incarnation: u16, since: Epoch) -> bool {
+        let kept = self.server.memory.stamps.get(&page).copied().unwrap_or_default();
+        if kept.epoch >= since {
+            return false;
+        }
+        // What the same home had in the page before and says late is older than this. What it has from the home before, and
+        // says because it does not know what is here, is not.
+        let incarnation = if incarnation_of(since) == incarnation { incarnation } else { kept.incarnation };
+        self.server.memory.stamps.insert(page, Stamp { incarnation, epoch: since });
+        true
+    }
+
+    /// How many pages the range has, and how many of these, the last ones, are the home's own, where that was not known.
+    pub fn set_pages(&mut self, pages: PageNumber, own: PageNumber) {
+        (self.range.pages, self.server.pages, self.server.own) = (pages, pages, own);
+    }
+
+    /// INVALIDATED: a copy is not in use any more.
+    pub fn invalidated(&mut self, now: Nanoseconds, client: Client, page: PageNumber, epoch: Epoch) {
+        self.step(now, Fact::Message(party_of(client), Message::Invalidated { page, epoch }), None);
+    }
+
+    /// What another server, or the controller, tells about this range.
+    pub fn told(&mut self, now: Nanoseconds, from: Host, what: What) {
+        let message = match what {
+            What::Store { incarnation, page, epoch } => Message::Store { page, incarnation, epoch },
+            What::Stored { incarnation, page, epoch } => Message::Stored { page, incarnation, epoch },
+            // Only the home that this server was a backup of hands over to it.
+            What::Leases { .. } if self.server.home.is_some() || self.server.knows.0 != from => return,
+            What::Leases { incarnation, batch, total, first, entries } => {
+                match self.whole.add(incarnation, batch, total, first, entries) {
+                    Some(entries) => Message::Leases { incarnation, entries },
+                    None => return,
+                }
+            }
+            What::Taken { incarnation } => Message::Taken { incarnation },
+            What::Placed { request, life, placement, call, .. } => Message::Placed { request, life, placement, call },
+            // What only a controller hears.
+            What::Report { .. } | What::Locate => return,
+        };
+        if let Message::Store { page, .. } = message
+            && page >= self.range.pages
+        {
+            return;
+        }
+        self.step(now, Fact::Message(Party::of(from), message), None);
+    }
+
+    /// Somebody spoke of this range whom no controller named: that one is asked, unless it is already.
+    pub fn ask(&mut self, now: Nanoseconds) {
+        self.server.report_at.get_or_insert(now);
+    }
+
+    fn step(&mut self, now: Nanoseconds, fact: Fact, at_hand: Option<AtHand>) {
+        let mut at_hand = at_hand;
+        self.step_with(now, fact, &mut at_hand);
+    }
+
+    fn step_with(&mut self, now: Nanoseconds, fact: Fact, at_hand: &mut Option<AtHand>) {
+        let mut effects = core::mem::take(&mut self.effects);
+        let was_home = self.server.home.is_some();
+        self.server.step(now, fact, &mut effects);
+        self.effects = effects;
+        self.carry_out(now, at_hand);
+        match &self.server.home {
+            None if was_home => self.leave(),
+            Some(home) if !was_home => self.forgotten = self.forgotten.max(epoch_of(home.incarnation)),
+            _ => {}
+        }
+    }
+
+    /// Another is home, or will be: who waits here asks there. Nobody here knows which commits count.
+    fn leave(&mut self) {
+        let staged = core::mem::take(&mut self.staged);
+        staged.into_values().for_each(|commit| self.decide(commit.lease, Decision::Silent));
+        self.waiting.clear();
+        let guarded = core::mem::take(&mut self.guarded);
+        for page in guarded.into_keys() {
+            self.orders.push_back(Order::Server(Input::Guard { first_page: page, pages: 1, is_guarded: false }));
+        }
+    }
+
+    /// Makes orders of what was decided.
+    fn carry_out(&mut self, now: Nanoseconds, at_hand: &mut Option<AtHand>) {
+        let mut effects = core::mem::take(&mut self.effects);
+        let mut applied = None;
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Stage(page) => {
+                    if let Some(hand) = at_hand {
+                        hand.is_answered = true;
+                        self.staged.insert(page, Commit { lease: hand.lease, again: None });
+                    }
+                }
+                Effect::Apply(page) => applied = self.staged.remove(&page),
+                Effect::Put(_) => self.orders.push_back(Order::Keep),
+                Effect::Send { to, message: Message::Reply { page, request, ask, status, epoch }, .. } => {
+                    let reply = Told { to, page, request, ask, status, epoch };
+                    match applied.take_if(|_| matches!(ask, Ask::Commit { .. })) {
+                        Some(commit) => self.committed(now, &reply, commit),
+                        None => self.reply(&reply, at_hand),
+                    }
+                }
+                Effect::Send { to, message, bytes } => self.send(to, message, bytes),
+                // Those of clients and controllers, and what was not asked for here.
+                Effect::Done(..) | Effect::Lost(_) | Effect::Recalled(_) | Effect::Persist(_) => {}
+                Effect::Unserved => {}
+                Effect::Changed(page, counts) => self.orders.push_back(Order::Changed(page, counts)),
+            }
+        }
+        self.effects = effects;
+    }
+
+    /// What was staged is the page's: it is written, and whoever asked for it hears that.
+    fn committed(&mut self, now: Nanoseconds, reply: &Told, commit: Commit) {
+        let Told { to, page, ask, epoch, .. } = *reply;
+        if let Ask::Commit { epoch: under, .. } = ask {
+            let counted = self.counted.entry(to).or_default();
+            counted.heard = now;
+            self.forgotten = self.forgotten.max(counted.add(page, under));
+        }
+        self.decide(commit.lease, Decision::Done { epoch });
+        if let Some(again) = commit.again {
+            self.decide(Lease { staged: None, ..again }, Decision::Counted { epoch });
+        }
+    }
+
+    fn reply(&mut self, reply: &Told, at_hand: &mut Option<AtHand>) {
+        let Told { to, page, request, .. } = *reply;
+        let is_of = |lease: &Lease| party_of(lease.client()) == to && lease.request.source.request == request;
+        let decision = self.decision(reply);
+        if let Some(hand) = at_hand.as_mut().filter(|hand| hand.lease.page() == page && is_of(&hand.lease)) {
+            hand.is_answered = true;
+            let lease = hand.lease;
+            // Who has a place in the queue hears more.
+            if reply.status == Outcome::Busy && reply.epoch != 0 && matches!(reply.ask, Ask::Update | Ask::Copy) {
+                self.waiting.insert((page, to, lease.request.command()), lease);
+            }
+            return self.grant(lease, decision);
+        }
+        let command = match reply.ask {
+            Ask::Copy => Command::Clone,
+            Ask::Update => Command::Update,
+            _ => return,
+        };
+        if let Some(lease) = self.waiting.remove(&(page, to, command)).filter(is_of) {
+            self.grant(lease, decision);
+        }
+    }
+
+    fn decision(&self, reply: &Told) -> Decision {
+        let Told { to, page, ask, status, epoch, .. } = *reply;
+        let counted = self.counted.get(&to).and_then(|counted| counted.by_page.get(&page)).map(|last| last.0);
+        match (status, ask) {
+            (Outcome::Ok, Ask::Commit { .. }) => Decision::Counted { epoch },
+            // It counted, others came after it, and the lease is over: an answer with its own epoch says that.
+            (Outcome::Fenced, Ask::Commit { epoch: under, .. }) if counted == Some(under) => {
+                Decision::Counted { epoch: under }
+            }
+            (Outcome::Fenced, Ask::Commit { epoch: under, .. }) => {
+                let is_last_before = self.server.memory.stamps.get(&page).is_none_or(|stamp| stamp.epoch < under);
+                let is_known = under > self.forgotten && counted.is_none_or(|last| last < under);
+                // It did not count, and never will.
+                let epoch = if is_last_before || is_known { 0 } else { epoch };
+                Decision::Refused { status: Status::Fenced, epoch }
+            }
+            (Outcome::Ok, _) => Decision::Granted { epoch, term: self.server.timing.term, is_known: false },
+            (Outcome::Moved(home), _) => Decision::Moved { to: self.address_of(home), epoch },
+            (Outcome::Fenced, _) => Decision::Refused { status: Status::Fenced, epoch },
+            (Outcome::Busy, _) => Decision::Refused { status: Status::Busy, epoch },
+            (Outcome::Restarting, _) => Decision::Refused { status: Status::Restarting, epoch },
+        }
+    }
+
+    /// Decides, after the page was guarded if it is given.
+    fn grant(&mut self, lease: Lease, decision: Decision) {
+        let gives = matches!(lease.request.command(), Command::Update | Command::Clone);
+        match decision {
+            Decision::Granted { epoch, term, .. } if gives => {
+                let page = lease.page();
+                let since = self.guarded.get(&page).copied();
+                if since.is_none() {
+                    self.guard(page, true);
+                    self.guarded.insert(page, epoch);
+                }
+                let known = lease.request.epoch;
+                let committed = self.server.memory.stamps.get(&page).map_or(0, |stamp| stamp.epoch);
+                let is_of_this_home = incarnation_of(known) == incarnation_of(epoch);
+                // Under the epoch that it names its client may have committed something else.
+                let is_newer = known > committed && since.is_some_and(|since| known >= since);
+                let is_known = is_of_this_home && is_newer;
+                self.decide(lease, Decision::Granted { epoch, term, is_known });
+            }
+            decision => self.decide(lease, decision),
+        }
+    }
+
+    /// Nothing was said to the request at hand.
+    fn left_open(&mut self, now: Nanoseconds, lease: Lease, ask: Ask) {
+        match ask {
+            // Nobody waits for this, but a switch that listens learns of it.
+            Ask::Release(epoch) if self.server.serves(now) => self.decide(lease, Decision::Done { epoch }),
+            Ask::Commit { epoch, .. } => {
+                if let Some(commit) = self.staged.get_mut(&lease.page())
+                    && commit.lease.request.epoch == epoch
+                {
+                    commit.again = Some(lease);
+                }
+                self.decide(lease, Decision::Silent);
+            }
+            _ => {}
+        }
+    }
+
+    fn send(&mut self, to: Party, message: Message, bytes: Bytes) {
+        let what = match message {
+            Message::Recall { page, epoch } => return self.notice(to, page, Command::Recall, epoch),
+            Message::Invalidate { page, epoch } => return self.notice(to, page, Command::Invalidate, epoch),
+            Message::Store { page, incarnation, epoch } => What::Store { incarnation, page, epoch },
+            Message::Stored { page, incarnation, epoch } => What::Stored { incarnation, page, epoch },
+            Message::Leases { incarnation, entries } => return self.tell_leases(to.host, incarnation, &entries),
+            Message::Taken { incarnation } => What::Taken { incarnation },
+            Message::Report { request, life, state, call } => {
+                What::Report { request, life, state, call, about: About::default() }
+            }
+            Message::Locate => What::Locate,
+            Message::Placed { .. } | Message::Invalidated { .. } | Message::Request { .. } | Message::Reply { .. } => {
+                return;
+            }
+        };
+        let commit = match what {
+            What::Store { page, .. } => self.staged.get(&page),
+            _ => None,
+        };
+        let bytes = match (bytes, commit) {
+            (Bytes::Staged, Some(Commit { lease: Lease { request, staged: Some(staged) }, .. })) => {
+                Carried::With { offset: request.destination.pointer.offset(), staged: *staged }
+            }
+            (Bytes::Nothing, _) => Carried::Nothing,
+            (Bytes::Staged, _) => Carried::Own,
+            (Bytes::Page, _) => Carried::Page,
+        };
+        self.orders.push_back(Order::Tell { to: to.host, what, bytes });
+    }
+
+    fn tell_leases(&mut self, to: Host, incarnation: u16, entries: &[Entry]) {
+        self.batch += 1;
+        for what in parts_of(incarnation, self.batch, entries) {
+            self.orders.push_back(Order::Tell { to, what, bytes: Carried::Nothing });
+        }
+    }
+
+    fn notice(&mut self, to: Party, page: PageNumber, command: Command, epoch: Epoch) {
+        let to = Client { host: address::Host(to.host), incarnation: Incarnation::new(to.incarnation) };
+        self.orders.push_back(Order::Notice { to, page, command, epoch });
+    }
+
+    fn decide(&mut self, lease: Lease, decision: Decision) {
+        self.orders.push_back(Order::Server(Input::Decided(lease, decision)));
+    }
+
+    fn guard(&mut self, page: PageNumber, is_guarded: bool) {
+        if !is_guarded {
+            self.guarded.remove(&page);
+            // From now on a program in the kernel may change it, and nobody here will know.
+            if !self.server.has_backups() {
+                self.server.changed(page..page + 1);
+            }
+        }
+        self.orders.push_back(Order::Server(Input::Guard { first_page: page, pages: 1, is_guarded }));
+    }
+
+    fn address_of(&self, home: Host) -> address::Address {
+        Pointer::to_host(self.range.cluster, address::Host(home)).encode()
+    }
+}
+
+impl Leases for Keeper {
+    fn admit(&mut self, now: Nanoseconds, access: &Access) -> Admission {
+        let pages = access.first_page..access.first_page + access.pages;
+        let admitted = match access.kind {
+            AccessKind::Read => self.server.may_read(now, pages),
+            AccessKind::Write | AccessKind::Delete => {
+                let mut effects = core::mem::take(&mut self.effects);
+                let admitted = match access.kind {
+                    AccessKind::Delete => self.server.may_delete(now, pages.clone(), &mut effects),
+                    _ => self.server.may_change(now, pages.clone(), &mut effects),
+                };
+                self.effects = effects;
+                self.carry_out(now, &mut None);
+                // Nobody's bytes of before are these any more.
+                if admitted.is_ok() && access.kind == AccessKind::Write {
+                    let epoch = self.server.changed(pages.clone());
+                    self.guarded.range_mut(pages).for_each(|(_, since)| *since = epoch);
+                }
+                admitted
+            }
+        };
+        match admitted {
+            Ok(()) => Admission::Admitted,
+            Err(Outcome::Moved(home)) => Admission::Moved(self.address_of(home), epoch_of(self.server.knows.1)),
+            Err(Outcome::Restarting) => Admission::Refused(Status::Restarting),
+            Err(_) if self.server.has_backups() && access.kind != AccessKind::Delete => {
+                Admission::Refused(Status::Lease)
+            }
+            Err(_) => Admission::Refused(Status::Busy),
+        }
+    }
+
+    fn forget(&mut self, first_page: u64, pages: u64) {
+        let pages = first_page..first_page + pages;
+        self.server.forget(pages.clone());
+        // Their entries in the page table are made anew: nothing is guarded there.
+        let known: Vec<PageNumber> = self.guarded.range(pages.clone()).map(|(page, _)| *page).collect();
+        for page in known {
+            self.guarded.remove(&page);
+        }
+        self.waiting.retain(|(page, ..), _| !pages.contains(page));
+        // They are decided: their bytes wait for nothing any more.
+        let known: Vec<PageNumber> = self.staged.range(pages).map(|(page, _)| *page).collect();
+        for page in known {
+            let Some(commit) = self.staged.remove(&page) else { continue };
+            self.decide(commit.lease, Decision::Refused { status: Status::Stale, epoch: commit.lease.request.epoch });
+        }
+    }
+}
+
+impl Counted {
+    /// Says under which epoch the commit was that is forgotten for this one; 0 for none.
+    fn add(&mut self, page: PageNumber, under: Epoch) -> Epoch {
+        self.turns += 1;
+        if let Some((_, turn)) = self.by_page.insert(page, (under, self.turns)) {
+            self.by_turn.remove(&turn);
+        }
+        self.by_turn.insert(self.turns, page);
+        if self.by_turn.len() > COUNTED_MAX
+            && let Some((_, oldest)) = self.by_turn.pop_first()
+        {
+            return self.by_page.remove(&oldest).map_or(0, |last| last.0);
+        }
+        0
+    }
+}
+
+/// The parts of an answer.
+#[derive(Clone, Copy)]
+struct Told {
+    to: Party,
+    page: PageNumber,
+    request: u64,
+    ask: Ask,
+    status: Outcome,
+    epoch: Epoch,
+}
+
+/// A client's process, in the terms of leases.
+pub fn party_of(client: Client) -> Party {
+    Party { host: client.host.0, incarnation: client.incarnation.bits() }
+}

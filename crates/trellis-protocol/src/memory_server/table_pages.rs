@@ -1,0 +1,233 @@
+//! The object table of a range as pages: what a home tells its backups of objects, and what an heir makes them of again.
+//!
+//! # Layout
+//!
+//! Behind the *P* pages of a range that clients can name come its *table pages*, [`table_pages`] of them; they are staged,
+//! stored by backups and applied like a commit ([`crate::lease`]), and nobody has a lease of one. Each has a record for
+//! each of 128 pages of the range:
+//!
+//! | offset | bytes | field | |
+//! |---|---|---|---|
+//! | 0 | 8 | entry | of the page table ([`PageEntry`]), little-endian, without the bit *guarded* |
+//! | 8 | 8 | since | an epoch; what the page held before it is of an object that is gone |
+//! | 16 | 8 | pages | of the object, at its first page; 0 at others |
+//! | 24 | 2 | maker | the host that made the object, at its first page; 0 at others |
+//! | 26 | 6 | | zero |
+//!
+//! # Promises
+//!
+//! A page of an object that was made reads as zero wherever the table says that it was made, whatever arrived before,
+//! later or not at all: a backup makes a page zero whose version is older than `since` ([`TablePages::replace`]), and keeps
+//! one that is not. An object of which not every record came does not exist: nobody was told its name, or nobody that it
+//! is still there ([`TablePages::objects`]).
+
+use super::pages::PageEntry;
+use super::{MemoryServer, Object};
+use crate::lease::Epoch;
+use crate::wire::address::{Host, PAGE_BYTES};
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Bytes of a record.
+const RECORD_BYTES: usize = 32;
+/// How many pages a table page tells about.
+pub const RECORDS: u64 = PAGE_BYTES / RECORD_BYTES as u64;
+
+/// How many table pages a range of so many pages has.
+pub const fn table_pages(pages: u64) -> u64 {
+    pages.div_ceil(RECORDS)
+}
+
+/// What the table says of a page.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Record {
+    /// Its entry of the page table, without [`PageEntry::GUARDED`].
+    pub entry: PageEntry,
+    /// What it held before this epoch is of no object any more.
+    pub since: Epoch,
+    /// How many pages the object has that begins here; 0 where none begins.
+    pub pages: u64,
+    /// Who made it.
+    pub maker: Host,
+}
+
+/// Nothing was heard.
+const UNKNOWN: Record = Record {
+    entry: PageEntry { generation: 0, valid_bytes: 0, flags: 0, laps: 0 },
+    since: 0,
+    pages: 0,
+    maker: Host::ANYWHERE,
+};
+
+/// All table pages of a range: at its home as every backup has them, at a backup as they came last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TablePages {
+    records: Vec<Record>,
+}
+
+/// A table page, or what it shall be.
+pub type TablePage = Vec<Record>;
+
+impl TablePages {
+    /// Those of a range of so many pages of which nothing was heard.
+    pub fn unknown(pages: u64) -> TablePages {
+        TablePages { records: vec![UNKNOWN; pages as usize] }
+    }
+
+    /// Those of what a server has, as it is.
+    pub fn of(server: &MemoryServer) -> TablePages {
+        let pages = server.statistics();
+        let pages = pages.pages_used + pages.pages_free;
+        TablePages { records: (0..pages).map(|page| Record::of(server, page, 0)).collect() }
+    }
+
+    /// How many pages clients can name.
+    pub fn pages(&self) -> u64 {
+        self.records.len() as u64
+    }
+
+    /// What it says of a page.
+    pub fn record(&self, page: u64) -> Record {
+        self.records[page as usize]
+    }
+
+    /// The table page that tells about a page, counted from the first table page.
+    pub const fn number_of(page: u64) -> u64 {
+        page / RECORDS
+    }
+
+    /// What a table page would be now at the server; what is another than here is so since `since`. `None`: it is as here.
+    pub fn changed(&self, number: u64, server: &MemoryServer, since: Epoch) -> Option<TablePage> {
+        let (first, last) = self.range(number);
+        let mut is_changed = false;
+        let renewed = (first..last).map(|page| {
+            let known = self.record(page);
+            let now = Record::of(server, page, known.since);
+            is_changed |= now != known;
+            if now == known { known } else { Record { since, ..now } }
+        });
+        let renewed = renewed.collect();
+        is_changed.then_some(renewed)
+    }
+
+    /// Puts a table page in its place; which pages are since when of another object than what was known.
+    ///
+    /// # Panics
+    ///
+    /// When it has other records than that page.
+    pub fn replace(&mut self, number: u64, page: &[Record]) -> Vec<(u64, Epoch)> {
+        let (first, last) = self.range(number);
+        let known = &mut self.records[first as usize..last as usize];
+        let mut changed = Vec::new();
+        for (at, (known, now)) in known.iter().zip(page).enumerate() {
+            if (known.entry, known.since) != (now.entry, now.since) {
+                changed.push((first + at as u64, now.since));
+            }
+        }
+        known.copy_from_slice(page);
+        changed
+    }
+
+    /// The bytes of a table page as it is here.
+    pub fn bytes(&self, number: u64) -> Vec<u8> {
+        let (first, last) = self.range(number);
+        bytes_of(&self.records[first as usize..last as usize])
+    }
+
+    /// Reads the bytes of a table page; none at all are all zero. `None` where it cannot be one.
+    pub fn read(&self, number: u64, bytes: &[u8]) -> Option<TablePage> {
+        let (first, last) = self.range(number);
+        let count = (last - first) as usize;
+        if bytes.is_empty() {
+            return Some(vec![UNKNOWN; count]);
+        }
+        let (records, rest) = bytes.as_chunks::<RECORD_BYTES>();
+        let is_whole = rest.is_empty() && records.len() as u64 == RECORDS;
+        let is_empty = |record: &[u8; RECORD_BYTES]| *record == [0; RECORD_BYTES];
+        if !is_whole || !records[count..].iter().all(is_empty) {
+            return None;
+        }
+        records[..count].iter().map(Record::decode).collect()
+    }
+
+    /// The page table that this says, for [`MemoryServer::restored`], and who made the object that begins at a page. What is
+    /// no whole object is free.
+    pub fn objects(&self) -> (Vec<PageEntry>, BTreeMap<u64, Host>) {
+        let (mut entries, mut makers) = (Vec::with_capacity(self.records.len()), BTreeMap::new());
+        while entries.len() < self.records.len() {
+            let page = entries.len();
+            let record = &self.records[page];
+            match self.whole(page) {
+                Some(object) => {
+                    makers.insert(page as u64, record.maker);
+                    entries.extend(object.iter().map(|record| record.entry));
+                }
+                None => entries.push(record.entry.without_object()),
+            }
+        }
+        (entries, makers)
+    }
+
+    /// The records of the object that begins here, if it is whole.
+    fn whole(&self, first: usize) -> Option<&[Record]> {
+        let begin = &self.records[first];
+        let end = first.checked_add(usize::try_from(begin.pages).ok()?)?;
+        let object = self.records.get(first..end)?;
+        let is_part = |(at, record): (usize, &Record)| {
+            let flags = if at == 0 { PageEntry::FIRST } else { 0 };
+            let PageEntry { generation, valid_bytes, laps, .. } = record.entry;
+            let is_filled = u64::from(valid_bytes) == PAGE_BYTES
+                || at + 1 == object.len() && valid_bytes > 0 && u64::from(valid_bytes) < PAGE_BYTES;
+            let is_same = (generation, laps) == (begin.entry.generation, begin.entry.laps);
+            record.entry.flags == flags && generation != 0 && is_filled && is_same
+        };
+        (!object.is_empty() && object.iter().enumerate().all(is_part)).then_some(object)
+    }
+
+    fn range(&self, number: u64) -> (u64, u64) {
+        let first = number * RECORDS;
+        assert!(first < self.pages(), "there are {} table pages, and {number} is none", table_pages(self.pages()));
+        (first, self.pages().min(first + RECORDS))
+    }
+}
+
+/// The bytes of a table page.
+pub fn bytes_of(page: &[Record]) -> Vec<u8> {
+    let mut bytes = vec![0; PAGE_BYTES as usize];
+    for (bytes, record) in bytes.as_chunks_mut::<RECORD_BYTES>().0.iter_mut().zip(page) {
+        record.encode(bytes);
+    }
+    bytes
+}
+
+impl Record {
+    fn of(server: &MemoryServer, page: u64, since: Epoch) -> Record {
+        let Some(entry) = server.page(page) else { return UNKNOWN };
+        let entry = PageEntry { flags: entry.flags & !PageEntry::GUARDED, ..entry };
+        let object = server.object(page).filter(|object| object.first_page == page);
+        let (pages, maker) = object.map_or((0, Host::ANYWHERE), |Object { pages, maker, .. }| (pages, maker));
+        Record { entry, since, pages, maker }
+    }
+
+    fn encode(&self, bytes: &mut [u8; RECORD_BYTES]) {
+        let PageEntry { generation, valid_bytes, flags, laps } = self.entry;
+        for (at, field) in [(0, generation), (2, valid_bytes), (4, flags), (6, laps), (24, self.maker.0)] {
+            bytes[at..at + 2].copy_from_slice(&field.to_le_bytes());
+        }
+        bytes[8..16].copy_from_slice(&self.since.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.pages.to_le_bytes());
+    }
+
+    fn decode(bytes: &[u8; RECORD_BYTES]) -> Option<Record> {
+        let two = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let eight = |at: usize| u64::from_le_bytes(core::array::from_fn(|byte| bytes[at + byte]));
+        let entry = PageEntry { generation: two(0), valid_bytes: two(2), flags: two(4), laps: two(6) };
+        let record = Record { entry, since: eight(8), pages: eight(16), maker: Host(two(24)) };
+        let is_known = bytes[26..] == [0; 6] && entry.flags & !PageEntry::FIRST == 0;
+        is_known.then_some(record)
+    }
+}
+
+#[cfg(test)]
+mod tests;

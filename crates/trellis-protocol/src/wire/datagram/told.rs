@@ -1,0 +1,446 @@
+//! What servers and controllers tell each other about a range of pages: who is home, what a backup keeps, who has leases.
+//!
+//! Each is a request without an answer: from an address of the process that says it, to the host that shall hear it, with
+//! place zero. What is said in return (STORED, TAKEN, PLACED) is another one. Who gets none says it again.
+//!
+//! | command | behind the header |
+//! |---|---|
+//! | STORE | range, incarnation, 4 B: zero, 8 B: page, 8 B: epoch; nothing where they are zero, or all bytes of the page |
+//! | STORED | range, incarnation, 4 B: zero, 8 B: page, 8 B: epoch |
+//! | LEASES | range, incarnation, 4 B: entries in all, 8 B: batch, 4 B: the first of these, 4 B: how many; them |
+//! | an entry of it | 8 B: page, 8 B: epoch, party: owner, 2 B: how many readers, 2 B: zero, 8 B: request, parties: readers |
+//! | TAKEN | range, incarnation, 4 B: zero |
+//! | REPORT | range, 2 B: life, 1 B: state, 1 B: settled, incarnation, 2 B: silent host, 6 B: zero, 8 B: request, 8 B: call; 8 B each: pages of the range, requests answered so far, bytes that are left for backups, term, tenure |
+//! | PLACED | range, 2 B: life, incarnation, 2 B: home, 2 B: to hand over to, 2 B: how many backups, 1 B: anew, 3 B: zero, 8 B: request, 8 B: call, 8 B: pages of the range; 2 B for each backup |
+//! | LOCATE | range, 6 B: zero |
+//!
+//! A range has 2 bytes, the host number in its pointers; an incarnation 2; a party 2 of host and 2 of incarnation. Host 0
+//! is none. States: 0 blank, 1 idle, 2 home, 3 handed over. The pages of a range are those that clients can name; behind
+//! them STORE and STORED number those of its object table ([`crate::memory_server::table_pages`]). Times are nanoseconds.
+//! Everything is little-endian.
+//!
+//! Reading is total; what it allocates is no longer than the datagram.
+
+use super::{HEADER_BYTES, TOLD_BYTES_MAX};
+use crate::Nanoseconds;
+use crate::lease::{Entry, Epoch, Host, PageNumber, Party, Placement, State};
+use crate::wire::address::PAGE_BYTES;
+use crate::wire::command::Command;
+use alloc::vec::Vec;
+
+/// Bytes of an entry of LEASES before its readers.
+const ENTRY_BYTES: usize = 32;
+/// Bytes before the entries of LEASES.
+const LEASES_BYTES: usize = 24;
+/// Bytes of STORE before those of the page.
+const STORE_BYTES: usize = 24;
+/// The most readers in one entry; who has more has several entries of the page, one after the other.
+const READERS_MAX: usize = 1024;
+
+/// Something that is told, and about which range.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Told {
+    /// The host number in the pointers of the range.
+    pub range: Host,
+    /// What.
+    pub what: What,
+}
+
+/// What is told.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum What {
+    /// Home to a backup: keep this page. Its bytes follow ([`Told::data_at`]), unless they are all zero.
+    Store {
+        /// By the home of this incarnation.
+        incarnation: u16,
+        /// This page.
+        page: PageNumber,
+        /// Committed under this epoch.
+        epoch: Epoch,
+    },
+    /// The backup to home: this or a later one is kept.
+    Stored {
+        /// As it was told.
+        incarnation: u16,
+        /// As it was told.
+        page: PageNumber,
+        /// As it was told.
+        epoch: Epoch,
+    },
+    /// Home to the next home: a part of all leases and copies.
+    Leases {
+        /// Of the home of this incarnation.
+        incarnation: u16,
+        /// Which telling of them: parts of several are not mixed.
+        batch: u64,
+        /// How many there are in all.
+        total: u32,
+        /// The number of the first of these.
+        first: u32,
+        /// These.
+        entries: Vec<Entry>,
+    },
+    /// The next home to home: it has them all.
+    Taken {
+        /// As it was told.
+        incarnation: u16,
+    },
+    /// A server to the controller.
+    Report {
+        /// The sender's number of it.
+        request: u64,
+        /// What the server drew when it started.
+        life: u16,
+        /// What it is.
+        state: State,
+        /// The last call that it heard.
+        call: u64,
+        /// What else the controller has to know.
+        about: About,
+    },
+    /// The controller's answer, or its call.
+    Placed {
+        /// To this report; 0 unasked.
+        request: u64,
+        /// To this life of the server.
+        life: u16,
+        /// Who is home.
+        placement: Placement,
+        /// The number of the call, where it is one.
+        call: u64,
+        /// How many pages the range has; 0 where that is not known.
+        pages: PageNumber,
+    },
+    /// Anybody to the controller: who is home?
+    Locate,
+}
+
+/// What a server says of itself in a REPORT besides its state.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct About {
+    /// How many pages the range has; 0 where that is not known here.
+    pub pages: PageNumber,
+    /// How many requests about the range it has answered since it started.
+    pub requests: u64,
+    /// How many bytes it still gives to ranges of others.
+    pub spare_bytes: u64,
+    /// How long leases of its pages last. All servers and the controller must have the same.
+    pub term: Nanoseconds,
+    /// How long a home may answer after it asked. All servers and the controller must have the same.
+    pub tenure: Nanoseconds,
+}
+
+impl Told {
+    /// Its command.
+    pub fn command(&self) -> Command {
+        match self.what {
+            What::Store { .. } => Command::Store,
+            What::Stored { .. } => Command::Stored,
+            What::Leases { .. } => Command::Leases,
+            What::Taken { .. } => Command::Taken,
+            What::Report { .. } => Command::Report,
+            What::Placed { .. } => Command::Placed,
+            What::Locate => Command::Locate,
+        }
+    }
+
+    /// Where in the UDP payload the bytes of the page of a STORE begin.
+    pub const fn data_at() -> usize {
+        HEADER_BYTES + STORE_BYTES
+    }
+
+    /// What follows the header, but for the bytes of the page of a STORE.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put(&mut out, self.range, 2);
+        match &self.what {
+            What::Store { incarnation, page, epoch } | What::Stored { incarnation, page, epoch } => {
+                put(&mut out, *incarnation, 2);
+                put(&mut out, 0u8, 4);
+                put(&mut out, *page, 8);
+                put(&mut out, *epoch, 8);
+            }
+            What::Leases { incarnation, batch, total, first, entries } => {
+                put(&mut out, *incarnation, 2);
+                put(&mut out, *total, 4);
+                put(&mut out, *batch, 8);
+                put(&mut out, *first, 4);
+                put(&mut out, entries.len() as u32, 4);
+                entries.iter().for_each(|entry| put_entry(&mut out, entry));
+            }
+            What::Taken { incarnation } => {
+                put(&mut out, *incarnation, 2);
+                put(&mut out, 0u8, 4);
+            }
+            What::Report { request, life, state, call, about } => {
+                let (number, is_settled, incarnation, silent) = match *state {
+                    State::Blank => (0, false, 0, None),
+                    State::Idle => (1, false, 0, None),
+                    State::Home { incarnation, is_settled, silent } => (2, is_settled, incarnation, silent),
+                    State::Handed(incarnation) => (3, false, incarnation, None),
+                };
+                put(&mut out, *life, 2);
+                put(&mut out, number as u8, 1);
+                put(&mut out, is_settled, 1);
+                put(&mut out, incarnation, 2);
+                put(&mut out, silent.unwrap_or(0), 2);
+                put(&mut out, 0u8, 6);
+                let About { pages, requests, spare_bytes, term, tenure } = *about;
+                for eight in [*request, *call, pages, requests, spare_bytes, term, tenure] {
+                    put(&mut out, eight, 8);
+                }
+            }
+            What::Placed { request, life, placement, call, pages } => {
+                let Placement { incarnation, home, backups, hand_to, anew } = placement;
+                for two in [*life, *incarnation, *home, hand_to.unwrap_or(0), backups.len() as u16] {
+                    put(&mut out, two, 2);
+                }
+                put(&mut out, *anew, 1);
+                put(&mut out, 0u8, 3);
+                for eight in [*request, *call, *pages] {
+                    put(&mut out, eight, 8);
+                }
+                backups.iter().for_each(|backup| put(&mut out, *backup, 2));
+            }
+            What::Locate => put(&mut out, 0u8, 6),
+        }
+        out
+    }
+
+    /// What a datagram with this command has behind its header; `None` where it means nothing.
+    pub fn decode(command: Command, body: &[u8]) -> Option<Told> {
+        let mut rest = Rest(body);
+        let range = rest.host()?;
+        let what = match command {
+            Command::Store => store(&mut rest)?,
+            Command::Stored => {
+                let incarnation = rest.two()?;
+                rest.zero(4)?;
+                What::Stored { incarnation, page: rest.eight()?, epoch: rest.eight()? }
+            }
+            Command::Leases => leases(&mut rest)?,
+            Command::Taken => {
+                let incarnation = rest.two()?;
+                rest.zero(4)?;
+                What::Taken { incarnation }
+            }
+            Command::Report => report(&mut rest)?,
+            Command::Placed => placed(&mut rest)?,
+            Command::Locate => {
+                rest.zero(6)?;
+                What::Locate
+            }
+            _ => return None,
+        };
+        rest.0.is_empty().then_some(Told { range, what })
+    }
+}
+
+/// All leases and copies in as many parts as they need; at least one.
+pub fn parts_of(incarnation: u16, batch: u64, entries: &[Entry]) -> Vec<What> {
+    let mut whole = Vec::new();
+    for entry in entries {
+        let mut readers = entry.readers.chunks(READERS_MAX);
+        let first = readers.next().unwrap_or_default().to_vec();
+        whole.push(Entry { readers: first, ..entry.clone() });
+        whole.extend(readers.map(|more| Entry { owner: None, readers: more.to_vec(), ..entry.clone() }));
+    }
+    let total = whole.len() as u32;
+    let (mut parts, mut part, mut first, mut bytes) = (Vec::new(), Vec::new(), 0, LEASES_BYTES);
+    for (number, entry) in whole.into_iter().enumerate() {
+        let more = ENTRY_BYTES + 4 * entry.readers.len();
+        if bytes + more > TOLD_BYTES_MAX {
+            let entries = core::mem::take(&mut part);
+            parts.push(What::Leases { incarnation, batch, total, first, entries });
+            (first, bytes) = (number as u32, LEASES_BYTES);
+        }
+        bytes += more;
+        part.push(entry);
+    }
+    parts.push(What::Leases { incarnation, batch, total, first, entries: part });
+    parts
+}
+
+/// Puts the parts of LEASES together. It has those of the last batch that it heard of, and no more entries than came.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Whole {
+    /// Incarnation, batch, and how many entries.
+    of: Option<(u16, u64, u32)>,
+    parts: Vec<(u32, Vec<Entry>)>,
+}
+
+impl Whole {
+    /// Another part came; all entries, when it was the last that was missing.
+    pub fn add(
+        &mut self,
+        incarnation: u16,
+        batch: u64,
+        total: u32,
+        first: u32,
+        entries: Vec<Entry>,
+    ) -> Option<Vec<Entry>> {
+        if entries.is_empty() && total > 0 {
+            return None;
+        }
+        let of = (incarnation, batch, total);
+        if self.of != Some(of) {
+            if self.of.is_some_and(|(known, latest, _)| (known, latest) > (incarnation, batch)) {
+                return None;
+            }
+            *self = Whole { of: Some(of), parts: Vec::new() };
+        }
+        let place = match self.parts.binary_search_by_key(&first, |part| part.0) {
+            Ok(_) => return None,
+            Err(place) => place,
+        };
+        self.parts.insert(place, (first, entries));
+        let mut next = 0;
+        for (first, entries) in &self.parts {
+            if *first != next {
+                return None;
+            }
+            next += entries.len() as u32;
+        }
+        if next != total {
+            return None;
+        }
+        let mut all: Vec<Entry> = Vec::new();
+        for entry in core::mem::take(&mut self.parts).into_iter().flat_map(|(_, entries)| entries) {
+            match all.last_mut() {
+                Some(last) if last.page == entry.page && last.epoch == entry.epoch => {
+                    last.readers.extend(entry.readers)
+                }
+                _ => all.push(entry),
+            }
+        }
+        Some(all)
+    }
+}
+
+fn store(rest: &mut Rest<'_>) -> Option<What> {
+    let incarnation = rest.two()?;
+    rest.zero(4)?;
+    let (page, epoch) = (rest.eight()?, rest.eight()?);
+    // The bytes of memory are the receiver's to take.
+    let is_whole = rest.0.is_empty() || rest.0.len() as u64 == PAGE_BYTES;
+    rest.0 = &[];
+    is_whole.then_some(What::Store { incarnation, page, epoch })
+}
+
+fn leases(rest: &mut Rest<'_>) -> Option<What> {
+    let incarnation = rest.two()?;
+    let (total, batch, first, count) = (rest.four()?, rest.eight()?, rest.four()?, rest.four()?);
+    if first.checked_add(count)? > total || count as usize > rest.0.len() / ENTRY_BYTES {
+        return None;
+    }
+    let mut entries = Vec::with_capacity(count as usize);
+    for _ in 0..count {
+        let (page, epoch) = (rest.eight()?, rest.eight()?);
+        let (host, of, readers) = (rest.two()?, rest.two()?, rest.two()?);
+        rest.zero(2)?;
+        let request = rest.eight()?;
+        let owner = (host != 0).then_some((Party { host, incarnation: of }, request));
+        let is_none = host != 0 || of == 0 && request == 0;
+        if !is_none || usize::from(readers) > rest.0.len() / 4 {
+            return None;
+        }
+        let readers = (0..readers).map(|_| Some(Party { host: rest.host()?, incarnation: rest.two()? }));
+        let readers = readers.collect::<Option<Vec<Party>>>()?;
+        entries.push(Entry { page, epoch, owner, readers });
+    }
+    Some(What::Leases { incarnation, batch, total, first, entries })
+}
+
+fn report(rest: &mut Rest<'_>) -> Option<What> {
+    let life = rest.two()?;
+    let [state, settled] = rest.two()?.to_le_bytes();
+    let (incarnation, silent) = (rest.two()?, rest.two()?);
+    rest.zero(6)?;
+    let (request, call) = (rest.eight()?, rest.eight()?);
+    let (pages, requests, spare_bytes) = (rest.eight()?, rest.eight()?, rest.eight()?);
+    let about = About { pages, requests, spare_bytes, term: rest.eight()?, tenure: rest.eight()? };
+    let state = match (state, settled, incarnation, silent) {
+        (0, 0, 0, 0) => State::Blank,
+        (1, 0, 0, 0) => State::Idle,
+        (2, 0 | 1, ..) => {
+            State::Home { incarnation, is_settled: settled == 1, silent: (silent != 0).then_some(silent) }
+        }
+        (3, 0, _, 0) => State::Handed(incarnation),
+        _ => return None,
+    };
+    Some(What::Report { request, life, state, call, about })
+}
+
+fn placed(rest: &mut Rest<'_>) -> Option<What> {
+    let (life, incarnation, home) = (rest.two()?, rest.two()?, rest.host()?);
+    let (hand_to, count) = (rest.two()?, rest.two()?);
+    let [anew, zero] = rest.two()?.to_le_bytes();
+    rest.zero(2)?;
+    if anew > 1 || zero != 0 {
+        return None;
+    }
+    let (request, call, pages) = (rest.eight()?, rest.eight()?, rest.eight()?);
+    if usize::from(count) > rest.0.len() / 2 {
+        return None;
+    }
+    let backups = (0..count).map(|_| rest.host()).collect::<Option<Vec<Host>>>()?;
+    let hand_to = (hand_to != 0).then_some(hand_to);
+    let placement = Placement { incarnation, home, backups, hand_to, anew: anew == 1 };
+    Some(What::Placed { request, life, placement, call, pages })
+}
+
+/// The lowest `bytes` bytes of a number.
+fn put(out: &mut Vec<u8>, number: impl Into<u64>, bytes: usize) {
+    out.extend_from_slice(&number.into().to_le_bytes()[..bytes]);
+}
+
+fn put_entry(out: &mut Vec<u8>, entry: &Entry) {
+    let (owner, request) = entry.owner.unwrap_or((Party::of(0), 0));
+    put(out, entry.page, 8);
+    put(out, entry.epoch, 8);
+    for two in [owner.host, owner.incarnation, entry.readers.len() as u16, 0] {
+        put(out, two, 2);
+    }
+    put(out, request, 8);
+    for reader in &entry.readers {
+        put(out, reader.host, 2);
+        put(out, reader.incarnation, 2);
+    }
+}
+
+/// What was not read yet.
+struct Rest<'a>(&'a [u8]);
+
+impl Rest<'_> {
+    fn take<const BYTES: usize>(&mut self) -> Option<[u8; BYTES]> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(*first)
+    }
+
+    fn two(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    /// One machine.
+    fn host(&mut self) -> Option<Host> {
+        self.two().filter(|host| !matches!(host, 0 | 0xffff))
+    }
+
+    fn four(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn eight(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    fn zero(&mut self, bytes: usize) -> Option<()> {
+        let (zeros, rest) = self.0.split_at_checked(bytes)?;
+        self.0 = rest;
+        zeros.iter().all(|byte| *byte == 0).then_some(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

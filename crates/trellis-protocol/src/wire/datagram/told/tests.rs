@@ -1,0 +1,139 @@
+//! Everything that is told survives, in the layout of the table; any bytes give a value or nothing; parts of many leases
+//! come together in any order, and never those of two batches.
+
+use super::*;
+use alloc::vec;
+
+const OWNER: Party = Party { host: 3, incarnation: 0x8123 };
+
+fn entry(page: PageNumber, readers: usize) -> Entry {
+    let reader = |number: usize| Party { host: 1 + number as u16, incarnation: 0x8000 };
+    let owner = (readers == 0).then_some((OWNER, 1 << 50));
+    Entry { page, epoch: 5 << 48 | page, owner, readers: (0..readers).map(reader).collect() }
+}
+
+fn all() -> Vec<Told> {
+    let home = |is_settled, silent| State::Home { incarnation: 7, is_settled, silent };
+    let placement =
+        |backups: Vec<u16>, hand_to| Placement { incarnation: 8, home: 4, backups, hand_to, anew: hand_to.is_none() };
+    let about = About { pages: 1 << 34, requests: 9, spare_bytes: 1 << 45, term: 2_000_000_000, tenure: 500_000_000 };
+    let report = |state| What::Report { request: 1 << 40, life: 0xfedc, state, call: 12, about };
+    let placed = |placement| What::Placed { request: 0, life: 1, placement, call: 1 << 60, pages: 1 << 33 };
+    let mut all = vec![
+        What::Store { incarnation: 2, page: 1 << 35, epoch: 2 << 48 },
+        What::Stored { incarnation: 2, page: 77, epoch: u64::MAX },
+        What::Taken { incarnation: u16::MAX },
+        report(State::Blank),
+        report(State::Idle),
+        report(home(false, None)),
+        report(home(true, Some(5))),
+        report(State::Handed(3)),
+        placed(placement(vec![], None)),
+        placed(placement(vec![5, 6, 7], Some(6))),
+        What::Locate,
+    ];
+    all.extend(parts_of(5, 99, &[]));
+    all.extend(parts_of(5, 99, &[entry(1, 0), entry(2, 3)]));
+    all.into_iter().map(|what| Told { range: 7, what }).collect()
+}
+
+#[test]
+fn everything_that_is_told_survives() {
+    for told in all() {
+        let body = told.encode();
+        assert_eq!(Told::decode(told.command(), &body), Some(told.clone()), "{body:?}");
+        let with_page = [&body[..], &[0xa5; PAGE_BYTES as usize]].concat();
+        let is_store = told.command() == Command::Store;
+        assert_eq!(Told::decode(told.command(), &with_page).is_some(), is_store);
+        for length in 0..body.len() {
+            assert_eq!(Told::decode(told.command(), &body[..length]), None, "{told:?} cut to {length}");
+        }
+        assert_eq!(Told::decode(told.command(), &[&body[..], &[0]].concat()), None);
+    }
+    assert_eq!(Told::decode(Command::Read, &[0; 24]), None);
+    assert_eq!(HEADER_BYTES + all()[0].encode().len(), Told::data_at());
+}
+
+#[test]
+fn fields_are_where_the_table_says() {
+    let state = State::Home { incarnation: 0x0b0c, is_settled: true, silent: Some(0x0d0e) };
+    let about = About { pages: 0x33, requests: 0x44, spare_bytes: 0x55, term: 0x66, tenure: 0x77 };
+    let report = Told { range: 0x0102, what: What::Report { request: 0x11, life: 0x0304, state, call: 0x22, about } };
+    #[rustfmt::skip]
+    let expected = [
+        2, 1, 4, 3, 2, 1, 0x0c, 0x0b, 0x0e, 0x0d, 0, 0, 0, 0, 0, 0,
+        0x11, 0, 0, 0, 0, 0, 0, 0, 0x22, 0, 0, 0, 0, 0, 0, 0, 0x33, 0, 0, 0, 0, 0, 0, 0, 0x44, 0, 0, 0, 0, 0, 0, 0,
+        0x55, 0, 0, 0, 0, 0, 0, 0, 0x66, 0, 0, 0, 0, 0, 0, 0, 0x77, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    assert_eq!(report.encode(), expected);
+    let told = Told { range: 1, what: parts_of(2, 3, &[entry(4, 0)]).remove(0) };
+    #[rustfmt::skip]
+    let expected = [
+        1, 0, 2, 0, 1, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0,
+        4, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 5, 0, 3, 0, 0x23, 0x81, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0,
+    ];
+    assert_eq!(told.encode(), expected);
+}
+
+#[test]
+fn many_leases_come_together_from_parts_in_any_order() {
+    let entries: Vec<Entry> = (0..2000).map(|page| entry(page, page as usize % 5)).chain([entry(5000, 9000)]).collect();
+    let parts = parts_of(5, 1, &entries);
+    assert!(parts.len() > 2);
+    for part in &parts {
+        let told = Told { range: 7, what: part.clone() };
+        let body = told.encode();
+        assert!(body.len() <= TOLD_BYTES_MAX, "{}", body.len());
+        assert_eq!(Told::decode(Command::Leases, &body), Some(told));
+    }
+    let add = |whole: &mut Whole, part: &What| match part.clone() {
+        What::Leases { incarnation, batch, total, first, entries } => {
+            whole.add(incarnation, batch, total, first, entries)
+        }
+        other => panic!("{other:?}"),
+    };
+    let mut whole = Whole::default();
+    let (last, others) = parts.split_first().unwrap();
+    for part in others.iter().rev().chain(others) {
+        assert_eq!(add(&mut whole, part), None);
+    }
+    assert_eq!(add(&mut whole, last).as_ref(), Some(&entries));
+    // A later batch replaces an earlier one, and an earlier one is not heard any more.
+    let later = parts_of(5, 2, &entries);
+    assert_eq!(add(&mut whole, &later[1]), None);
+    for part in &parts {
+        assert_eq!(add(&mut whole, part), None);
+    }
+    let none = parts_of(6, 1, &[]);
+    assert_eq!(add(&mut whole, &none[0]), Some(Vec::new()));
+}
+
+#[test]
+fn any_bytes_are_read_or_refused() {
+    // xorshift64: the test must not depend on a source of randomness.
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    let (mut read, mut refused) = (0, 0);
+    let all = all();
+    for round in 0..50_000 {
+        let told = &all[round % all.len()];
+        let mut body = told.encode();
+        for _ in 0..next() % 3 {
+            let at = next() as usize % body.len();
+            body[at] = next() as u8;
+        }
+        match Told::decode(told.command(), &body) {
+            Some(other) => {
+                assert_eq!(other.encode(), body, "what is read is what was written");
+                read += 1;
+            }
+            None => refused += 1,
+        }
+    }
+    assert!(read > 1000 && refused > 1000, "{read} read and {refused} refused");
+}
