@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use network::{ALONE, enter_own_network, in_own_network, ip, plug_in};
-use trellis_transport::links::ipv6::{Address, Arrived, Ask, Endpoint, Exchange, NoAnswer, Timing, Verdict};
+use trellis_transport::links::ipv6::{Address, Arrived, Ask, Endpoint, Exchange, NoAnswer, Timing, Verdict, Way};
 
 const PORT: u16 = 5000;
 const SOURCE: [u8; 8] = [0xfd, 1, 2, 3, 0, 9, 0x80, 1];
@@ -81,7 +81,8 @@ fn exchange() -> Exchange {
 fn ask_all(exchange: &mut Exchange, about: &[Address], within: Duration) -> Result<(), NoAnswer> {
     let payloads: Vec<[u8; 8]> = (0..about.len() as u64).map(u64::to_le_bytes).collect();
     let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [&payload[..]]).collect();
-    let asks: Vec<Ask<'_>> = about.iter().zip(&parts).map(|(to, parts)| Ask { to: *to, parts }).collect();
+    let asks: Vec<Ask<'_>> =
+        about.iter().zip(&parts).map(|(to, parts)| Ask { to: *to, parts, is_more: false }).collect();
     let first = exchange.numbers(asks.len());
     let sources: Vec<Address> = (0..asks.len() as u64).map(|place| exchange.source(first + place)).collect();
     let mut answered = vec![0; asks.len()];
@@ -91,7 +92,10 @@ fn ask_all(exchange: &mut Exchange, about: &[Address], within: Duration) -> Resu
         answered[place] += 1;
         Verdict::Accepted
     };
-    exchange.ask(first, &asks, Instant::now() + within, &mut check)?;
+    let silent = exchange.ask(first, &asks, Instant::now() + within, &mut check);
+    if let Some((_, error)) = silent.into_iter().next() {
+        return Err(error);
+    }
     assert!(answered.iter().all(|times| *times == 1), "every question has one answer");
     Ok(())
 }
@@ -193,15 +197,101 @@ fn an_answer_that_is_not_accepted_is_as_good_as_lost() {
         let first = exchange.numbers(1);
         let (mut refused, payload) = (0, [7_u8; 3000]);
         let parts: [&[u8]; 2] = [&payload[..1000], &payload[1000..]];
-        let asks = [Ask { to: address(3, 3), parts: &parts }];
+        let asks = [Ask { to: address(3, 3), parts: &parts, is_more: false }];
         let mut third_time = |_: usize, arrived: &Arrived, answer: &[u8]| {
             assert_eq!((arrived.bytes, &answer[16..]), (3016, &payload[..]));
             refused += 1;
             if refused < 3 { Verdict::Ignored } else { Verdict::Accepted }
         };
         let deadline = Instant::now() + Duration::from_secs(30);
-        exchange.ask(first, &asks, deadline, &mut third_time).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(refused, 3);
+        let silent = exchange.ask(first, &asks, deadline, &mut third_time);
+        assert_eq!((silent.len(), refused), (0, 3));
         server.stop();
     });
+}
+
+#[test]
+fn a_question_of_several_datagrams_is_answered_once() {
+    in_own_network("a_question_of_several_datagrams_is_answered_once", &ALONE, || {
+        const PARTS: usize = 100;
+        let server = Server::start(|count| [1, 0, 2, 1, 1, 3][count as usize % 6]);
+        let mut exchange = exchange();
+        let numbers: Vec<[u8; 1]> = (0..PARTS as u8).map(|number| [number]).collect();
+        let parts: Vec<[&[u8]; 1]> = numbers.iter().map(|number| [&number[..]]).collect();
+        // One datagram before and one behind, so that places and numbers differ.
+        let several = parts.iter().enumerate().map(|(at, parts)| (address(3, 7), &parts[..], at > 0));
+        let asks: Vec<Ask<'_>> = [(address(3, 6), &parts[1][..], false)]
+            .into_iter()
+            .chain(several)
+            .chain([(address(3, 8), &parts[2][..], false)])
+            .map(|(to, parts, is_more)| Ask { to, parts, is_more })
+            .collect();
+        for is_forgotten in [false, true] {
+            let first = exchange.numbers(3);
+            let source = exchange.source(first + 1);
+            // What the other side has of the question; it is answered when all of it came, twice where it is forgotten once.
+            let (mut came, mut rounds, mut accepted) = ([false; PARTS], 0, [0; 3]);
+            let mut judge = |question: usize, arrived: &Arrived, payload: &[u8]| {
+                assert_eq!(arrived.source, address(3, 6 + question as u64));
+                let part = usize::from(payload[16]);
+                if question == 1 {
+                    assert_eq!(arrived.destination, source, "all come from one address");
+                    came[part] = true;
+                    if came.contains(&false) {
+                        return Verdict::Part(part);
+                    }
+                    rounds += 1;
+                    came = [false; PARTS];
+                    if is_forgotten && rounds == 1 {
+                        return Verdict::Part(part);
+                    }
+                }
+                accepted[question] += 1;
+                Verdict::Accepted
+            };
+            let deadline = Instant::now() + Duration::from_secs(30);
+            let silent = exchange.ask(first, &asks, deadline, &mut judge);
+            assert!(silent.is_empty(), "{silent:?}");
+            assert_eq!((accepted, rounds), ([1; 3], 1 + u32::from(is_forgotten)));
+        }
+        assert!(server.stop() >= 2 * (2 + PARTS as u64));
+    });
+}
+
+#[test]
+fn a_host_that_was_silent_is_found_when_it_is_there_again() {
+    in_own_network("a_host_that_was_silent_is_found_when_it_is_there_again", &ALONE, || {
+        // So many are lost that a question which is sent ever less often would not have been sent that often in time.
+        let server = Server::start(|count| u32::from(count >= 300));
+        ask_all(&mut exchange(), &[address(7, 1)], Duration::from_secs(30)).unwrap_or_else(|error| panic!("{error}"));
+        assert!(server.stop() >= 300);
+    });
+}
+
+#[test]
+fn one_that_cannot_be_sent_delays_no_other() {
+    in_own_network("one_that_cannot_be_sent_delays_no_other", &ALONE, || {
+        let server = Server::start(|_| 1);
+        let mut elsewhere = address(1, 1);
+        elsewhere[1] = 0xee;
+        let mut exchange = exchange();
+        let asks = [elsewhere, address(1, 5)].map(|to| Ask { to, parts: &[], is_more: false });
+        let (first, mut accepted) = (exchange.numbers(2), Vec::new());
+        let mut judge = |question: usize, _: &Arrived, _: &[u8]| {
+            accepted.push(question);
+            Verdict::Accepted
+        };
+        let silent = exchange.ask(first, &asks, Instant::now() + Duration::from_secs(30), &mut judge);
+        assert_eq!(accepted, [1]);
+        assert_eq!((silent.len(), silent[0].0, silent[0].1.error.is_some()), (1, 0, true), "{silent:?}");
+        server.stop();
+    });
+}
+
+#[test]
+#[should_panic(expected = "a datagram of 4 parts, and at most 3 are sent")]
+fn no_part_of_a_datagram_is_left_out_silently() {
+    let endpoint = Endpoint::open(0).expect("some port is free");
+    let way = Way { from: address(1, 1), to: address(1, 1), port: PORT };
+    let _ = endpoint.send(&way, &[b"a", b"b", b"c", b"d"]);
 }

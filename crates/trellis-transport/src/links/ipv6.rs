@@ -4,8 +4,9 @@
 //! Promised: an [`Endpoint`] sends from and receives at every address that the routes of its host give to it, without a
 //! neighbour entry, a socket or a lookup for each; an [`Exchange`] brings every question one answer or, at its deadline, the
 //! name of the host that gave none. A question that gets no answer is sent again as it was, with the same number: whoever
-//! answers must be able to do it twice, or remember what was done. So many questions to one host are under way that a small
-//! machine is not buried, fewer as soon as some are lost.
+//! answers must be able to do it twice, or remember what was done. A question may be several datagrams: each is sent again
+//! until it, or the question, is answered. So many to one host are under way that a small machine is not buried, fewer as soon
+//! as some are lost.
 //!
 //! Never done here: reading an address or a payload. Which bits mean what is the protocol's affair; here an address is 16
 //! bytes, of which the first six are a host's and the last eight a question's number.
@@ -17,8 +18,8 @@ mod endpoint;
 mod exchange;
 mod window;
 
-pub use endpoint::{Arrived, Endpoint, Way};
-pub use exchange::{Ask, Exchange, NoAnswer, Timing, Verdict};
+pub use endpoint::{Arrived, Endpoint, PARTS_MAX, Way};
+pub use exchange::{Ask, Exchange, Judge, NoAnswer, Timing, Verdict};
 
 /// 16 bytes in network order.
 pub type Address = [u8; 16];

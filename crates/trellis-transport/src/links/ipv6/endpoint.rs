@@ -4,8 +4,7 @@
 //! right), and what arrives says which address it was sent to. The socket is non-blocking, and closed on `exec` and in a
 //! forked child.
 //!
-//! A datagram without a checksum is accepted: one that the kernel of a memory server answers has none (RFC 6936), and is
-//! protected by its tag and by the frame that it came in.
+//! A datagram without a checksum is accepted (RFC 6936): what is in it is protected by its tag.
 
 #![allow(unsafe_code)]
 
@@ -20,6 +19,8 @@ use crate::links::tcp::sockets::{Part, set_option, socket_address, widen};
 
 /// `UDP_NO_CHECK6_RX` (linux/udp.h), which `libc` does not have.
 const UDP_NO_CHECK6_RX: i32 = 102;
+/// The most parts of a datagram: a header, what stands before its bytes, and these.
+pub const PARTS_MAX: usize = 3;
 /// Room for one control message with an `in6_pktinfo`.
 const CONTROL_WORDS: usize = 8;
 
@@ -93,11 +94,16 @@ impl Endpoint {
 
     /// Sends one datagram that is these parts, one after the other. False when the socket is full.
     ///
+    /// # Panics
+    ///
+    /// With more than [`PARTS_MAX`] parts.
+    ///
     /// # Errors
     ///
     /// Those of `sendmsg(2)`: no route, an address that this host may not send from, too long.
     #[inline]
     pub fn send(&self, way: &Way, parts: &[&[u8]]) -> io::Result<bool> {
+        assert!(parts.len() <= PARTS_MAX, "a datagram of {} parts, and at most {PARTS_MAX} are sent", parts.len());
         let parts: [Part; PARTS_MAX] =
             std::array::from_fn(|place| parts.get(place).map_or(Part::EMPTY, |bytes| Part::of(bytes)));
         let to = socket_address(&SocketAddrV6::new(Ipv6Addr::from(way.to), way.port, 0, 0).into());
@@ -189,9 +195,6 @@ impl Endpoint {
         unsafe { libc::ppoll(&raw mut entry, 1, &raw const time, std::ptr::null()) };
     }
 }
-
-/// The most parts of a datagram: a header, what stands before its bytes, and these.
-const PARTS_MAX: usize = 3;
 
 /// The address that a datagram was sent to.
 fn destination(message: &libc::msghdr) -> Option<Address> {

@@ -1,8 +1,13 @@
 //! Questions and their answers, for one thread.
 //!
-//! Promised: [`Exchange::ask`] returns when every question has an answer that was accepted, or says which host gave none until
-//! the deadline. Within one call questions to different hosts do not wait for each other. An answer to a question of an
-//! earlier call is dropped.
+//! Promised: [`Exchange::ask`] returns when every question has an answer that was accepted, or says which have none until the
+//! deadline. Within one call questions to different hosts do not wait for each other. A host that was silent, and is there
+//! again, is found within [`Timing::probe_after_max`] and a round trip. An answer to a question of an earlier
+//! call is dropped.
+//!
+//! A question may be several datagrams from one address to one other. Each is sent again until an answer says that it
+//! arrived ([`Verdict::Part`]) or that the question is answered; if all arrived and there is no answer, whoever had them has
+//! forgotten them, and they are all sent again.
 //!
 //! Never done here: believing an answer. Whoever asks looks at it, and what is not accepted is as good as lost.
 
@@ -10,6 +15,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::net::Ipv6Addr;
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::window::Window;
@@ -29,21 +36,30 @@ pub struct Timing {
     pub again_after_min: Duration,
     /// Not later than this.
     pub again_after_max: Duration,
+    /// The oldest question to a host not later than this, unless its answers take longer: it finds out that the host, or
+    /// another one in its place, is there again.
+    pub probe_after_max: Duration,
 }
 
 impl Default for Timing {
     fn default() -> Timing {
-        Timing { again_after_min: Duration::from_millis(1), again_after_max: Duration::from_millis(250) }
+        Timing {
+            again_after_min: Duration::from_millis(1),
+            again_after_max: Duration::from_millis(250),
+            probe_after_max: Duration::from_millis(8),
+        }
     }
 }
 
-/// A question.
+/// A datagram of a question.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
     /// What it is about.
     pub to: Address,
-    /// What the datagram carries, one part after the other; at most three.
+    /// What the datagram carries, one part after the other; at most [`super::PARTS_MAX`].
     pub parts: &'a [&'a [u8]],
+    /// It is one more datagram of the question that the one before it is of, and goes to the same address.
+    pub is_more: bool,
 }
 
 /// What whoever asked thinks of an answer.
@@ -51,12 +67,14 @@ pub struct Ask<'a> {
 pub enum Verdict {
     /// It is one.
     Accepted,
+    /// It says that this datagram of the question arrived, counted from 0, and that others are missing.
+    Part(usize),
     /// It is damaged, or no answer to that; another one may come.
     Ignored,
 }
 
 /// A host that did not answer.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct NoAnswer {
     /// What the question was about.
     pub to: Address,
@@ -65,7 +83,7 @@ pub struct NoAnswer {
     /// For how long an answer was waited for.
     pub waited: Duration,
     /// Why it could not be sent, if that is so.
-    pub error: Option<io::Error>,
+    pub error: Option<Arc<io::Error>>,
 }
 
 impl fmt::Display for NoAnswer {
@@ -90,25 +108,32 @@ impl fmt::Display for NoAnswer {
 
 impl std::error::Error for NoAnswer {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.error.as_ref().map(|error| error as _)
+        self.error.as_deref().map(|error| error as _)
     }
 }
 
-/// What is known of a question.
+/// What is known of a datagram.
 #[derive(Clone, Copy)]
-struct Question {
+struct Known {
+    /// Its question, and the line that it waits in.
+    question: usize,
+    line: usize,
     sent: u32,
     sent_at: Instant,
     again_at: Instant,
-    is_answered: bool,
+    /// Nothing more is to be done about it.
+    is_over: bool,
 }
 
-/// The questions of one call to one host.
+/// The datagrams of one call to one host, by their places.
 struct Line {
     host: HostPart,
     waiting: VecDeque<usize>,
     under_way: Vec<usize>,
 }
+
+/// Looks at an answer to a question, by its place among those of the call.
+pub type Judge<'a> = &'a mut dyn FnMut(usize, &Arrived, &[u8]) -> Verdict;
 
 /// Asks.
 pub struct Exchange {
@@ -119,7 +144,10 @@ pub struct Exchange {
     next: u64,
     timing: Timing,
     windows: BTreeMap<HostPart, Window>,
-    questions: Vec<Question>,
+    /// Of the call of now: datagrams, the lines that they wait in, and how many of them are not over.
+    known: Vec<Known>,
+    lines: Vec<Line>,
+    missing: usize,
     room: Box<[u8]>,
     repeated: u64,
 }
@@ -129,8 +157,14 @@ impl Exchange {
     /// of which is `first`: nobody else may use these addresses, now or while an answer may be on its way.
     pub fn new(endpoint: Endpoint, source: [u8; 8], port: u16, first: u64, timing: Timing) -> Exchange {
         let room = vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice();
-        let (windows, questions) = (BTreeMap::new(), Vec::new());
-        Exchange { endpoint, source, port, next: first, timing, windows, questions, room, repeated: 0 }
+        let (windows, known, lines) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Exchange { endpoint, source, port, next: first, timing, windows, known, lines, missing: 0, room, repeated: 0 }
+    }
+
+    /// Asks from addresses that begin otherwise, from the next question on; numbers go on. An answer to what was asked
+    /// before is dropped.
+    pub fn set_source(&mut self, source: [u8; 8]) {
+        self.source = source;
     }
 
     /// Numbers for so many questions, the first of them; to be asked with the next call of [`Self::ask`].
@@ -154,57 +188,59 @@ impl Exchange {
     }
 
     /// Asks all questions, whose numbers begin with `first`, and hands each answer to `answer` with the place of its
-    /// question, until all are accepted.
+    /// question, until all are accepted. Returned are the places of those that have no answer at the deadline, or cannot be
+    /// sent at all, with the reason.
     ///
-    /// # Errors
+    /// # Panics
     ///
-    /// [`NoAnswer`] of the first question that has no answer at the deadline, or cannot be sent at all.
+    /// When the datagrams of one question go to several addresses.
     pub fn ask(
         &mut self,
         first: u64,
         asks: &[Ask<'_>],
         deadline: Instant,
-        answer: &mut dyn FnMut(usize, &Arrived, &[u8]) -> Verdict,
-    ) -> Result<(), NoAnswer> {
+        answer: Judge<'_>,
+    ) -> Vec<(usize, NoAnswer)> {
         let start = Instant::now();
-        let mut lines = lines(asks);
-        self.questions.clear();
-        let question = Question { sent: 0, sent_at: start, again_at: start, is_answered: false };
-        self.questions.resize(asks.len(), question);
-        let outcome = self.ask_lines(first, asks, &mut lines, start, deadline, answer);
-        // What is not answered counts no longer.
-        for line in &lines {
-            self.window(line.host).under_way -= line.under_way.len();
-        }
-        outcome
-    }
-
-    fn ask_lines(
-        &mut self,
-        first: u64,
-        asks: &[Ask<'_>],
-        lines: &mut [Line],
-        start: Instant,
-        deadline: Instant,
-        answer: &mut dyn FnMut(usize, &Arrived, &[u8]) -> Verdict,
-    ) -> Result<(), NoAnswer> {
-        let mut missing = asks.len();
-        while missing > 0 {
-            let wake_at = self.send_due(first, asks, lines)?;
-            let accepted = self.receive(first, lines, answer);
-            missing -= accepted;
-            if accepted > 0 || missing == 0 {
+        self.begin(asks, start);
+        let mut silent = Vec::new();
+        while self.missing > 0 {
+            let wake_at = self.send_due(first, asks, &mut silent);
+            if self.receive(first, answer) || self.missing == 0 {
                 continue;
             }
             let now = Instant::now();
             if now >= deadline {
-                let place = self.questions.iter().position(|question| !question.is_answered).unwrap_or(0);
-                let (to, sent, waited) = (asks[place].to, self.questions[place].sent, now - start);
-                return Err(NoAnswer { to, sent, waited, error: None });
+                self.give_up(asks, now - start, &mut silent);
+                break;
             }
             self.endpoint.wait(wake_at.min(deadline).saturating_duration_since(now));
         }
-        Ok(())
+        // What is not answered counts no longer.
+        for line in std::mem::take(&mut self.lines) {
+            self.window(line.host).under_way -= line.under_way.len();
+        }
+        silent
+    }
+
+    fn begin(&mut self, asks: &[Ask<'_>], now: Instant) {
+        self.known.clear();
+        self.lines.clear();
+        self.missing = asks.len();
+        let mut question = 0;
+        for (place, ask) in asks.iter().enumerate() {
+            if place > 0 && !ask.is_more {
+                question += 1;
+            }
+            assert!(!ask.is_more || place > 0 && asks[place - 1].to == ask.to, "a question goes to one address");
+            let host = host_of(&ask.to);
+            let line = self.lines.iter().position(|line| line.host == host).unwrap_or_else(|| {
+                self.lines.push(Line { host, waiting: VecDeque::new(), under_way: Vec::new() });
+                self.lines.len() - 1
+            });
+            self.lines[line].waiting.push_back(place);
+            self.known.push(Known { question, line, sent: 0, sent_at: now, again_at: now, is_over: false });
+        }
     }
 
     fn window(&mut self, host: HostPart) -> &mut Window {
@@ -212,100 +248,175 @@ impl Exchange {
     }
 
     /// Sends what was not sent and has room, and what got no answer for too long; when to look again.
-    fn send_due(&mut self, first: u64, asks: &[Ask<'_>], lines: &mut [Line]) -> Result<Instant, NoAnswer> {
+    fn send_due(&mut self, first: u64, asks: &[Ask<'_>], silent: &mut Vec<(usize, NoAnswer)>) -> Instant {
         let now = Instant::now();
         let mut wake_at = now + self.timing.again_after_max;
-        for line in lines {
-            for &place in &line.under_way {
-                if self.questions[place].again_at <= now {
-                    if self.questions[place].sent > 0 {
-                        let (number, next) = (first.wrapping_add(place as u64), self.next);
-                        self.window(line.host).lost(number, next);
+        let mut failed = Vec::new();
+        for line in 0..self.lines.len() {
+            let host = self.lines[line].host;
+            for at in 0..self.lines[line].under_way.len() {
+                let place = self.lines[line].under_way[at];
+                if self.known[place].again_at <= now {
+                    if self.known[place].sent > 0 {
+                        let (number, next) = (first.wrapping_add(self.known[place].question as u64), self.next);
+                        self.window(host).lost(number, next);
                         self.repeated += 1;
                     }
-                    self.send(first, place, &asks[place], now)?;
+                    self.send(first, place, &asks[place], now, &mut failed);
                 }
-                wake_at = wake_at.min(self.questions[place].again_at);
+                wake_at = wake_at.min(self.known[place].again_at);
             }
-            while !line.waiting.is_empty() && self.window(line.host).has_room() {
-                let place = line.waiting.pop_front().expect("it is not empty");
-                self.window(line.host).under_way += 1;
-                line.under_way.push(place);
-                self.send(first, place, &asks[place], now)?;
-                wake_at = wake_at.min(self.questions[place].again_at);
+            while !self.lines[line].waiting.is_empty() && self.window(host).has_room() {
+                let place = self.lines[line].waiting.pop_front().expect("it is not empty");
+                self.window(host).under_way += 1;
+                self.lines[line].under_way.push(place);
+                self.send(first, place, &asks[place], now, &mut failed);
+                wake_at = wake_at.min(self.known[place].again_at);
             }
         }
-        Ok(wake_at)
+        for (place, error) in failed {
+            let Known { question, sent, is_over, .. } = self.known[place];
+            if !is_over {
+                let (to, error) = (asks[place].to, Some(Arc::new(error)));
+                silent.push((question, NoAnswer { to, sent, waited: Duration::ZERO, error }));
+                self.places(question).for_each(|place| self.end(place, None));
+            }
+        }
+        wake_at
     }
 
-    fn send(&mut self, first: u64, place: usize, ask: &Ask<'_>, now: Instant) -> Result<(), NoAnswer> {
-        let way = Way { from: self.source(first.wrapping_add(place as u64)), to: ask.to, port: self.port };
+    fn send(&mut self, first: u64, place: usize, ask: &Ask<'_>, now: Instant, failed: &mut Vec<(usize, io::Error)>) {
+        let number = first.wrapping_add(self.known[place].question as u64);
+        let way = Way { from: self.source(number), to: ask.to, port: self.port };
         let is_gone = match self.endpoint.send(&way, ask.parts) {
             Ok(is_gone) => is_gone,
-            Err(error) => {
-                let (sent, waited) = (self.questions[place].sent, Duration::ZERO);
-                return Err(NoAnswer { to: ask.to, sent, waited, error: Some(error) });
-            }
+            Err(error) => return failed.push((place, error)),
         };
         let (least, most) = (self.timing.again_after_min, self.timing.again_after_max);
-        let sent = self.questions[place].sent + u32::from(is_gone);
+        let sent = self.known[place].sent + u32::from(is_gone);
+        let is_probe = self.lines[self.known[place].line].under_way.first() == Some(&place);
+        let first = self.window(host_of(&ask.to)).again_after(1, least, most);
+        let most = if is_probe { most.min(self.timing.probe_after_max.max(first)) } else { most };
         let after = match is_gone {
             true => self.window(host_of(&ask.to)).again_after(sent, least, most),
             false => FULL_FOR,
         };
-        self.questions[place] = Question { sent, sent_at: now, again_at: now + after, is_answered: false };
-        Ok(())
+        self.known[place] = Known { sent, sent_at: now, again_at: now + after, ..self.known[place] };
     }
 
-    /// Takes everything that is there; how many questions got their answer.
-    fn receive(
-        &mut self,
-        first: u64,
-        lines: &mut [Line],
-        answer: &mut dyn FnMut(usize, &Arrived, &[u8]) -> Verdict,
-    ) -> usize {
-        let mut accepted = 0;
+    /// Takes everything that is there; whether something of it was an answer.
+    fn receive(&mut self, first: u64, answer: Judge<'_>) -> bool {
+        let mut is_any = false;
         // A failing receive is a datagram that is not there; the deadline ends what nobody answers.
         while let Ok(Some(arrived)) = self.endpoint.receive(&mut self.room) {
-            let Some(place) = self.place_of(first, &arrived.destination) else { continue };
+            let Some(question) = self.question_of(first, &arrived.destination) else { continue };
             let Some(payload) = self.room.get(..arrived.bytes) else { continue };
-            let question = &mut self.questions[place];
+            let places = self.places(question);
             // What was not asked yet has no answer, whoever sent this.
-            if question.sent == 0 || question.is_answered || answer(place, &arrived, payload) == Verdict::Ignored {
+            if self.known[places.start].sent == 0 || places.clone().all(|place| self.known[place].is_over) {
                 continue;
             }
-            question.is_answered = true;
-            let after = (question.sent == 1).then(|| question.sent_at.elapsed());
-            let line = lines.iter_mut().find(|line| line.under_way.contains(&place)).expect("it was sent");
-            line.under_way.retain(|other| *other != place);
-            let host = line.host;
-            self.window(host).answered(after);
-            accepted += 1;
+            match answer(question, &arrived, payload) {
+                Verdict::Accepted => {
+                    // Which of several datagrams it is an answer to is not known, so neither is how long it took.
+                    let after = (places.len() == 1).then(|| self.took(places.start)).flatten();
+                    places.for_each(|place| self.end(place, Some(after)));
+                }
+                Verdict::Part(part) if part < places.len() => self.arrived(places, part),
+                Verdict::Part(_) | Verdict::Ignored => continue,
+            }
+            is_any = true;
         }
-        accepted
+        is_any
     }
 
-    /// The place among the questions of now of the one that came from this address.
-    fn place_of(&self, first: u64, address: &Address) -> Option<usize> {
+    /// A datagram of several arrived.
+    fn arrived(&mut self, places: Range<usize>, part: usize) {
+        let place = places.start + part;
+        if self.known[place].sent == 0 || self.known[place].is_over {
+            return;
+        }
+        self.end(place, Some(self.took(place)));
+        if places.clone().all(|place| self.known[place].is_over) {
+            self.missing += places.len();
+            for place in places {
+                self.known[place].is_over = false;
+                self.lines[self.known[place].line].waiting.push_back(place);
+            }
+        }
+    }
+
+    /// How long an answer to this datagram took, if that can be told (see [`Window`]).
+    fn took(&self, place: usize) -> Option<Duration> {
+        (self.known[place].sent == 1).then(|| self.known[place].sent_at.elapsed())
+    }
+
+    /// Nothing more is to be done about a datagram: it was answered, after so long if that is known, or it cannot be sent.
+    fn end(&mut self, place: usize, answered: Option<Option<Duration>>) {
+        if std::mem::replace(&mut self.known[place].is_over, true) {
+            return;
+        }
+        self.missing -= 1;
+        let line = &mut self.lines[self.known[place].line];
+        let host = line.host;
+        match line.under_way.iter().position(|other| *other == place) {
+            None => line.waiting.retain(|other| *other != place),
+            Some(at) => {
+                line.under_way.remove(at);
+                match answered {
+                    Some(after) => {
+                        self.window(host).answered(after);
+                        if self.known[place].sent > 1 {
+                            self.hurry(place);
+                        }
+                    }
+                    None => self.window(host).under_way -= 1,
+                }
+            }
+        }
+    }
+
+    /// A host that was silent is there again: what was asked of it meanwhile is asked again soon.
+    fn hurry(&mut self, place: usize) {
+        let line = self.known[place].line;
+        let (least, most) = (self.timing.again_after_min, self.timing.again_after_max);
+        let soon = Instant::now() + self.window(self.lines[line].host).again_after(1, least, most);
+        for &other in &self.lines[line].under_way {
+            let again_at = &mut self.known[other].again_at;
+            *again_at = soon.min(*again_at);
+        }
+    }
+
+    /// Says of each question that has no answer yet that it gets none.
+    fn give_up(&mut self, asks: &[Ask<'_>], waited: Duration, silent: &mut Vec<(usize, NoAnswer)>) {
+        let mut last = None;
+        for (known, ask) in self.known.iter().zip(asks).filter(|(known, _)| !known.is_over) {
+            if last.replace(known.question) != Some(known.question) {
+                silent.push((known.question, NoAnswer { to: ask.to, sent: known.sent, waited, error: None }));
+            }
+        }
+    }
+
+    /// The question of now that came from this address.
+    fn question_of(&self, first: u64, address: &Address) -> Option<usize> {
         let (source, number) = address.split_at(8);
         let number = u64::from_be_bytes(number.try_into().expect("eight bytes"));
-        let place = usize::try_from(number.wrapping_sub(first)).ok()?;
-        (source == self.source && place < self.questions.len()).then_some(place)
+        let question = usize::try_from(number.wrapping_sub(first)).ok()?;
+        (source == self.source && question <= self.known.last()?.question).then_some(question)
+    }
+
+    /// Its datagrams.
+    fn places(&self, question: usize) -> Range<usize> {
+        let start = match self.known.get(question) {
+            // No question up to here has several.
+            Some(known) if known.question == question => question,
+            _ => self.known.partition_point(|known| known.question < question),
+        };
+        let more = self.known[start..].iter().take_while(|known| known.question == question).count();
+        start..start + more
     }
 }
 
 fn host_of(address: &Address) -> HostPart {
     *address.first_chunk().expect("an address is longer than its host's part")
-}
-
-fn lines(asks: &[Ask<'_>]) -> Vec<Line> {
-    let mut lines: Vec<Line> = Vec::new();
-    for (place, ask) in asks.iter().enumerate() {
-        let host = host_of(&ask.to);
-        match lines.iter_mut().find(|line| line.host == host) {
-            Some(line) => line.waiting.push_back(place),
-            None => lines.push(Line { host, waiting: [place].into(), under_way: Vec::new() }),
-        }
-    }
-    lines
 }
