@@ -69,6 +69,10 @@ fn deleted(context: &Context) {
     assert_eq!(read(context, &log, 0, 9), (0, 1, Vec::new()));
     assert_eq!(context.done(&[delete(&log), append(&log, b"c")]), [Outcome::Changed, Outcome::Appended(1)]);
     assert_eq!(read(context, &log, 0, 9), (1, 1, vec![Entry { sequence: 1, bytes: b"c".to_vec() }]));
+    // The same numbers as before, in one call, with some of them gone again.
+    context.done(&[append(&log, b"d"), append(&log, b"e")]);
+    context.done(&[delete(&log), append(&log, b"f"), append(&log, b"g"), trim(&log, 1)]);
+    assert_eq!(read(context, &log, 0, 9), (2, 2, vec![Entry { sequence: 2, bytes: b"g".to_vec() }]));
 }
 
 fn concurrent(context: &Context) {

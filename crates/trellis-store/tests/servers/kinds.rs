@@ -9,7 +9,7 @@ use super::{Server, built, installed};
 pub(crate) enum Kind {
     /// The real etcd, one member.
     Etcd,
-    /// Google's emulator.
+    /// Google's emulator; see `bigtable/main.go` for what is added.
     Bigtable,
     /// A server of this project; see `spanner/main.go` for what it promises.
     Spanner,
@@ -56,8 +56,7 @@ impl Kind {
                 "--initial-cluster=default=http://127.0.0.1:{port+1}",
                 "--logger=zap",
             ],
-            Kind::Bigtable => &["-host", "127.0.0.1", "-port", "{port}"],
-            Kind::Spanner | Kind::Datastore => &["-address", "127.0.0.1:{port}"],
+            Kind::Bigtable | Kind::Spanner | Kind::Datastore => &["-address", "127.0.0.1:{port}"],
         }
     }
 

@@ -141,11 +141,10 @@ pub(crate) fn built(name: &str) -> Result<PathBuf, String> {
         return Ok(program);
     }
     let unfinished = cache.join(format!("{name}.unfinished"));
-    let package = if name == "bigtable" { "cloud.google.com/go/bigtable/cmd/emulator" } else { "." };
     let output = Command::new(go)
         .args(["build", "-trimpath", "-mod=readonly", "-o"])
         .arg(&unfinished)
-        .arg(package)
+        .arg(".")
         .current_dir(&sources)
         // What go.mod and go.sum pin, and nothing else.
         .env("GOFLAGS", "")

@@ -121,7 +121,15 @@ pub(in crate::stores) fn writes(changes: Changes) -> Vec<Write> {
     for (log, change) in changes.logs {
         let kept_from = if change.emptied { change.last_before + 1 } else { change.first };
         if kept_from > change.first_before {
-            writes.push(Write::Forget(log.clone(), change.first_before, kept_from.min(change.last_before + 1) - 1));
+            let (from, upto) = (change.first_before, kept_from.min(change.last_before + 1) - 1);
+            // A log that was deleted and began again has numbers that it had before. What comes lies over what was there: etcd
+            // refuses to forget and to put one place in one call.
+            let comes = change.appended.first().zip(change.appended.last());
+            let (first, last) = comes.map_or((upto + 1, upto), |(first, last)| (first.sequence, last.sequence));
+            let parts = [(from, upto.min(first.saturating_sub(1))), (from.max(last.saturating_add(1)), upto)];
+            let is_apart = first > upto || last < from;
+            let parts = if is_apart { &[(from, upto)][..] } else { &parts[..] };
+            writes.extend(parts.iter().filter(|(a, b)| a <= b).map(|(a, b)| Write::Forget(log.clone(), *a, *b)));
         }
         let appended = change.appended.into_iter();
         writes.extend(appended.map(|new| Write::Put(entry(&log, new.sequence), new.bytes)));
@@ -175,5 +183,27 @@ mod tests {
                 Write::Put(head(&log), Head { first: 1, last: 1 }.encode()),
             ]
         );
+    }
+
+    #[test]
+    fn what_comes_under_a_number_of_before_is_not_forgotten_in_the_same_call() {
+        let log = Key::new(1, Kind::Log, 1);
+        let forgotten = |before: (u64, u64), comes: std::ops::RangeInclusive<u64>| -> Vec<(u64, u64)> {
+            let (first, last) = (*comes.start(), *comes.end());
+            let appended = comes.map(|sequence| Entry { sequence, bytes: Vec::new() }).collect();
+            let (first_before, last_before) = before;
+            let change = LogChange { first_before, last_before, first, last, appended, emptied: true };
+            let changes = Changes { values: BTreeMap::new(), logs: BTreeMap::from([(log.clone(), change)]) };
+            let forgotten = writes(changes).into_iter().filter_map(|write| match write {
+                Write::Forget(_, from, upto) => Some((from, upto)),
+                Write::Put(..) | Write::Delete(_) => None,
+            });
+            forgotten.collect()
+        };
+        assert_eq!(forgotten((1, 5), 1..=2), [(3, 5)]);
+        assert_eq!(forgotten((1, 5), 2..=3), [(1, 1), (4, 5)], "begun again and trimmed");
+        assert_eq!(forgotten((1, 2), 1..=4), [], "over all of it");
+        assert_eq!(forgotten((2, 5), 1..=3), [(4, 5)]);
+        assert_eq!(forgotten((4, 5), 1..=2), [(4, 5)], "apart");
     }
 }
