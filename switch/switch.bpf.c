@@ -3,6 +3,9 @@
 // Promises what the contract in crates/trellis-switch/src/switch.rs says. It changes no byte of a packet but the two
 // hardware addresses, keeps no packet, and sends nothing of its own. Everything it knows is soft: an entry that is
 // missing, late or wrong sends a packet to a host that says so.
+//
+// Compiled with TRELLIS_XDP it runs before the kernel makes packets of frames. There it cannot copy what goes to a
+// group.
 
 #include "kernel.h"
 
@@ -112,6 +115,7 @@ struct packet {
     __u64 now_ns;
     __u64 now_ticks;
     __u32 in_port;
+    __u32 bytes;
 };
 
 INLINE __u16 host16(__be16 value)
@@ -159,7 +163,7 @@ INLINE int has_ended(__u64 word, const struct packet *packet)
 INLINE int drop(const struct packet *packet, __u32 reason)
 {
     packet->counters->count[reason]++;
-    return TC_ACT_SHOT;
+    return LOST;
 }
 
 INLINE void tell(const struct packet *packet, __u32 kind, __u64 page, __u64 epoch, __u32 port)
@@ -280,15 +284,15 @@ INLINE __u32 grant(const struct packet *packet, struct trellis_redirect *ended, 
 }
 
 // The header of a datagram; 0 when there is none.
-INLINE int read_header(struct __sk_buff *skb, struct trellis_header *header)
+INLINE int read_header(frame *frame, struct trellis_header *header)
 {
     __u8 next = 0;
     __u32 at = FRAME_BYTES;
-    if (bpf_skb_load_bytes(skb, NEXT_HEADER_AT, &next, 1))
+    if (load(frame, NEXT_HEADER_AT, &next, 1))
         return 0;
     if (next == NEXT_FRAGMENT) {
         __u8 fragment[4];
-        if (bpf_skb_load_bytes(skb, at, fragment, sizeof fragment))
+        if (load(frame, at, fragment, sizeof fragment))
             return 0;
         // Only the first fragment has the header.
         if (fragment[2] || fragment[3] & 0xf8)
@@ -296,19 +300,19 @@ INLINE int read_header(struct __sk_buff *skb, struct trellis_header *header)
         next = fragment[0];
         at += FRAGMENT_BYTES;
     }
-    return next == NEXT_UDP && !bpf_skb_load_bytes(skb, at + UDP_BYTES, header, sizeof *header)
+    return next == NEXT_UDP && !load(frame, at + UDP_BYTES, header, sizeof *header)
         && header->version == TRELLIS_HEADER_VERSION;
 }
 
 // Where a request for a page goes.
-INLINE __u32 port_of_page(struct __sk_buff *skb, const struct packet *packet, __u64 page, __u64 term, __u32 home_port)
+INLINE __u32 port_of_page(frame *frame, const struct packet *packet, __u64 page, __u64 term, __u32 home_port)
 {
     __u8 command = packet->destination.command;
     struct trellis_redirect *redirect = bpf_map_lookup_elem(&redirects, &page);
     if (redirect && !has_ended(redirect->word, packet)) {
         struct trellis_header header;
         int is_owner = redirect_port(redirect->word) == packet->in_port;
-        if (is_owner && command == TRELLIS_COMMAND_COMMIT && read_header(skb, &header))
+        if (is_owner && command == TRELLIS_COMMAND_COMMIT && read_header(frame, &header))
             redirect->is_ending = !!(header.flags & TRELLIS_FLAG_RELEASE);
         return owner_or_home(redirect->word, packet, home_port);
     }
@@ -342,13 +346,13 @@ INLINE void confirm(const struct packet *packet, struct trellis_redirect *redire
 
 // Home decides about leases; the switch listens to what it answers. The address that home speaks from says what it
 // answers to.
-INLINE void learn(struct __sk_buff *skb, const struct packet *packet, __u64 term, __u32 client_port)
+INLINE void learn(frame *frame, const struct packet *packet, __u64 term, __u32 client_port)
 {
     __u8 command = packet->source.command;
     int gives = command == TRELLIS_COMMAND_UPDATE || command == TRELLIS_COMMAND_RENEW;
     int takes = command == TRELLIS_COMMAND_COMMIT || command == TRELLIS_COMMAND_RELEASE;
     struct trellis_header header;
-    if (!term || !(gives || takes) || !read_header(skb, &header))
+    if (!term || !(gives || takes) || !read_header(frame, &header))
         return;
     // The number tells an answer from what a home asks on its own.
     if (!(header.flags & TRELLIS_FLAG_ANSWER) || header.request != low_half(&packet->destination))
@@ -383,8 +387,26 @@ INLINE void count_out(__u32 port, __u32 bytes)
     }
 }
 
+#ifdef TRELLIS_XDP
+
+struct {
+    NUMBER(type, BPF_MAP_TYPE_DEVMAP);
+    NUMBER(max_entries, TRELLIS_PORTS_MAX);
+    TYPE(key, __u32);
+    TYPE(value, struct bpf_devmap_val);
+} devices SECTION(".maps");
+
+#define SEND(port, to) bpf_redirect_map(&devices, port, XDP_DROP)
+// Whoever sets groups is told that there are none here.
+#define CLONE(frame, group, out, side) ((void)(group))
+
+#else
+
+#define SEND(port, to) \
+    ((to)->flags & TRELLIS_PORT_PEER ? bpf_redirect_peer((to)->interface, 0) : bpf_redirect((to)->interface, 0))
+
 // A copy for every other port of the group that is reachable from here.
-INLINE void clone(struct __sk_buff *skb, __u32 group, __u32 out, __u32 side)
+INLINE void clone(frame *frame, __u32 group, __u32 out, __u32 side)
 {
     struct trellis_group *members = bpf_map_lookup_elem(&groups, &group);
     if (!members)
@@ -396,38 +418,42 @@ INLINE void clone(struct __sk_buff *skb, __u32 group, __u32 out, __u32 side)
         struct trellis_port *to = bpf_map_lookup_elem(&ports, &port);
         if (!to || !to->interface || to->side != side)
             continue;
-        bpf_skb_store_bytes(skb, 0, to->mac, sizeof to->mac, 0);
-        if (!bpf_clone_redirect(skb, to->interface, 0))
-            count_out(port, skb->len);
+        store(frame, 0, to->mac, sizeof to->mac);
+        if (!bpf_clone_redirect(frame, to->interface, 0))
+            count_out(port, frame->len);
     }
 }
 
+#define CLONE clone
+
+#endif
+
 // Reads both addresses; 0 when this packet has none.
-INLINE int read_addresses(struct __sk_buff *skb, struct packet *packet, __be32 scope)
+INLINE int read_addresses(frame *frame, struct packet *packet, __be32 scope)
 {
-    if (skb->protocol != PROTOCOL_IPV6)
+    if (protocol_of(frame) != PROTOCOL_IPV6)
         return 0;
-    if (bpf_skb_load_bytes(skb, ADDRESSES_AT, &packet->source, 2 * sizeof packet->source))
+    if (load(frame, ADDRESSES_AT, &packet->source, 2 * sizeof packet->source))
         return 0;
     return packet->source.scope == scope && packet->destination.scope == scope;
 }
 
-SECTION("classifier")
-int trellis_switch(struct __sk_buff *skb)
+SECTION(AT_INGRESS)
+int trellis_switch(frame *frame)
 {
     __u32 zero = 0;
-    __u32 interface = skb->ifindex;
+    __u32 interface = interface_of(frame);
     __u32 *number = bpf_map_lookup_elem(&interfaces, &interface);
     struct trellis_settings *set = bpf_map_lookup_elem(&settings, &zero);
     if (!number || !set)
-        return TC_ACT_SHOT;
-    struct packet packet = {.in_port = *number};
+        return LOST;
+    struct packet packet = {.in_port = *number, .bytes = length_of(frame)};
     packet.counters = bpf_map_lookup_elem(&counters, &packet.in_port);
     struct trellis_port *from = bpf_map_lookup_elem(&ports, &packet.in_port);
     if (!packet.counters || !from)
-        return TC_ACT_SHOT;
-    packet.counters->count[TRELLIS_COUNT_BYTES_IN] += skb->len;
-    if (!read_addresses(skb, &packet, set->scope))
+        return LOST;
+    packet.counters->count[TRELLIS_COUNT_BYTES_IN] += packet.bytes;
+    if (!read_addresses(frame, &packet, set->scope))
         return drop(&packet, TRELLIS_COUNT_NOT_ADDRESSED);
     packet.now_ns = bpf_ktime_get_ns();
     packet.now_ticks = packet.now_ns >> TRELLIS_TICK_SHIFT;
@@ -457,10 +483,10 @@ int trellis_switch(struct __sk_buff *skb)
             __u64 page = page_of(&packet.destination);
             count_hot(page);
             if (!(packet.destination.arguments & TRELLIS_ARGUMENT_DIRECT))
-                out = port_of_page(skb, &packet, page, set->term_ticks, route->port);
+                out = port_of_page(frame, &packet, page, set->term_ticks, route->port);
         }
     } else if (is_home) {
-        learn(skb, &packet, set->term_ticks, out);
+        learn(frame, &packet, set->term_ticks, out);
     }
 
     struct trellis_port *to = bpf_map_lookup_elem(&ports, &out);
@@ -469,11 +495,11 @@ int trellis_switch(struct __sk_buff *skb)
     if (set->drop_ppm && bpf_get_prandom_u32() % 1000000 < set->drop_ppm)
         return drop(&packet, TRELLIS_COUNT_DROPPED);
     if (group)
-        clone(skb, group, out, from->side);
+        CLONE(frame, group, out, from->side);
     if (to->side != from->side)
         return drop(&packet, TRELLIS_COUNT_PARTITIONED);
     packet.counters->count[out == route->port ? TRELLIS_COUNT_DELIVERED : TRELLIS_COUNT_REDIRECTED]++;
-    count_out(out, skb->len);
-    bpf_skb_store_bytes(skb, 0, to->mac, sizeof to->mac, 0);
-    return to->flags & TRELLIS_PORT_PEER ? bpf_redirect_peer(to->interface, 0) : bpf_redirect(to->interface, 0);
+    count_out(out, packet.bytes);
+    store(frame, 0, to->mac, sizeof to->mac);
+    return SEND(out, to);
 }

@@ -10,7 +10,14 @@ pub struct Capabilities {
     /// Whether the first UPDATE of a page makes its sender the owner in the very packet's way; if not, somebody must call
     /// [`crate::Switch::set_redirect`] for every lease.
     pub grants: bool,
-    /// Whether packets can be delayed, repeated and overtaken on purpose; all can lose some.
+    /// Whether what home says about a lease counts from the very packet on; if not, a moment later, and before any call of
+    /// [`crate::Switch`] that follows returns.
+    pub learns_at_once: bool,
+    /// Whether redirects that have ended go by themselves, so that [`crate::Switch::sweep`] finds none.
+    pub forgets_ended: bool,
+    /// Whether what goes to a home can be copied to others ([`crate::Switch::set_group`]).
+    pub copies: bool,
+    /// Whether packets can be delayed, repeated and overtaken on purpose; all can lose some, or all of them.
     pub delays: bool,
     /// Whether what happens to packets on purpose is the same again for the same seed and the same packets.
     pub seeded: bool,
@@ -21,6 +28,21 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// All that a switch can do, from which a choice takes away what it cannot.
+    pub(crate) fn all(redirects_max: u32) -> Capabilities {
+        Capabilities {
+            rootless: true,
+            grants: true,
+            learns_at_once: true,
+            forgets_ended: false,
+            copies: true,
+            delays: true,
+            seeded: true,
+            prefix_bits_max: 128,
+            redirects_max,
+        }
+    }
+
     /// Whether it routes by prefixes of this length.
     #[must_use]
     pub fn routes_by(&self, prefix: Prefix) -> bool {

@@ -51,6 +51,14 @@ pub enum SwitchError {
         /// What to do.
         hint: &'static str,
     },
+    /// What a switch of another process said.
+    #[error("{sentence}")]
+    Told {
+        /// Whether a table has no room.
+        is_full: bool,
+        /// All of it.
+        sentence: String,
+    },
     /// The operating system refused something.
     #[error("cannot {attempt}: {cause}; {hint}")]
     System {
@@ -72,6 +80,12 @@ pub enum SwitchError {
 }
 
 impl SwitchError {
+    /// Whether a table has no room.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        matches!(self, SwitchError::Full { .. } | SwitchError::Told { is_full: true, .. })
+    }
+
     /// A system call did not work.
     pub(crate) fn system(attempt: impl Into<String>, cause: &io::Error) -> SwitchError {
         let hint = match cause.raw_os_error() {

@@ -16,11 +16,14 @@
 mod address;
 mod capabilities;
 mod clock;
+pub mod control;
 mod entries;
 mod error;
 mod faults;
 pub mod lab;
 pub mod layout;
+#[cfg(feature = "bpf")]
+pub mod memory;
 mod observed;
 mod switch;
 pub mod switches;

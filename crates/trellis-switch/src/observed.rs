@@ -145,8 +145,12 @@ impl EventKind {
         EventKind::Expired,
     ];
 
+    /// Its number, as in the kernel's events.
+    pub(crate) fn number(self) -> u32 {
+        self as u32 + 1
+    }
+
     /// The kind with this number.
-    #[cfg_attr(not(feature = "bpf"), allow(dead_code, reason = "numbers come from the kernel"))]
     pub(crate) fn from_number(number: u32) -> Option<EventKind> {
         EventKind::ALL.get(usize::try_from(number.checked_sub(1)?).ok()?).copied()
     }

@@ -51,11 +51,12 @@ pub trait Switch: Send + Sync {
     /// The cluster that it serves.
     fn cluster(&self) -> Cluster;
 
-    /// Sends what fits a prefix to a port, in place of what was set for the same prefix before.
+    /// Sends what fits a prefix to a port, in place of what was set for the same prefix before. The prefix of home 0 is that of
+    /// requests to *anywhere*: its port is the server that the switch chooses.
     ///
     /// # Errors
     ///
-    /// [`SwitchError::Refused`] for a prefix of another cluster, of home 0, or a port that there cannot be;
+    /// [`SwitchError::Refused`] for a prefix of another cluster, or a port that there cannot be;
     /// [`SwitchError::Unsupported`] for one that is longer than it routes by; [`SwitchError::Full`]; [`SwitchError::System`].
     fn set_prefix(&self, prefix: Prefix, route: Route) -> Result<(), SwitchError>;
 
@@ -73,6 +74,18 @@ pub trait Switch: Send + Sync {
     ///
     /// [`SwitchError::Refused`] for a port or a page that there cannot be; [`SwitchError::Full`]; [`SwitchError::System`].
     fn set_redirect(&self, page: Page, redirect: Redirect) -> Result<bool, SwitchError>;
+
+    /// The same for many pages, which costs some switches little more than one. Says how many it set; those before one that
+    /// is refused are set.
+    ///
+    /// # Errors
+    ///
+    /// As [`Switch::set_redirect`].
+    fn set_redirects(&self, redirects: &[(Page, Redirect)]) -> Result<u32, SwitchError> {
+        redirects
+            .iter()
+            .try_fold(0, |done, (page, redirect)| Ok(done + u32::from(self.set_redirect(*page, *redirect)?)))
+    }
 
     /// Sends requests for a page home again, if its redirect has no higher epoch than this; says whether there was one.
     ///

@@ -6,7 +6,7 @@ use std::ffi::CString;
 use std::fs::File;
 use std::io;
 use std::net::{SocketAddrV6, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -52,6 +52,25 @@ pub(crate) fn new_user() -> io::Result<()> {
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/uid_map", format!("0 {user} 1"))?;
     std::fs::write("/proc/self/gid_map", format!("0 {group} 1"))
+}
+
+/// Puts an empty file system in memory in the place of a folder, for the calling thread and what it starts from now on;
+/// nobody else sees it, and it ends with the last of them.
+pub(crate) fn own_folder(folder: &str) -> io::Result<()> {
+    let (folder, root, kind) = (CString::new(folder)?, c"/", c"tmpfs");
+    // SAFETY: unshare takes no pointer; it changes this thread alone.
+    check(unsafe { libc::unshare(libc::CLONE_NEWNS) })?;
+    // SAFETY: every text ends with a zero byte, and no data is handed over.
+    check(unsafe {
+        let flags = libc::MS_REC | libc::MS_PRIVATE;
+        libc::mount(std::ptr::null(), root.as_ptr(), std::ptr::null(), flags, std::ptr::null())
+    })?;
+    // SAFETY: as above.
+    check(unsafe {
+        let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+        libc::mount(kind.as_ptr(), folder.as_ptr(), kind.as_ptr(), flags, std::ptr::null())
+    })
+    .map(drop)
 }
 
 /// Makes the next child of this process the first of a process namespace: when it ends, all that are in there end.
@@ -107,6 +126,24 @@ pub(crate) fn peer(stream: &UnixStream) -> io::Result<(i32, u32)> {
     check(result).map(|_| (who.pid, who.uid))
 }
 
+/// Leaves a file open in the command that is started.
+pub(crate) fn hand_down(command: &mut Command, file: OwnedFd) {
+    let keep = move || {
+        // SAFETY: changes a flag of a descriptor that is open as long as this closure is there.
+        check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFD, 0) }).map(drop)
+    };
+    // SAFETY: between fork and exec one system call is made, which allocates nothing.
+    unsafe { command.pre_exec(keep) };
+}
+
+/// A file that this process was started with, by its number; the number stays open.
+pub(crate) fn inherited(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: duplicates a number, which fails if nothing is open under it.
+    let copy = check(unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) })?;
+    // SAFETY: the kernel has just given this descriptor to us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
 /// A process that is asked for once and then meant by descriptor, so that its number cannot become another's.
 pub(crate) struct Process(OwnedFd);
 
@@ -140,6 +177,31 @@ pub(crate) fn interface_index(name: &str) -> io::Result<u32> {
         0 => Err(io::Error::last_os_error()),
         index => Ok(index),
     }
+}
+
+/// Lets an end of a pair take frames that are no packets yet, and send packets with whole checksums: what was offloaded is
+/// lost on the way of such frames.
+pub(crate) fn take_frames(interface: &str) -> io::Result<()> {
+    const SET_RECEIVE_OFFLOAD: u32 = 0x2c;
+    const SET_SEND_CHECKSUMS: u32 = 0x17;
+    const SIOCETHTOOL: libc::Ioctl = 0x8946;
+    let socket = UdpSocket::bind((std::net::Ipv6Addr::UNSPECIFIED, 0))?;
+    for (what, value) in [(SET_RECEIVE_OFFLOAD, 1), (SET_SEND_CHECKSUMS, 0)] {
+        let mut asked: [u32; 2] = [what, value];
+        // SAFETY: all zeros are a valid request; the name gets a zero byte behind it.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        let name = interface.as_bytes();
+        if name.len() >= request.ifr_name.len() {
+            return Err(io::Error::from(io::ErrorKind::InvalidInput));
+        }
+        for (to, from) in request.ifr_name.iter_mut().zip(name) {
+            *to = *from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_data = asked.as_mut_ptr().cast();
+        // SAFETY: the request is ours; what it points to is what this call takes, and lives until it is over.
+        check(unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &mut request) })?;
+    }
+    Ok(())
 }
 
 /// Which of these can be read; waits at most `patience`, or until one can.
@@ -211,6 +273,59 @@ fn bind<A>(socket: BorrowedFd<'_>, address: &A) -> io::Result<()> {
         libc::bind(socket.as_raw_fd(), std::ptr::from_ref(address).cast(), size)
     };
     check(result).map(drop)
+}
+
+/// A conversation with the kernel's packet filter. It never waits: what the kernel answers is there when `send` returns.
+pub(crate) struct Netlink(OwnedFd);
+
+/// How much may wait in either direction, where the kernel's settings do not allow less.
+const NETLINK_BYTES: libc::c_int = 8 << 20;
+
+impl Netlink {
+    pub(crate) fn open() -> io::Result<Netlink> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: socket takes three numbers.
+        let socket = check(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_NETFILTER) })?;
+        // SAFETY: the kernel has just given this descriptor to us alone.
+        let socket = unsafe { OwnedFd::from_raw_fd(socket) };
+        for (forced, asked) in [(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF), (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)] {
+            // What takes rights over the machine first.
+            set(socket.as_fd(), libc::SOL_SOCKET, forced, NETLINK_BYTES)
+                .or_else(|_| set(socket.as_fd(), libc::SOL_SOCKET, asked, NETLINK_BYTES))?;
+        }
+        // A refusal need not repeat what was refused.
+        set(socket.as_fd(), libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, 1)?;
+        // SAFETY: all zeros are a valid address of this kind: the kernel chooses a number for the socket.
+        let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+        address.nl_family = libc::AF_NETLINK as libc::sa_family_t;
+        bind(socket.as_fd(), &address)?;
+        Ok(Netlink(socket))
+    }
+
+    /// The same socket under another descriptor.
+    pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
+        self.0.try_clone()
+    }
+
+    /// Hands over messages; the kernel has dealt with them when this returns.
+    pub(crate) fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        // SAFETY: the buffer is as long as is said.
+        let sent = unsafe { libc::send(self.0.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
+        usize::try_from(sent).map(drop).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// The next messages; none when there are none now.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        // SAFETY: the buffer is as long as is said.
+        let bytes = unsafe { libc::recv(self.0.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+        match usize::try_from(bytes) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(_) => match io::Error::last_os_error() {
+                error if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+                error => Err(error),
+            },
+        }
+    }
 }
 
 /// Takes whole frames from an interface and puts frames out at it, each after ten bytes that say how its checksum is

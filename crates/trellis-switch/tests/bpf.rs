@@ -14,6 +14,13 @@ fn bpf_is_a_switch() {
 }
 
 #[test]
+fn bpf_is_a_switch_before_frames_are_packets() {
+    if conformance::is_possible("bpf_is_a_switch_before_frames_are_packets") {
+        conformance::run("bpf at xdp");
+    }
+}
+
+#[test]
 fn the_program_is_gone_with_the_switch() {
     if !conformance::is_possible("the_program_is_gone_with_the_switch") {
         return;

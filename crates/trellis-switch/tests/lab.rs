@@ -7,6 +7,7 @@ use std::process::Command;
 
 use conformance::{READ, lab};
 use trellis_switch::lab::{HOSTS_MAX, Lab, Plan, Role};
+use trellis_switch::switches::Attach;
 
 /// The interfaces that this process sees.
 fn interfaces() -> String {
@@ -47,6 +48,7 @@ fn hosts_are_what_the_plan_says() {
         switch: "user".to_owned(),
         mtu_bytes: 1500,
         redirects_max: 16,
+        attach: Attach::Auto,
     };
     let lab = Lab::up(&plan).unwrap();
     assert_eq!(lab.plan(), &plan);

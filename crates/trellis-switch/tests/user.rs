@@ -3,13 +3,9 @@
 mod conformance;
 
 use std::collections::BTreeSet;
-use std::process::Command;
 
 use conformance::{Context, PORT, READ, WRITE};
-use trellis_switch::{Classes, Faults, Group};
-
-/// Set in the test that runs itself again in a user namespace.
-const INSIDE: &str = "TRELLIS_TEST_INSIDE_A_USER_NAMESPACE";
+use trellis_switch::{Classes, Faults, Group, Prefix, Route};
 
 #[test]
 fn user_is_a_switch() {
@@ -20,20 +16,7 @@ fn user_is_a_switch() {
 
 #[test]
 fn user_is_a_switch_without_rights_over_the_machine() {
-    let test = "user_is_a_switch_without_rights_over_the_machine";
-    if std::env::var_os(INSIDE).is_some() {
-        return conformance::run("user");
-    }
-    let possible = Command::new("unshare").args(["--user", "--map-root-user", "--net", "true"]).status();
-    if !possible.is_ok_and(|status| status.success()) {
-        return println!("SKIPPED {test}: this machine lets nobody make a user namespace");
-    }
-    let own = std::env::current_exe().unwrap();
-    let mut again = Command::new("unshare");
-    again.args(["--user", "--map-root-user", "--net", "--mount"]).arg(own).args(["--exact", test, "--nocapture"]);
-    let output = again.env(INSIDE, "1").output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    conformance::without_rights("user_is_a_switch_without_rights_over_the_machine", || conformance::run("user"));
 }
 
 /// A lab whose switch does this to packets.
@@ -116,4 +99,21 @@ fn copies_share_the_fate_of_the_packet() {
     let again = context.receive("s1");
     assert_eq!((context.receive("s2"), context.receive("s2")), (again.clone(), again));
     context.goes("c1", context.pointer("s1", READ, 1), "s1");
+}
+
+#[test]
+fn a_host_gets_another_route_where_no_longer_prefix_has_room() {
+    if !conformance::is_possible("a_host_gets_another_route_where_no_longer_prefix_has_room") {
+        return;
+    }
+    let context = Context::new("user", "full");
+    let (switch, cluster) = (context.switch(), context.lab.cluster());
+    let route = Route { port: context.port("s2"), is_memory: true };
+    let longer = |number: u32| Prefix::new(cluster.address(0x2000 + (number >> 8) as u16, number as u8, 0, 0), 56);
+    let full = (0..=65_536).find(|&number| switch.set_prefix(longer(number).unwrap(), route).is_err());
+    assert_eq!(full, Some(65_536));
+    switch.set_prefix(longer(9).unwrap(), Route { port: context.port("s3"), ..route }).unwrap();
+    switch.set_prefix(Prefix::host(cluster, 0x2000), route).unwrap();
+    assert!(switch.drop_prefix(longer(9).unwrap()).unwrap());
+    switch.set_prefix(longer(65_536).unwrap(), route).unwrap();
 }

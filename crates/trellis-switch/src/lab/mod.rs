@@ -8,11 +8,12 @@
 //! - Every host has one interface, `e0`, one route to the whole cluster with one neighbour that never changes, and all
 //!   addresses of its own prefix. It accepts what the switch delivers to it, whoever the address belongs to; what it sends
 //!   to somebody else's address leaves through the switch.
-//! - The switch knows the prefix of every host from the start.
+//! - The switch knows the prefix of every host from the start, and sends what goes to *anywhere* to the first server.
 //!
 //! It must never change the namespaces of the calling thread: what has to happen elsewhere happens in threads that end.
-//! (The functions of [`space`] are for processes that want to be moved, and say so.)
+//! ([`alone`] and the functions of [`space`] are for processes that want to be moved, and say so.)
 
+mod alone;
 mod namespace;
 mod plan;
 pub mod space;
@@ -20,8 +21,10 @@ mod wiring;
 
 use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
 
 use crate::address::{Cluster, Prefix};
+use crate::control::{self, PortDescription};
 use crate::entries::{Port, Route};
 use crate::error::SwitchError;
 use crate::switch::Switch;
@@ -29,6 +32,7 @@ use crate::switches::{self, Wiring};
 use crate::sys;
 use namespace::Network;
 
+pub use alone::alone;
 pub use plan::{HOSTS_MAX, HostPlan, Plan, Role};
 
 /// A host of a lab.
@@ -84,13 +88,32 @@ impl AsFd for Host {
     }
 }
 
+/// The switch between hosts, which knows their prefixes.
+fn started(plan: &Plan, middle: &Network, hosts: &[Host]) -> Result<Arc<dyn Switch>, SwitchError> {
+    let cluster = plan.cluster();
+    let ports: Vec<Port> = hosts.iter().map(|host| wiring::port(&host.plan)).collect();
+    let wires = Wiring { cluster, ports, redirects_max: plan.redirects_max, attach: plan.attach };
+    let switch = middle.run(|| switches::open(&plan.switch, &wires))??;
+    for host in hosts {
+        let route = Route { port: host.plan.port, is_memory: host.plan.role == Role::Server };
+        switch.set_prefix(Prefix::host(cluster, host.plan.number), route)?;
+    }
+    if let Some(first) = hosts.iter().find(|host| host.plan.role == Role::Server) {
+        switch.set_prefix(Prefix::host(cluster, 0), Route { port: first.plan.port, is_memory: true })?;
+    }
+    Ok(switch.into())
+}
+
 /// Hosts and their switch; the module's text is the contract.
 pub struct Lab {
     plan: Plan,
     // Before the namespaces, so that it leaves interfaces that are still there.
-    switch: Box<dyn Switch>,
+    switch: Option<Arc<dyn Switch>>,
+    control: Arc<control::Server>,
     hosts: Vec<Host>,
-    _middle: Network,
+    /// How often the switch was started.
+    lives: u64,
+    middle: Network,
 }
 
 impl Lab {
@@ -107,16 +130,32 @@ impl Lab {
         for plan in plan.hosts() {
             hosts.push(Host { plan, side: 0, network: Network::new()? });
         }
-        let cluster = plan.cluster();
         wiring::join(plan, &middle, &hosts)?;
-        let ports: Vec<Port> = hosts.iter().map(|host| wiring::port(&host.plan)).collect();
-        let wires = Wiring { cluster, ports, redirects_max: plan.redirects_max };
-        let switch = middle.run(|| switches::open(&plan.switch, &wires))??;
-        for host in &hosts {
-            let route = Route { port: host.plan.port, is_memory: host.plan.role == Role::Server };
-            switch.set_prefix(Prefix::host(cluster, host.plan.number), route)?;
-        }
-        Ok(Lab { plan: plan.clone(), switch, hosts, _middle: middle })
+        let switch = started(plan, &middle, &hosts)?;
+        let port = |host: &Host| PortDescription {
+            port: host.plan.port,
+            host: host.plan.number,
+            is_memory: host.plan.role == Role::Server,
+        };
+        let control = control::Server::new(Arc::clone(&switch), hosts.iter().map(port).collect(), 1);
+        Ok(Lab { plan: plan.clone(), switch: Some(switch), control, hosts, lives: 1, middle })
+    }
+
+    /// Ends the switch and starts it again: it knows the prefixes of the hosts, and nothing else that it was told. Meanwhile
+    /// nothing passes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lab::up`]; then there is no switch any more.
+    pub fn restart_switch(&mut self) -> Result<(), SwitchError> {
+        self.control.stop();
+        self.switch = None;
+        let switch = started(&self.plan, &self.middle, &self.hosts)?;
+        self.lives += 1;
+        self.control.go_on(Arc::clone(&switch), self.lives);
+        self.hosts.iter_mut().for_each(|host| host.side = 0);
+        self.switch = Some(switch);
+        Ok(())
     }
 
     /// What it was made from.
@@ -134,7 +173,13 @@ impl Lab {
     /// Its switch.
     #[must_use]
     pub fn switch(&self) -> &dyn Switch {
-        &*self.switch
+        self.switch.as_deref().expect("a lab whose switch did not start again is not used")
+    }
+
+    /// The same for those that tell it something over a socket.
+    #[must_use]
+    pub fn control(&self) -> &Arc<control::Server> {
+        &self.control
     }
 
     /// Its hosts, clients first.
@@ -167,9 +212,9 @@ impl Lab {
                 return Err(self.refused(format!("host {name} is named twice; a host is on one side of a partition")));
             }
         }
-        for (host, side) in self.hosts.iter_mut().zip(sides) {
-            self.switch.set_side(host.plan.port, side)?;
-            host.side = side;
+        for (place, side) in sides.into_iter().enumerate() {
+            self.switch().set_side(self.hosts[place].plan.port, side)?;
+            self.hosts[place].side = side;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::net::Ipv6Addr;
 
 use crate::address::{Cluster, Prefix};
 use crate::error::SwitchError;
-use crate::switches;
+use crate::switches::{self, Attach};
 
 /// The most hosts.
 pub const HOSTS_MAX: u16 = 1_000;
@@ -30,6 +30,8 @@ pub struct Plan {
     pub mtu_bytes: u32,
     /// Room for redirects in the switch.
     pub redirects_max: u32,
+    /// Where the switch `bpf` sees frames.
+    pub attach: Attach,
 }
 
 /// What a host is for.
@@ -125,7 +127,15 @@ mod tests {
 
     fn plan(name: &str, clients: u16, servers: u16) -> Plan {
         let switch = "user".to_owned();
-        Plan { name: name.to_owned(), clients, servers, switch, mtu_bytes: 9000, redirects_max: 16 }
+        Plan {
+            name: name.to_owned(),
+            clients,
+            servers,
+            switch,
+            mtu_bytes: 9000,
+            redirects_max: 16,
+            attach: Attach::Auto,
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::Duration;
@@ -64,6 +64,15 @@ pub fn enter(keeper: i32, host: RawFd, rootless: bool) -> Result<(), SwitchError
 /// Lets a command end when this process does.
 pub fn end_with_us(command: &mut Command) {
     sys::end_with_us(command);
+}
+
+/// Leaves a connection open in a command that is started; what the command calls it.
+#[must_use]
+pub fn hand_down(command: &mut Command, connection: UnixStream) -> String {
+    let connection = OwnedFd::from(connection);
+    let name = format!("fd:{}", connection.as_raw_fd());
+    sys::hand_down(command, connection);
+    name
 }
 
 /// Leaves interrupts from the terminal to the command that runs.

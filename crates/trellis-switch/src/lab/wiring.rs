@@ -11,6 +11,8 @@ use super::namespace::Network;
 use super::{Host, HostPlan, Plan};
 use crate::entries::Port;
 use crate::error::SwitchError;
+use crate::switches;
+use crate::sys;
 
 /// The hardware address of every port of the switch: all hosts have the same neighbour.
 const SWITCH_MAC: &str = "02:bb:ff:ff:ff:ff";
@@ -48,6 +50,12 @@ pub(super) fn join(plan: &Plan, middle: &Network, hosts: &[Host]) -> Result<(), 
     })??;
     for host in hosts {
         host.run(|| configure(&host.plan.name, &settle(plan, &host.plan)))??;
+        if switches::needs_whole_checksums(&plan.switch, plan.attach) {
+            let suited = host.run(|| sys::take_frames("e0"))?;
+            suited.map_err(|error| {
+                SwitchError::system(format!("prepare host {} for the switch", host.plan.name), &error)
+            })?;
+        }
     }
     middle.run(wait_for_links)?
 }
@@ -110,7 +118,7 @@ fn settle(plan: &Plan, host: &HostPlan) -> Vec<String> {
 }
 
 /// Hands commands to `ip`, in the namespace of the calling thread.
-fn configure(whom: &str, commands: &[String]) -> Result<(), SwitchError> {
+pub(super) fn configure(whom: &str, commands: &[String]) -> Result<(), SwitchError> {
     let failed = |cause: String| SwitchError::System {
         attempt: format!("configure the network of {whom} with `ip`"),
         cause,

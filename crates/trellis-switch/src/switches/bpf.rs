@@ -1,34 +1,35 @@
-//! The switch `bpf`: a program in the kernel at each interface, `switch/switch.bpf.c`; this file fills its tables.
+//! The switch `bpf`: a program in the kernel at each interface, `switch/switch.bpf.c`; this file fills its tables, and
+//! `attachment` puts it where it runs, at tc or as XDP.
 //!
 //! Promises: program and tables end with this value, or with the process. Of an entry that changes, a packet sees the old
 //! one or the new one. Never touches an interface that it was not given.
+
+mod attachment;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use aya::Ebpf;
 use aya::maps::lpm_trie::Key;
 use aya::maps::{Array, HashMap as Table, LpmTrie, Map, MapData, MapError, PerCpuArray, PerCpuHashMap, RingBuf};
-use aya::programs::{SchedClassifier, TcAttachType};
-use aya::{Ebpf, EbpfLoader};
+
+use attachment::Form;
 
 use crate::address::{self, Cluster, Page, Prefix};
 use crate::capabilities::Capabilities;
 use crate::clock;
-use crate::entries::{Group, Port, Redirect, Route, Rule};
+use crate::entries::{Group, Redirect, Route, Rule};
 use crate::error::SwitchError;
 use crate::faults::Faults;
 use crate::layout;
 use crate::observed::{Counters, Event, EventKind};
 use crate::switch::Switch;
 use crate::switches::{self, Wiring};
-use crate::sys;
 
 const NAME: &str = "bpf";
-const PROGRAM: &str = "trellis_switch";
 /// Insert or replace.
 const ANY: u64 = 0;
-static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/switch.bpf.o"));
 
 type PortBytes = [u8; layout::PORT_BYTES];
 type RouteBytes = [u8; layout::ROUTE_BYTES];
@@ -64,6 +65,7 @@ struct Tables {
 pub struct Bpf {
     cluster: Cluster,
     redirects_max: u32,
+    form: Form,
     tables: Mutex<Tables>,
     /// Dropped, it takes the program from the interfaces.
     _program: Ebpf,
@@ -72,37 +74,26 @@ pub struct Bpf {
 impl Bpf {
     /// Puts the program at the interfaces of the calling thread's network namespace.
     pub(super) fn open(wiring: &Wiring) -> Result<Bpf, SwitchError> {
-        let mut program = EbpfLoader::new()
-            .map_max_entries("redirects", wiring.redirects_max)
-            .load(OBJECT)
-            .map_err(|error| failed("load the switch into the kernel", &error))?;
-        // The program must know its tables before any of them may be closed.
-        classifier(&mut program)?.load().map_err(|error| failed("load the program of the switch", &error))?;
+        let forms = attachment::forms(wiring);
+        let mut outcome = Bpf::open_as(forms[0], wiring);
+        for form in &forms[1..] {
+            outcome = outcome.or_else(|_| Bpf::open_as(*form, wiring));
+        }
+        outcome
+    }
+
+    fn open_as(form: Form, wiring: &Wiring) -> Result<Bpf, SwitchError> {
+        let mut program = attachment::load(form, wiring.redirects_max)?;
         let mut tables = Tables::of(&mut program, wiring)?;
         tables.plug_in(&mut program, wiring)?;
-        attach(&mut program, &wiring.ports)?;
+        attachment::attach(&mut program, &wiring.ports)?;
         let (cluster, redirects_max) = (wiring.cluster, wiring.redirects_max);
-        Ok(Bpf { cluster, redirects_max, tables: Mutex::new(tables), _program: program })
+        Ok(Bpf { cluster, redirects_max, form, tables: Mutex::new(tables), _program: program })
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn classifier(program: &mut Ebpf) -> Result<&mut SchedClassifier, SwitchError> {
-    let missing = || failed("find the program of the switch", &PROGRAM);
-    let found = program.program_mut(PROGRAM).ok_or_else(missing)?;
-    found.try_into().map_err(|error| failed("use the program of the switch", &error))
-}
-
-fn attach(program: &mut Ebpf, ports: &[Port]) -> Result<(), SwitchError> {
-    let classifier = classifier(program)?;
-    for port in ports {
-        let at = format!("put the program of the switch at {}", port.interface);
-        classifier.attach(&port.interface, TcAttachType::Ingress).map_err(|error| failed(at, &error))?;
-    }
-    Ok(())
 }
 
 impl Tables {
@@ -127,7 +118,7 @@ impl Tables {
     fn plug_in(&mut self, program: &mut Ebpf, wiring: &Wiring) -> Result<(), SwitchError> {
         let mut interfaces: Table<MapData, u32, u32> = table(program, "interfaces")?;
         for port in &wiring.ports {
-            let index = interface_index(port)?;
+            let index = switches::interface_index(port)?;
             interfaces.insert(index, u32::from(port.number), ANY).map_err(|error| told("ports", &error))?;
             let mut bytes = [0; layout::PORT_BYTES];
             bytes[..4].copy_from_slice(&index.to_ne_bytes());
@@ -233,11 +224,6 @@ fn number(bytes: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(eight)
 }
 
-fn interface_index(port: &Port) -> Result<u32, SwitchError> {
-    let name = &port.interface;
-    sys::interface_index(name).map_err(|error| SwitchError::system(format!("find the interface {name}"), &error))
-}
-
 fn memory_flag(route: &Route) -> u16 {
     if route.is_memory { layout::ROUTE_MEMORY } else { 0 }
 }
@@ -299,14 +285,8 @@ impl Switch for Bpf {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            rootless: false,
-            grants: true,
-            delays: false,
-            seeded: false,
-            prefix_bits_max: 128,
-            redirects_max: self.redirects_max,
-        }
+        let copies = self.form == Form::Tc;
+        Capabilities { rootless: false, copies, delays: false, seeded: false, ..Capabilities::all(self.redirects_max) }
     }
 
     fn cluster(&self) -> Cluster {
@@ -396,6 +376,10 @@ impl Switch for Bpf {
 
     fn set_group(&self, group: &Group) -> Result<(), SwitchError> {
         switches::check_group(NAME, self.cluster, group)?;
+        if self.form == Form::Xdp {
+            let what = "XDP cannot copy what goes to a home; `--attach tc` can".to_owned();
+            return Err(SwitchError::Unsupported { switch: NAME, what });
+        }
         let home = group.prefix.home();
         let mut tables = self.tables();
         if !tables.known.routes.contains_key(&home) {
@@ -455,8 +439,7 @@ impl Switch for Bpf {
 
     fn set_faults(&self, faults: &Faults) -> Result<(), SwitchError> {
         if !faults.only_drop() {
-            let what = "it can lose packets but not delay, repeat or reorder them; the switch `user` can".to_owned();
-            return Err(SwitchError::Unsupported { switch: NAME, what });
+            return Err(switches::only_loses(NAME));
         }
         self.tables().change_settings(layout::SETTINGS_DROP_AT, &faults.drop_ppm.to_ne_bytes())
     }

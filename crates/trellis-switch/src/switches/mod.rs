@@ -5,15 +5,23 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::str::FromStr;
 
 use crate::address::{Cluster, HOME_BITS, Page, Prefix};
-use crate::entries::{CLONES_MAX, Group, PORTS_MAX, Port, Rule};
+use crate::clock;
+use crate::entries::{CLONES_MAX, Group, PORTS_MAX, Port, Redirect, Rule};
 use crate::error::SwitchError;
 use crate::switch::Switch;
+use crate::sys;
+use directory::Entry;
 
 #[cfg(feature = "bpf")]
 pub mod bpf;
+mod directory;
+pub mod nft;
+pub mod openflow;
 pub mod user;
+mod worker;
 
 /// Room for redirects, unless told otherwise.
 pub const REDIRECTS: u32 = 131_072;
@@ -31,11 +39,47 @@ pub struct SwitchKind {
     pub what: &'static str,
 }
 
-/// Every kind, and which of them this build has.
-pub const KINDS: [SwitchKind; 2] = [
+/// Every kind, and which of them this build has. The first one that is possible is taken where nobody says which.
+pub const KINDS: [SwitchKind; 4] = [
     SwitchKind { name: "bpf", is_built: cfg!(feature = "bpf"), is_rootless: false, what: "in the kernel, the fastest" },
     SwitchKind { name: "user", is_built: true, is_rootless: true, what: "a thread, with every fault on purpose" },
+    SwitchKind { name: "nft", is_built: true, is_rootless: true, what: "in the kernel's packet filter" },
+    SwitchKind { name: "openflow", is_built: true, is_rootless: false, what: "Open vSwitch, told over OpenFlow 1.3" },
 ];
+
+/// Where the switch `bpf` sees frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Attach {
+    /// XDP where each host is behind an interface of its own and that interface takes it; else tc.
+    #[default]
+    Auto,
+    /// Behind the receive path: everywhere, and quickest for pairs of interfaces.
+    Tc,
+    /// In front of it. Over a pair the host's end must take frames that are no packets yet, and send whole checksums
+    /// (`ethtool -K e0 gro on tx off`); a lab sees to that.
+    Xdp,
+}
+
+impl Attach {
+    /// How it is written.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Attach::Auto => "auto",
+            Attach::Tc => "tc",
+            Attach::Xdp => "xdp",
+        }
+    }
+}
+
+impl FromStr for Attach {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Attach, String> {
+        let found = [Attach::Auto, Attach::Tc, Attach::Xdp].into_iter().find(|attach| attach.name() == text);
+        found.ok_or_else(|| format!("`{text}` is no place for the switch bpf; accepted: auto, tc, xdp"))
+    }
+}
 
 /// What a switch is made of.
 #[derive(Clone, Debug)]
@@ -46,6 +90,8 @@ pub struct Wiring {
     pub ports: Vec<Port>,
     /// Room for redirects.
     pub redirects_max: u32,
+    /// Where the switch `bpf` sees frames; [`Attach::Auto`] for others.
+    pub attach: Attach,
 }
 
 /// The kind of switch with this name.
@@ -71,12 +117,23 @@ pub fn open(name: &str, wiring: &Wiring) -> Result<Box<dyn Switch>, SwitchError>
     match kind.name {
         #[cfg(feature = "bpf")]
         "bpf" => Ok(Box::new(bpf::Bpf::open(wiring)?)),
+        "nft" => Ok(Box::new(nft::Nft::open(wiring)?)),
         "user" => Ok(Box::new(user::User::open(wiring)?)),
+        "openflow" => Ok(Box::new(openflow::OpenFlow::start(wiring)?)),
         name => Err(SwitchError::NotBuilt { name }),
     }
 }
 
+/// Whether hosts must send whole checksums: a switch that takes frames out of the kernel's hands loses what was offloaded.
+pub(crate) fn needs_whole_checksums(switch: &str, attach: Attach) -> bool {
+    attach == Attach::Xdp || switch == "openflow"
+}
+
 fn check(switch: &'static str, wiring: &Wiring) -> Result<(), SwitchError> {
+    if wiring.attach != Attach::Auto && switch != "bpf" {
+        let what = format!("it cannot be attached to {}; the switch `bpf` can", wiring.attach.name());
+        return Err(SwitchError::Unsupported { switch, what });
+    }
     let mut numbers: Vec<u16> = wiring.ports.iter().map(|port| port.number).collect();
     numbers.sort_unstable();
     if numbers.windows(2).any(|pair| pair[0] == pair[1]) {
@@ -103,9 +160,6 @@ pub(crate) fn check_prefix(switch: &'static str, cluster: Cluster, prefix: Prefi
             switch,
             format!("{prefix} is not of this cluster, whose addresses are {}", cluster.everything()),
         ));
-    }
-    if prefix.home() == 0 {
-        return Err(refused(switch, format!("{prefix} names host 0, which is nobody; hosts go from 1 to 65,535")));
     }
     Ok(())
 }
@@ -142,6 +196,29 @@ pub(crate) fn nothing_plugged_in(switch: &'static str, port: u16) -> SwitchError
     refused(switch, format!("nothing is plugged in at port {port}; give a port that the switch was opened with"))
 }
 
+/// The number of a port's interface.
+pub(crate) fn interface_index(port: &Port) -> Result<u32, SwitchError> {
+    let name = &port.interface;
+    sys::interface_index(name).map_err(|error| SwitchError::system(format!("find the interface {name}"), &error))
+}
+
+/// That of all faults there is only loss.
+pub(crate) fn only_loses(switch: &'static str) -> SwitchError {
+    let what = "it can lose packets but not delay, repeat or reorder them; the switch `user` can".to_owned();
+    SwitchError::Unsupported { switch, what }
+}
+
+/// What a directory notes for a redirect.
+fn noted(redirect: &Redirect) -> Entry {
+    let until = clock::ticks_until(redirect.until);
+    Entry { port: redirect.port, until, epoch: redirect.epoch, is_ending: false }
+}
+
+/// The redirect that a directory has noted.
+fn redirect_of(entry: Entry) -> Redirect {
+    Redirect { port: entry.port, epoch: entry.epoch, until: clock::instant_of(entry.until) }
+}
+
 /// Rules by their keys: those with the same key are one.
 pub(crate) fn rule_table(rules: &[Rule]) -> HashMap<u32, u16> {
     let mut table = HashMap::new();
@@ -170,13 +247,14 @@ mod tests {
     #[test]
     fn what_is_no_switch_is_answered_with_what_is() {
         let sentence = kind("hub").unwrap_err().to_string();
-        assert_eq!(sentence, "there is no switch `hub` here; accepted: bpf, user");
+        assert_eq!(sentence, "there is no switch `hub` here; accepted: bpf, user, nft, openflow");
     }
 
     #[cfg(not(feature = "bpf"))]
     #[test]
     fn a_switch_that_is_not_compiled_in_names_the_next_step() {
-        let wiring = Wiring { cluster: Cluster::new(1), ports: Vec::new(), redirects_max: REDIRECTS };
+        let wiring =
+            Wiring { cluster: Cluster::new(1), ports: Vec::new(), redirects_max: REDIRECTS, attach: Attach::Auto };
         let sentence = open("bpf", &wiring).map(|_| ()).unwrap_err().to_string();
         assert_eq!(
             sentence,
@@ -191,11 +269,22 @@ mod tests {
         let prefix = |text: &str| text.parse::<Prefix>().unwrap();
         assert!(check_prefix("x", cluster, prefix("fd00:1:5::/48")).is_ok());
         assert!(check_prefix("x", cluster, prefix("fd00:2:5::/48")).unwrap_err().to_string().contains("fd00:1::/32"));
-        assert!(check_prefix("x", cluster, prefix("fd00:1::/48")).unwrap_err().to_string().contains("nobody"));
+        assert!(check_prefix("x", cluster, prefix("fd00:1::/48")).is_ok(), "anywhere is where somebody decides");
         assert!(check_home("x", cluster, prefix("fd00:1:5::/52")).unwrap_err().to_string().contains("48 bits"));
         assert!(check_port("x", 0).is_err() && check_port("x", PORTS_MAX).is_err() && check_port("x", 1).is_ok());
         let port = |number| Port { number, interface: "x".to_owned(), host_mac: [2; 6], is_pair: true };
-        let wiring = Wiring { cluster, ports: vec![port(3), port(3)], redirects_max: REDIRECTS };
+        let wiring = Wiring { cluster, ports: vec![port(3), port(3)], redirects_max: REDIRECTS, attach: Attach::Auto };
         assert!(check("x", &wiring).unwrap_err().to_string().contains("same number"));
+        let wiring = Wiring { attach: Attach::Xdp, ports: Vec::new(), ..wiring };
+        assert!(check("bpf", &wiring).is_ok());
+        assert!(check("nft", &wiring).unwrap_err().to_string().contains("attached to xdp; the switch `bpf` can"));
+    }
+
+    #[test]
+    fn places_are_read_as_they_are_written() {
+        for attach in [Attach::Auto, Attach::Tc, Attach::Xdp] {
+            assert_eq!(attach.name().parse(), Ok(attach));
+        }
+        assert!("ebpf".parse::<Attach>().unwrap_err().contains("auto, tc, xdp"));
     }
 }

@@ -12,9 +12,12 @@ mod tables;
 
 use std::collections::HashMap;
 use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
+use trellis_switch::control::{At, Remote};
 use trellis_switch::lab::{Host, Lab, Plan, space};
 use trellis_switch::{Cluster, Counters, Page, Switch};
 
@@ -42,16 +45,24 @@ pub(crate) type Case = (&'static str, fn(&mut Context));
 /// What a case works with.
 pub(crate) struct Context {
     pub(crate) lab: Lab,
+    /// The switch by way of a socket, where that is tried.
+    remote: Option<Remote>,
     inboxes: HashMap<String, UdpSocket>,
     sent: u64,
 }
 
 /// Runs every case, and fails with the names of those that failed.
 pub(crate) fn run(name: &str) {
+    run_prepared(name, &|_| ());
+}
+
+/// The same, after something was done to the lab of each case.
+pub(crate) fn run_prepared(name: &str, prepare: &dyn Fn(&mut Context)) {
     let mut failed = Vec::new();
     for (case, body) in [paths::CASES, tables::CASES, leases::CASES].concat() {
         println!("{name}: {case}");
         let mut context = Context::new(name, case);
+        prepare(&mut context);
         if catch_unwind(AssertUnwindSafe(|| body(&mut context))).is_err() {
             failed.push(case);
         }
@@ -68,8 +79,29 @@ pub(crate) fn is_possible(test: &str) -> bool {
     may
 }
 
-/// A lab of this process.
+/// Set in a test that runs itself again in a user namespace.
+const INSIDE: &str = "TRELLIS_TEST_INSIDE_A_USER_NAMESPACE";
+
+/// Runs a test in a user namespace, without rights over the machine; says so when it may not.
+pub(crate) fn without_rights(test: &str, body: impl FnOnce()) {
+    if std::env::var_os(INSIDE).is_some() {
+        return body();
+    }
+    let possible = Command::new("unshare").args(["--user", "--map-root-user", "--net", "true"]).status();
+    if !possible.is_ok_and(|status| status.success()) {
+        return println!("SKIPPED {test}: this machine lets nobody make a user namespace");
+    }
+    let own = std::env::current_exe().unwrap();
+    let mut again = Command::new("unshare");
+    again.args(["--user", "--map-root-user", "--net", "--mount"]).arg(own).args(["--exact", test, "--nocapture"]);
+    let output = again.env(INSIDE, "1").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
+}
+
+/// A lab of this process. `bpf at xdp` is that switch at that place.
 pub(crate) fn lab(switch: &str, name: &str, clients: u16, servers: u16) -> Lab {
+    let (switch, place) = switch.split_once(" at ").unwrap_or((switch, "auto"));
     let plan = Plan {
         name: name.to_owned(),
         clients,
@@ -77,6 +109,7 @@ pub(crate) fn lab(switch: &str, name: &str, clients: u16, servers: u16) -> Lab {
         switch: switch.to_owned(),
         mtu_bytes: 9000,
         redirects_max: REDIRECTS,
+        attach: place.parse().unwrap(),
     };
     Lab::up(&plan).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -105,11 +138,18 @@ impl Context {
             (host.plan().name.clone(), inbox)
         };
         let inboxes = lab.hosts().iter().map(inbox).collect();
-        Context { lab, inboxes, sent: 0 }
+        Context { lab, remote: None, inboxes, sent: 0 }
     }
 
     pub(crate) fn switch(&self) -> &dyn Switch {
-        self.lab.switch()
+        self.remote.as_ref().map_or(self.lab.switch(), |remote| remote)
+    }
+
+    /// From now on the switch is told everything over a socket.
+    pub(crate) fn tell_over_a_socket(&mut self) {
+        let (mine, its) = UnixStream::pair().unwrap();
+        self.lab.control().serve(its).unwrap();
+        self.remote = Some(Remote::open(At::Given(mine.into())).unwrap());
     }
 
     pub(crate) fn cluster(&self) -> Cluster {
@@ -150,6 +190,10 @@ impl Context {
 
     /// Sends a datagram from a host, from any address.
     pub(crate) fn send(&self, from: &str, source: Ipv6Addr, destination: Ipv6Addr, payload: &[u8]) {
+        if !self.switch().capabilities().learns_at_once {
+            // By the time that this returns, it has learnt from what was sent before.
+            self.switch().redirect(Page::of(destination)).unwrap();
+        }
         let socket = self.host(from).socket(source, 0).unwrap();
         socket.send_to(payload, (destination, PORT)).unwrap();
     }
@@ -179,6 +223,10 @@ impl Context {
         let destination = self.request(to, number);
         self.send(from, pointer, destination, payload);
         assert_eq!(self.receive(to), (payload.to_vec(), pointer), "from {from} as {pointer} to {to}");
+        if !self.switch().capabilities().learns_at_once {
+            // By the time that this returns, it has.
+            self.switch().redirect(Page::of(pointer)).unwrap();
+        }
     }
 
     /// Waits for what must become so.

@@ -10,6 +10,7 @@ pub(super) const CASES: &[Case] = &[
     ("every client reaches every server and back", everybody),
     ("pointers cost no neighbours", pointers),
     ("the longest prefix wins", longest),
+    ("anywhere is where the switch says", anywhere),
     ("a prefix leads elsewhere after a failover", failover),
     ("nobody speaks for somebody else", forged),
     ("what leads nowhere is counted", nowhere),
@@ -81,6 +82,16 @@ fn longest(context: &mut Context) {
         assert!(error.contains(why), "{error}");
     }
     assert!(context.switch().set_prefix(home, route(0)).is_err());
+}
+
+fn anywhere(context: &mut Context) {
+    let somebody = context.cluster().address(0, CREATE, 0, 0);
+    context.goes("c1", somebody, "s1");
+    let route = Route { port: context.port("s2"), is_memory: true };
+    context.switch().set_prefix(Prefix::host(context.cluster(), 0), route).unwrap();
+    context.goes("c1", somebody, "s2");
+    // Who is chosen answers as itself.
+    context.answers("s2", context.pointer("s2", CREATE, 0), "c1", 1, b"made here");
 }
 
 fn failover(context: &mut Context) {
@@ -164,7 +175,14 @@ fn rules(context: &mut Context) {
 fn group(context: &mut Context) {
     let prefix = context.host("s1").plan().prefix;
     let ports = vec![context.port("s1"), context.port("s2"), context.port("s3")];
-    context.switch().set_group(&Group { prefix, classes: Classes::CHANGING, ports }).unwrap();
+    let done = context.switch().set_group(&Group { prefix, classes: Classes::CHANGING, ports });
+    if !context.switch().capabilities().copies {
+        let sentence = done.unwrap_err().to_string();
+        assert!(sentence.contains("cannot copy"), "{sentence}");
+        context.goes("c1", context.pointer("s1", WRITE, 3), "s1");
+        return context.nothing_came("c1", "s2");
+    }
+    done.unwrap();
     let pointer = context.pointer("s1", WRITE, 3);
     context.goes("c1", pointer, "s1");
     let first = context.receive("s2");

@@ -1,22 +1,19 @@
 //! The switch `user`: a thread that takes packets from the interfaces and puts them out at others, with every fault on
 //! purpose.
 //!
-//! Promises: what it decides is the contract, step by step, in `directory`; what befalls packets on purpose is the same
+//! Promises: what it decides is the contract, step by step, in `switches::directory`; what befalls packets on purpose is the same
 //! for the same seed, in `fate`. Works in a user namespace. Keeps offloaded checksums as they are, so that hosts need no
 //! setting. Never keeps a packet longer than its delay, nor more than 65,536 of them.
 
-mod directory;
 mod engine;
 mod fate;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use directory::{Directory, Entry};
 use fate::Fates;
 
-use crate::address::{Cluster, Page, Prefix};
+use crate::address::{Cluster, HOME_BITS, Page, Prefix};
 use crate::capabilities::Capabilities;
 use crate::clock;
 use crate::entries::{Group, Redirect, Route, Rule};
@@ -25,8 +22,9 @@ use crate::faults::Faults;
 use crate::layout;
 use crate::observed::{Counters, Event};
 use crate::switch::Switch;
+use crate::switches::directory::Directory;
+use crate::switches::worker::Worker;
 use crate::switches::{self, Wiring};
-use crate::sys;
 
 const NAME: &str = "user";
 const PREFIXES_MAX: u32 = layout::PREFIXES_MAX;
@@ -53,9 +51,7 @@ pub struct User {
     cluster: Cluster,
     redirects_max: u32,
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-    /// Dropped, it ends the thread.
-    alarm: Option<sys::Alarm>,
+    _worker: Worker,
 }
 
 impl User {
@@ -67,29 +63,15 @@ impl User {
             fates: Mutex::new(Fates::new(Faults::default())),
         });
         let plugs = wiring.ports.iter().map(engine::Plug::open).collect::<Result<Vec<_>, _>>()?;
-        let (alarm, ringing) = sys::alarm().map_err(|error| SwitchError::system("make a socket pair", &error))?;
-        let engine = engine::Engine::new(Arc::clone(&shared), plugs, ringing);
-        let thread = std::thread::Builder::new()
-            .name("trellis-switch".to_owned())
-            .spawn(move || engine.run())
-            .map_err(|error| SwitchError::system("start the thread of the switch", &error))?;
+        let work = Arc::clone(&shared);
+        let worker = Worker::start(move |ringing| engine::Engine::new(work, plugs, ringing).run())?;
         let (cluster, redirects_max) = (wiring.cluster, wiring.redirects_max);
-        Ok(User { cluster, redirects_max, shared, thread: Some(thread), alarm: Some(alarm) })
+        Ok(User { cluster, redirects_max, shared, _worker: worker })
     }
 
     fn full(&self, table: &'static str, limit: u32) -> SwitchError {
         let hint = if table == "redirects" { "sweep it, or open the switch with more" } else { "drop some" };
         SwitchError::Full { switch: NAME, table, limit, hint }
-    }
-}
-
-impl Drop for User {
-    fn drop(&mut self) {
-        self.alarm = None;
-        if let Some(thread) = self.thread.take() {
-            // A panic of the thread was told when it happened.
-            let _ = thread.join();
-        }
     }
 }
 
@@ -99,14 +81,7 @@ impl Switch for User {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            rootless: true,
-            grants: true,
-            delays: true,
-            seeded: true,
-            prefix_bits_max: 128,
-            redirects_max: self.redirects_max,
-        }
+        Capabilities::all(self.redirects_max)
     }
 
     fn cluster(&self) -> Cluster {
@@ -117,7 +92,8 @@ impl Switch for User {
         switches::check_prefix(NAME, self.cluster, prefix)?;
         switches::check_port(NAME, route.port)?;
         let mut directory = self.shared.directory();
-        if directory.longer_prefixes() >= PREFIXES_MAX as usize {
+        let is_longer = prefix.bits() > HOME_BITS && !directory.has_prefix(prefix);
+        if is_longer && directory.longer_prefixes() >= PREFIXES_MAX as usize {
             return Err(self.full("prefixes", PREFIXES_MAX));
         }
         directory.set_prefix(prefix, route);
@@ -131,9 +107,7 @@ impl Switch for User {
 
     fn set_redirect(&self, page: Page, redirect: Redirect) -> Result<bool, SwitchError> {
         switches::check_port(NAME, redirect.port)?;
-        let until = clock::ticks_until(redirect.until);
-        let entry = Entry { port: redirect.port, until, epoch: redirect.epoch, is_ending: false };
-        let done = self.shared.directory().set_redirect(page, entry, clock::ticks_now());
+        let done = self.shared.directory().set_redirect(page, switches::noted(&redirect), clock::ticks_now());
         done.ok_or_else(|| self.full("redirects", self.redirects_max))
     }
 
@@ -143,7 +117,7 @@ impl Switch for User {
 
     fn redirect(&self, page: Page) -> Result<Option<Redirect>, SwitchError> {
         let entry = self.shared.directory().redirect(page, clock::ticks_now());
-        Ok(entry.map(|entry| Redirect { port: entry.port, epoch: entry.epoch, until: clock::instant_of(entry.until) }))
+        Ok(entry.map(switches::redirect_of))
     }
 
     fn sweep(&self) -> Result<u32, SwitchError> {

@@ -1,6 +1,7 @@
-//! What the switch `user` knows, and what it decides about a packet. Reads no clock, sends nothing: time is an argument.
+//! What a switch knows, and what it decides about a packet. Reads no clock, sends nothing: time is an argument.
 //!
-//! The steps are those of the contract (`Switch`), in its order. `switch/switch.bpf.c` takes the same ones.
+//! The steps are those of the contract (`Switch`), in its order. `switch/switch.bpf.c` takes the same ones. The switch
+//! `user` asks it about every packet; a switch whose tables lie elsewhere asks it about those packets that change leases.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::Ipv6Addr;
@@ -27,22 +28,22 @@ const EVENTS_MAX: usize = layout::EVENTS_BYTES as usize / layout::EVENT_BYTES;
 
 /// Where a packet goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(in crate::switches) struct Verdict {
     /// The port that gets it.
-    pub(super) out: Option<u16>,
+    pub(in crate::switches) out: Option<u16>,
     /// The ports that get a copy.
-    pub(super) copies: Vec<u16>,
+    pub(in crate::switches) copies: Vec<u16>,
 }
 
 /// A redirect as the table has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) port: u16,
+pub(in crate::switches) struct Entry {
+    pub(in crate::switches) port: u16,
     /// The first tick at which it has ended.
-    pub(super) until: u64,
-    pub(super) epoch: u64,
+    pub(in crate::switches) until: u64,
+    pub(in crate::switches) epoch: u64,
     /// Whether its owner has sent a COMMIT that gives it back, which home has not answered yet.
-    pub(super) is_ending: bool,
+    pub(in crate::switches) is_ending: bool,
 }
 
 /// What is known of a host's prefix.
@@ -72,7 +73,7 @@ struct Packet<'a> {
 }
 
 /// All tables.
-pub(super) struct Directory {
+pub(in crate::switches) struct Directory {
     cluster: Cluster,
     redirects_max: usize,
     ports: HashMap<u16, Plugged>,
@@ -86,7 +87,11 @@ pub(super) struct Directory {
 
 impl Directory {
     /// Empty tables for these ports.
-    pub(super) fn new(cluster: Cluster, ports: impl Iterator<Item = u16>, redirects_max: u32) -> Directory {
+    pub(in crate::switches) fn new(
+        cluster: Cluster,
+        ports: impl Iterator<Item = u16>,
+        redirects_max: u32,
+    ) -> Directory {
         Directory {
             cluster,
             redirects_max: redirects_max as usize,
@@ -101,7 +106,7 @@ impl Directory {
     }
 
     /// Decides about a frame that came in at a port. `is_lost` is asked once the packet could be delivered.
-    pub(super) fn decide(
+    pub(in crate::switches) fn decide(
         &mut self,
         in_port: u16,
         frame: &[u8],
@@ -155,7 +160,7 @@ impl Directory {
     }
 
     /// That a packet was lost because too many waited.
-    pub(super) fn overflowed(&mut self, in_port: u16) {
+    pub(in crate::switches) fn overflowed(&mut self, in_port: u16) {
         self.count(in_port, |counters| &mut counters.overflowed);
     }
 
@@ -295,10 +300,14 @@ impl Directory {
     }
 
     fn tell(&mut self, packet: &Packet<'_>, kind: EventKind, key: u64, port: u16, epoch: u64) {
+        self.note(packet.in_port, packet.now_ns, kind, key, port, epoch);
+    }
+
+    fn note(&mut self, in_port: u16, now_ns: u64, kind: EventKind, key: u64, port: u16, epoch: u64) {
         if self.events.len() == EVENTS_MAX {
-            return self.count(packet.in_port, |counters| &mut counters.events_lost);
+            return self.count(in_port, |counters| &mut counters.events_lost);
         }
-        let time = Duration::from_nanos(packet.now_ns);
+        let time = Duration::from_nanos(now_ns);
         self.events.push_back(Event { kind, page: Page::from_key(key), port, epoch, time });
     }
 
@@ -332,7 +341,7 @@ impl Directory {
 
 /// What it is told, and what it tells.
 impl Directory {
-    pub(super) fn set_prefix(&mut self, prefix: Prefix, route: Route) {
+    pub(in crate::switches) fn set_prefix(&mut self, prefix: Prefix, route: Route) {
         let home = self.homes.entry(prefix.home()).or_default();
         if prefix.bits() == address::HOME_BITS {
             home.route = Some(route);
@@ -343,7 +352,7 @@ impl Directory {
         home.longer.insert(at, (prefix, route));
     }
 
-    pub(super) fn drop_prefix(&mut self, prefix: Prefix) -> bool {
+    pub(in crate::switches) fn drop_prefix(&mut self, prefix: Prefix) -> bool {
         let Some(home) = self.homes.get_mut(&prefix.home()) else { return false };
         if prefix.bits() == address::HOME_BITS {
             home.group = None;
@@ -354,13 +363,22 @@ impl Directory {
         home.longer.len() != before
     }
 
+    /// Whether there is a route for exactly this prefix.
+    pub(in crate::switches) fn has_prefix(&self, prefix: Prefix) -> bool {
+        let Some(home) = self.homes.get(&prefix.home()) else { return false };
+        match prefix.bits() == address::HOME_BITS {
+            true => home.route.is_some(),
+            false => home.longer.iter().any(|(known, _)| *known == prefix),
+        }
+    }
+
     /// How many prefixes are longer than a home's.
-    pub(super) fn longer_prefixes(&self) -> usize {
+    pub(in crate::switches) fn longer_prefixes(&self) -> usize {
         self.homes.values().map(|home| home.longer.len()).sum()
     }
 
     /// None when there is no room.
-    pub(super) fn set_redirect(&mut self, page: Page, entry: Entry, tick: u64) -> Option<bool> {
+    pub(in crate::switches) fn set_redirect(&mut self, page: Page, entry: Entry, tick: u64) -> Option<bool> {
         let known = self.redirects.get(&page.key());
         if known.is_some_and(|known| known.until > tick && known.epoch > entry.epoch) {
             return Some(false);
@@ -372,23 +390,40 @@ impl Directory {
         Some(true)
     }
 
-    pub(super) fn drop_redirect(&mut self, page: Page, epoch: u64) -> bool {
+    pub(in crate::switches) fn drop_redirect(&mut self, page: Page, epoch: u64) -> bool {
         let may = self.redirects.get(&page.key()).is_some_and(|known| known.epoch <= epoch);
         may && self.redirects.remove(&page.key()).is_some()
     }
 
-    pub(super) fn redirect(&self, page: Page, tick: u64) -> Option<Entry> {
+    pub(in crate::switches) fn redirect(&self, page: Page, tick: u64) -> Option<Entry> {
         self.redirects.get(&page.key()).copied().filter(|entry| entry.until > tick)
     }
 
-    pub(super) fn sweep(&mut self, tick: u64) -> usize {
+    /// Room for redirects.
+    pub(in crate::switches) fn redirects_max(&self) -> u32 {
+        self.redirects_max as u32
+    }
+
+    /// What is noted for a page, whether it has ended or not.
+    pub(in crate::switches) fn noted(&self, key: u64) -> Option<Entry> {
+        self.redirects.get(&key).copied()
+    }
+
+    /// Forgets a redirect that ended without a packet that would have shown it.
+    pub(in crate::switches) fn expire(&mut self, key: u64, now_ns: u64) {
+        if let Some(entry) = self.redirects.remove(&key) {
+            self.note(entry.port, now_ns, EventKind::Expired, key, entry.port, entry.epoch);
+        }
+    }
+
+    pub(in crate::switches) fn sweep(&mut self, tick: u64) -> usize {
         let before = self.redirects.len();
         self.redirects.retain(|_, entry| entry.until > tick);
         before - self.redirects.len()
     }
 
     /// Whether the home has a route to copy beside.
-    pub(super) fn set_group(&mut self, group: &Group) -> bool {
+    pub(in crate::switches) fn set_group(&mut self, group: &Group) -> bool {
         let Some(home) = self.homes.get_mut(&group.prefix.home()).filter(|home| home.route.is_some()) else {
             return false;
         };
@@ -396,27 +431,27 @@ impl Directory {
         true
     }
 
-    pub(super) fn set_rules(&mut self, rules: Option<HashMap<u32, u16>>) {
+    pub(in crate::switches) fn set_rules(&mut self, rules: Option<HashMap<u32, u16>>) {
         self.rules = rules;
     }
 
-    pub(super) fn set_term(&mut self, ticks: Option<u64>) {
+    pub(in crate::switches) fn set_term(&mut self, ticks: Option<u64>) {
         self.term = ticks;
     }
 
-    pub(super) fn set_side(&mut self, port: u16, side: u32) -> bool {
+    pub(in crate::switches) fn set_side(&mut self, port: u16, side: u32) -> bool {
         self.ports.get_mut(&port).map(|plugged| plugged.side = side).is_some()
     }
 
-    pub(super) fn counters(&self, port: u16) -> Counters {
+    pub(in crate::switches) fn counters(&self, port: u16) -> Counters {
         self.ports.get(&port).map(|plugged| plugged.counters).unwrap_or_default()
     }
 
-    pub(super) fn take_hot(&mut self) -> Vec<(Page, u64)> {
+    pub(in crate::switches) fn take_hot(&mut self) -> Vec<(Page, u64)> {
         self.hot.drain().map(|(key, count)| (Page::from_key(key), count)).collect()
     }
 
-    pub(super) fn take_events(&mut self) -> Vec<Event> {
+    pub(in crate::switches) fn take_events(&mut self) -> Vec<Event> {
         self.events.drain(..).collect()
     }
 }
@@ -478,5 +513,4 @@ fn header(packet: &Packet<'_>) -> Option<Header> {
 }
 
 #[cfg(test)]
-#[path = "directory_tests.rs"]
 mod tests;

@@ -157,3 +157,18 @@ fn frames_that_are_cut_or_foreign_are_refused() {
     assert_eq!(goes(&mut directory, 1, &whole[..FRAME_BYTES], 0), Some(3));
     assert_eq!(goes(&mut directory, 9, &whole, 0), None, "nothing is plugged in there");
 }
+
+#[test]
+fn what_ended_unseen_is_told_once() {
+    let mut directory = directory();
+    assert_eq!(update(&mut directory, 1, CLIENT, 1000), Some(3));
+    let key = Page { home: SERVER, number: 5 }.key();
+    let noted = directory.noted(key).unwrap();
+    assert_eq!((noted.port, noted.until), (1, 1100));
+    directory.expire(key, 1100 << layout::TICK_SHIFT);
+    directory.expire(key, 1100 << layout::TICK_SHIFT);
+    assert_eq!(directory.noted(key), None);
+    let told: Vec<_> = directory.take_events().iter().map(|event| (event.kind, event.port)).collect();
+    assert_eq!(told, [(EventKind::Granted, 1), (EventKind::Expired, 1)]);
+    assert_eq!(update(&mut directory, 2, OTHER, 1101), Some(3), "nobody has it");
+}

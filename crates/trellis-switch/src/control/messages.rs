@@ -1,0 +1,266 @@
+//! What goes over the socket.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use crate::address::{Classes, Page, Prefix};
+use crate::capabilities::Capabilities;
+use crate::entries::{Group, Redirect, Route, Rule};
+use crate::error::SwitchError;
+use crate::observed::{Counters, Event, EventKind};
+
+/// The longest line; 100,000 redirects or events are shorter.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+/// Longer than a switch needs for anything.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What is asked.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Request {
+    Describe,
+    SetPrefix { prefix: String, port: u16, is_memory: bool },
+    DropPrefix(String),
+    SetRedirect(PageRedirect),
+    DropRedirect { page: PageNumber, epoch: u64 },
+    Redirect(PageNumber),
+    Sweep,
+    SetGroup { prefix: String, classes: u16, ports: Vec<u16> },
+    SetRules(Option<Vec<RuleText>>),
+    SetLeases { microseconds: Option<u64> },
+    SetSide { port: u16, side: u32 },
+    SetFaults(String),
+    Counters(u16),
+    HotPages(usize),
+    Events,
+}
+
+/// What is answered.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Answer {
+    Done,
+    Is(bool),
+    Count(u32),
+    Description(Description),
+    Redirect(Option<PageRedirect>),
+    Counters(Vec<u64>),
+    Pages(Vec<(PageNumber, u64)>),
+    Events(Vec<EventText>),
+    /// Nothing was done: since this connection asked last the switch was started again, in this life.
+    Began(u64),
+    Refused {
+        is_full: bool,
+        sentence: String,
+    },
+}
+
+/// A switch and what is plugged in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// Its kind.
+    pub name: String,
+    /// Drawn when it was started: another number, another life, in which it was told nothing yet.
+    pub life: u64,
+    /// The number of the cluster.
+    pub cluster: u32,
+    /// [`Capabilities::rootless`].
+    pub rootless: bool,
+    /// [`Capabilities::grants`].
+    pub grants: bool,
+    /// [`Capabilities::learns_at_once`].
+    pub learns_at_once: bool,
+    /// [`Capabilities::forgets_ended`].
+    pub forgets_ended: bool,
+    /// [`Capabilities::copies`].
+    pub copies: bool,
+    /// [`Capabilities::delays`].
+    pub delays: bool,
+    /// [`Capabilities::seeded`].
+    pub seeded: bool,
+    /// [`Capabilities::prefix_bits_max`].
+    pub prefix_bits_max: u8,
+    /// [`Capabilities::redirects_max`].
+    pub redirects_max: u32,
+    /// Its ports.
+    pub ports: Vec<PortDescription>,
+}
+
+/// A port and who is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortDescription {
+    /// Its number.
+    pub port: u16,
+    /// The number of the host.
+    pub host: u16,
+    /// Whether the host's addresses are memory.
+    pub is_memory: bool,
+}
+
+impl Description {
+    /// What the switch can do.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        let &Description { rootless, grants, learns_at_once, forgets_ended, copies, delays, seeded, .. } = self;
+        let &Description { prefix_bits_max, redirects_max, .. } = self;
+        Capabilities {
+            rootless,
+            grants,
+            learns_at_once,
+            forgets_ended,
+            copies,
+            delays,
+            seeded,
+            prefix_bits_max,
+            redirects_max,
+        }
+    }
+}
+
+/// A page.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct PageNumber {
+    home: u16,
+    number: u64,
+}
+
+impl From<Page> for PageNumber {
+    fn from(Page { home, number }: Page) -> PageNumber {
+        PageNumber { home, number }
+    }
+}
+
+impl From<PageNumber> for Page {
+    fn from(PageNumber { home, number }: PageNumber) -> Page {
+        Page { home, number }
+    }
+}
+
+/// A redirect. Clocks are not compared: what goes over the socket is what is left of its time.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct PageRedirect {
+    page: PageNumber,
+    port: u16,
+    epoch: u64,
+    left_microseconds: Option<u64>,
+}
+
+impl PageRedirect {
+    pub(super) fn new(page: Page, redirect: &Redirect) -> PageRedirect {
+        let left = |until: Instant| until.saturating_duration_since(Instant::now()).as_micros() as u64;
+        let Redirect { port, epoch, until } = *redirect;
+        PageRedirect { page: page.into(), port, epoch, left_microseconds: until.map(left) }
+    }
+
+    pub(super) fn parts(self) -> (Page, Redirect) {
+        let until = self.left_microseconds.map(|left| Instant::now() + Duration::from_micros(left));
+        (self.page.into(), Redirect { port: self.port, epoch: self.epoch, until })
+    }
+}
+
+/// A rule.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct RuleText {
+    client: Option<u16>,
+    home: Option<u16>,
+    classes: u16,
+}
+
+impl From<Rule> for RuleText {
+    fn from(Rule { client, home, classes }: Rule) -> RuleText {
+        RuleText { client, home, classes: classes.bits() }
+    }
+}
+
+impl From<RuleText> for Rule {
+    fn from(RuleText { client, home, classes }: RuleText) -> Rule {
+        Rule { client, home, classes: Classes::from_bits(classes) }
+    }
+}
+
+/// An event.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct EventText {
+    kind: u32,
+    page: PageNumber,
+    port: u16,
+    epoch: u64,
+    nanoseconds: u64,
+}
+
+impl From<&Event> for EventText {
+    fn from(event: &Event) -> EventText {
+        let Event { kind, page, port, epoch, time } = *event;
+        EventText { kind: kind.number(), page: page.into(), port, epoch, nanoseconds: time.as_nanos() as u64 }
+    }
+}
+
+impl EventText {
+    /// None of a kind that this version does not know.
+    pub(super) fn event(self) -> Option<Event> {
+        let EventText { kind, page, port, epoch, nanoseconds } = self;
+        let kind = EventKind::from_number(kind)?;
+        Some(Event { kind, page: page.into(), port, epoch, time: Duration::from_nanos(nanoseconds) })
+    }
+}
+
+/// A prefix that came as text.
+pub(super) fn prefix(switch: &'static str, text: &str) -> Result<Prefix, SwitchError> {
+    text.parse().map_err(|what| SwitchError::Refused { switch, what })
+}
+
+/// A group from its parts.
+pub(super) fn group(switch: &'static str, of: &str, classes: u16, ports: Vec<u16>) -> Result<Group, SwitchError> {
+    Ok(Group { prefix: prefix(switch, of)?, classes: Classes::from_bits(classes), ports })
+}
+
+/// A route from its parts.
+pub(super) fn route(port: u16, is_memory: bool) -> Route {
+    Route { port, is_memory }
+}
+
+/// Counters from numbers; those of another version are `None`.
+pub(super) fn counters(values: &[u64]) -> Option<Counters> {
+    values.try_into().ok().map(Counters::from_values)
+}
+
+/// Counters by their names, for people and for other programs.
+impl Counters {
+    /// The names and the numbers.
+    #[must_use]
+    pub fn by_name(&self) -> BTreeMap<String, u64> {
+        Counters::NAMES.iter().map(|name| (*name).to_owned()).zip(self.values()).collect()
+    }
+}
+
+/// A connection: lines each way.
+pub(super) struct Lines {
+    reader: BufReader<UnixStream>,
+    writer: UnixStream,
+}
+
+impl Lines {
+    pub(super) fn new(stream: UnixStream) -> io::Result<Lines> {
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let writer = stream.try_clone()?;
+        Ok(Lines { reader: BufReader::new(stream), writer })
+    }
+
+    /// From now on a line that does not come within a time is an error.
+    pub(super) fn is_impatient(&self) -> io::Result<()> {
+        self.writer.set_read_timeout(Some(PATIENCE))
+    }
+
+    pub(super) fn send(&mut self, message: &impl Serialize) -> io::Result<()> {
+        self.writer.write_all((serde_json::to_string(message)? + "\n").as_bytes())
+    }
+
+    /// The next line; `None` when the other side has closed.
+    pub(super) fn receive<T: for<'a> Deserialize<'a>>(&mut self) -> io::Result<Option<T>> {
+        let mut line = String::new();
+        let read = self.reader.by_ref().take(LINE_BYTES_MAX).read_line(&mut line)?;
+        if read == 0 { Ok(None) } else { Ok(Some(serde_json::from_str(&line)?)) }
+    }
+}

@@ -1,0 +1,187 @@
+//! The side that has the switch.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use super::messages::{self, Answer, Description, Lines, PageRedirect, PortDescription, Request};
+use crate::address::Page;
+use crate::entries::Rule;
+use crate::error::SwitchError;
+use crate::observed::Event;
+use crate::switch::Switch;
+use crate::sys;
+
+/// How many events wait for a connection.
+pub const EVENTS_MAX: usize = 65_536;
+/// What is said while there is no switch.
+const AWAY: &str = "the switch is being started again; ask it once more in a moment";
+/// How many pages' counts wait for one.
+const PAGES_MAX: usize = 65_536;
+
+/// A switch that is served; the module's text is the contract.
+pub struct Server {
+    /// The switch and its life; none while it is started again.
+    switch: RwLock<Option<(Arc<dyn Switch>, u64)>>,
+    ports: Vec<PortDescription>,
+    next: AtomicU64,
+    /// What each connection has not fetched, by its number.
+    waiting: Mutex<BTreeMap<u64, Waiting>>,
+}
+
+/// What a connection has not fetched. It waits from the first time that it asked.
+#[derive(Default)]
+struct Waiting {
+    events: Option<VecDeque<Event>>,
+    pages: Option<HashMap<Page, u64>>,
+}
+
+impl Server {
+    /// A switch and who is plugged in; `life` is drawn by who starts it.
+    #[must_use]
+    pub fn new(switch: Arc<dyn Switch>, ports: Vec<PortDescription>, life: u64) -> Arc<Server> {
+        let switch = RwLock::new(Some((switch, life)));
+        Arc::new(Server { switch, ports, next: AtomicU64::new(0), waiting: Mutex::default() })
+    }
+
+    /// Answers a connection in a thread of its own, until it is closed.
+    ///
+    /// # Errors
+    ///
+    /// When the system does not say who is there, or gives no thread. Who is another user's is not served.
+    pub fn serve(self: &Arc<Server>, stream: UnixStream) -> io::Result<()> {
+        let (_, user) = sys::peer(&stream)?;
+        if user != sys::own_user() && user != 0 {
+            return Ok(());
+        }
+        let lines = Lines::new(stream)?;
+        let server = Arc::clone(self);
+        std::thread::Builder::new().name("switch control".to_owned()).spawn(move || server.converse(lines)).map(drop)
+    }
+
+    /// Lets the switch go; when this returns nobody uses it any more. Until there is another one, everything is refused.
+    pub fn stop(&self) {
+        *self.switch.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Goes on with another one, in another life, at the same ports.
+    pub fn go_on(&self, switch: Arc<dyn Switch>, life: u64) {
+        let mut held = self.switch.write().unwrap_or_else(PoisonError::into_inner);
+        *held = Some((switch, life));
+        // What the one before saw is not about this one.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    fn describe(&self, switch: &dyn Switch, life: u64) -> Description {
+        let can = switch.capabilities();
+        Description {
+            name: switch.name().to_owned(),
+            life,
+            cluster: switch.cluster().number(),
+            rootless: can.rootless,
+            grants: can.grants,
+            delays: can.delays,
+            seeded: can.seeded,
+            learns_at_once: can.learns_at_once,
+            forgets_ended: can.forgets_ended,
+            copies: can.copies,
+            prefix_bits_max: can.prefix_bits_max,
+            redirects_max: can.redirects_max,
+            ports: self.ports.clone(),
+        }
+    }
+
+    fn converse(&self, mut lines: Lines) {
+        let me = self.next.fetch_add(1, Ordering::Relaxed);
+        // Who does not ask properly, or is gone, is not answered any more.
+        let mut known = None;
+        while let Ok(Some(request)) = lines.receive() {
+            let held = self.switch.read().unwrap_or_else(PoisonError::into_inner);
+            let answer = match &*held {
+                None => Answer::Refused { is_full: false, sentence: AWAY.to_owned() },
+                // What it was told on this connection it was told in another life.
+                Some((_, life)) if known.replace(*life).is_some_and(|known| known != *life) => Answer::Began(*life),
+                Some((switch, life)) => self
+                    .answer(&**switch, *life, me, request)
+                    .unwrap_or_else(|error| Answer::Refused { is_full: error.is_full(), sentence: error.to_string() }),
+            };
+            drop(held);
+            if lines.send(&answer).is_err() {
+                break;
+            }
+        }
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&me);
+    }
+
+    fn answer(&self, switch: &dyn Switch, life: u64, me: u64, request: Request) -> Result<Answer, SwitchError> {
+        let name = switch.name();
+        let done = |()| Answer::Done;
+        match request {
+            Request::Describe => Ok(Answer::Description(self.describe(switch, life))),
+            Request::SetPrefix { prefix, port, is_memory } => {
+                switch.set_prefix(messages::prefix(name, &prefix)?, messages::route(port, is_memory)).map(done)
+            }
+            Request::DropPrefix(prefix) => switch.drop_prefix(messages::prefix(name, &prefix)?).map(Answer::Is),
+            Request::SetRedirect(redirect) => {
+                let (page, redirect) = redirect.parts();
+                switch.set_redirect(page, redirect).map(Answer::Is)
+            }
+            Request::DropRedirect { page, epoch } => switch.drop_redirect(page.into(), epoch).map(Answer::Is),
+            Request::Redirect(page) => {
+                let page = page.into();
+                let redirect = switch.redirect(page)?;
+                Ok(Answer::Redirect(redirect.map(|redirect| PageRedirect::new(page, &redirect))))
+            }
+            Request::Sweep => switch.sweep().map(Answer::Count),
+            Request::SetGroup { prefix, classes, ports } => {
+                switch.set_group(&messages::group(name, &prefix, classes, ports)?).map(done)
+            }
+            Request::SetRules(rules) => {
+                let rules: Option<Vec<Rule>> = rules.map(|rules| rules.into_iter().map(Rule::from).collect());
+                switch.set_rules(rules.as_deref()).map(done)
+            }
+            Request::SetLeases { microseconds } => switch.set_leases(microseconds.map(Duration::from_micros)).map(done),
+            Request::SetSide { port, side } => switch.set_side(port, side).map(done),
+            Request::SetFaults(text) => {
+                let faults = text.parse().map_err(|what| SwitchError::Refused { switch: name, what })?;
+                switch.set_faults(&faults).map(done)
+            }
+            Request::Counters(port) => Ok(Answer::Counters(switch.counters(port)?.values().to_vec())),
+            Request::HotPages(count) => self.hot_pages(switch, me, count),
+            Request::Events => self.events(switch, me),
+        }
+    }
+
+    /// What the switch counted since anybody's last call goes to all who wait for counts.
+    fn hot_pages(&self, switch: &dyn Switch, me: u64, count: usize) -> Result<Answer, SwitchError> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.entry(me).or_default().pages.get_or_insert_default();
+        let counted = switch.hot_pages(PAGES_MAX)?;
+        for pages in waiting.values_mut().filter_map(|waiting| waiting.pages.as_mut()) {
+            for &(page, requests) in &counted {
+                if pages.len() < PAGES_MAX || pages.contains_key(&page) {
+                    *pages.entry(page).or_insert(0) += requests;
+                }
+            }
+        }
+        let mine = waiting.get_mut(&me).and_then(|waiting| waiting.pages.as_mut()).map(std::mem::take);
+        let pages = crate::switches::hottest(mine.unwrap_or_default().into_iter().collect(), count);
+        Ok(Answer::Pages(pages.into_iter().map(|(page, requests)| (page.into(), requests)).collect()))
+    }
+
+    /// The same for events.
+    fn events(&self, switch: &dyn Switch, me: u64) -> Result<Answer, SwitchError> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.entry(me).or_default().events.get_or_insert_default();
+        let new = switch.events()?;
+        for events in waiting.values_mut().filter_map(|waiting| waiting.events.as_mut()) {
+            events.extend(&new);
+            events.drain(..events.len().saturating_sub(EVENTS_MAX));
+        }
+        let mine = waiting.get_mut(&me).and_then(|waiting| waiting.events.as_mut()).map(std::mem::take);
+        Ok(Answer::Events(mine.iter().flatten().map(Into::into).collect()))
+    }
+}

@@ -1,0 +1,74 @@
+//! Numbers that the server in the kernel and this crate must agree about: `switch/memory_layout.h`, in Rust. A test compares
+//! them.
+
+macro_rules! layout {
+    ($($name:ident: $kind:ty = $value:expr;)*) => {
+        $(
+            #[doc = concat!("`TRELLIS_", stringify!($name), "` of `switch/memory_layout.h`.")]
+            #[allow(dead_code, reason = "some numbers are the program's alone")]
+            pub(super) const $name: $kind = $value;
+        )*
+
+        #[cfg(test)]
+        const NUMBERS: &[(&str, u64)] = &[$((stringify!($name), $name as u64)),*];
+    };
+}
+
+layout! {
+    CHUNK_SHIFT: u32 = 24;
+    CHUNK_BYTES: u64 = 16_777_216;
+    CHUNK_PAGES: u64 = 4096;
+    CHUNK_TABLE_AT: u64 = 16_781_312;
+    CHUNK_VALUE_BYTES: u64 = 16_912_384;
+    CHUNKS_MAX: u64 = 16_384;
+    PAGE_BYTES: u64 = 4096;
+    KNOWN_BYTES: usize = 32;
+    KNOWN_VERSION_AT: usize = 8;
+    KNOWN_DIGEST_AT: usize = 16;
+    ENTRY_VALID_SHIFT: u32 = 16;
+    ENTRY_FIRST: u64 = 0x1_0000_0000;
+    ENTRY_GUARDED: u64 = 0x2_0000_0000;
+    DIGEST_VERSION_SHIFT: u32 = 48;
+    DIGEST_SUM_SHIFT: u32 = 32;
+    DIGEST_THERE: u64 = 1;
+    CRC_TABLES: usize = 16;
+    CRC_PAGE_TABLES: usize = 4;
+    MEMORY_SETTINGS_BYTES: usize = 8;
+    MEMORY_SETTINGS_HOME_AT: usize = 4;
+    MEMORY_SETTINGS_PORT_AT: usize = 6;
+    ANSWERED_READ: usize = 0;
+    ANSWERED_WRITE: usize = 1;
+    NOT_ASKED: usize = 2;
+    UNUSUAL: usize = 3;
+    UNSOUND: usize = 4;
+    NOT_HERE: usize = 5;
+    NOT_ADMITTED: usize = 6;
+    GUARDED: usize = 7;
+    CHANGING: usize = 8;
+    TOO_LONG: usize = 9;
+    NO_ROOM: usize = 10;
+    OUTCOMES: usize = 11;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = include_str!("../../../../switch/memory_layout.h");
+
+    fn number_in_c(line: &'static str) -> Option<(&'static str, u64)> {
+        let mut words = line.strip_prefix("#define TRELLIS_")?.split_whitespace();
+        let (name, value) = (words.next()?, words.next()?);
+        let number = match value.strip_prefix("0x") {
+            Some(digits) => u64::from_str_radix(digits, 16),
+            None => value.parse(),
+        };
+        Some((name, number.ok()?))
+    }
+
+    #[test]
+    fn c_and_rust_say_the_same() {
+        let in_c: Vec<(&str, u64)> = HEADER.lines().filter_map(number_in_c).collect();
+        assert_eq!(in_c, NUMBERS);
+    }
+}

@@ -1,0 +1,297 @@
+//! Memory that chunks of the kernel's are mapped into, and how pages of it are shared with the program there.
+//!
+//! One range of addresses as long as the memory. A chunk is the process's own at first, and becomes the kernel's when it is
+//! zeroed for its first object; then a second mapping has what is known of its pages.
+//!
+//! Whoever changes or copies a page of the kernel's makes its version odd first, which nobody else can while it is so, and
+//! even again afterwards: the same as before where nothing was changed, else the next one. The program never waits, and
+//! holds a page for no longer than it takes to copy 4 KiB, so that spinning here ends. Pages are taken in ascending order.
+//! The process has one thread that calls this.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use super::checksum;
+use super::layout::{CHUNK_BYTES, CHUNK_PAGES, CHUNK_TABLE_AT, CHUNKS_MAX, KNOWN_BYTES, PAGE_BYTES};
+
+const TABLE_BYTES: usize = CHUNK_PAGES as usize * KNOWN_BYTES;
+/// So often a page that the program has is looked at before somebody else may run: it has it no longer than a few
+/// microseconds, unless it was interrupted.
+const SPINS: u32 = 1000;
+
+/// What is known of a page; see `switch/memory_layout.h`.
+#[repr(C, align(32))]
+struct Known {
+    entry: AtomicU64,
+    version: AtomicU64,
+    digest: AtomicU64,
+    unused: AtomicU64,
+}
+
+const _: () = {
+    assert!(size_of::<Known>() == KNOWN_BYTES);
+    assert!(std::mem::offset_of!(Known, version) == super::layout::KNOWN_VERSION_AT);
+    assert!(std::mem::offset_of!(Known, digest) == super::layout::KNOWN_DIGEST_AT);
+};
+
+/// Whose a chunk is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Chunk {
+    /// The process's, and nothing is there yet.
+    Fresh,
+    /// The process's for ever.
+    Own,
+    /// The kernel's; what is known of its pages.
+    Kernel(NonNull<Known>),
+}
+
+/// See the top of this file.
+pub(super) struct Shared {
+    base: NonNull<u8>,
+    bytes: u64,
+    chunks: Vec<Chunk>,
+}
+
+// SAFETY: the mappings belong to the value alone, and nothing in them depends on the thread.
+unsafe impl Send for Shared {}
+
+impl Shared {
+    /// Address space for so many bytes, a whole number of pages.
+    pub(super) fn new(bytes: u64) -> io::Result<Shared> {
+        assert!(bytes > 0 && bytes.is_multiple_of(PAGE_BYTES), "{bytes} bytes are no whole pages");
+        let length = usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let base = unsafe { map(std::ptr::null_mut(), length, flags, -1, 0)? };
+        let chunks = vec![Chunk::Fresh; bytes.div_ceil(CHUNK_BYTES) as usize];
+        Ok(Shared { base, bytes, chunks })
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn bytes_in_kernel(&self) -> u64 {
+        let of = |(number, chunk): (usize, &Chunk)| {
+            let range = self.chunk_range(number);
+            if matches!(chunk, Chunk::Kernel(_)) { range.end - range.start } else { 0 }
+        };
+        self.chunks.iter().enumerate().map(of).sum()
+    }
+
+    pub(super) fn read<'a>(&self, range: Range<u64>, room: &'a mut Vec<u8>) -> &'a [u8] {
+        let at = self.inside(&range);
+        room.clear();
+        self.hold(&range);
+        // SAFETY: inside the mapping. Nobody writes there: this thread does not, and the program has none of these pages.
+        room.extend_from_slice(unsafe { std::slice::from_raw_parts(at.as_ptr(), (range.end - range.start) as usize) });
+        self.release(&range, false);
+        room
+    }
+
+    pub(super) fn write(&mut self, offset: u64, bytes: &[u8]) {
+        let range = offset..offset + bytes.len() as u64;
+        let at = self.inside(&range);
+        self.hold(&range);
+        // SAFETY: inside the mapping, and `bytes` are not: they are somebody's own. The program neither writes to these
+        // pages now, nor believes what it reads there.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), at.as_ptr(), bytes.len()) };
+        self.release(&range, true);
+    }
+
+    /// Makes bytes zero that no entry admits. `make` gives a chunk of the kernel's, or none where there is none to be had.
+    pub(super) fn zero(&mut self, range: Range<u64>, make: &mut dyn FnMut(u64) -> Option<OwnedFd>) {
+        self.inside(&range);
+        let mut from = range.start;
+        while from < range.end {
+            let number = (from / CHUNK_BYTES) as usize;
+            let until = range.end.min((number as u64 + 1) * CHUNK_BYTES);
+            if self.chunks[number] == Chunk::Fresh {
+                let made = if (number as u64) < CHUNKS_MAX { make(number as u64) } else { None };
+                // Both kinds of memory are zero at first.
+                self.chunks[number] = made.and_then(|map| self.adopt(number, &map)).unwrap_or(Chunk::Own);
+            } else {
+                self.clear(from..until);
+            }
+            from = until;
+        }
+    }
+
+    pub(super) fn replace(&mut self, offset: u64, with: &dyn Fn(u64) -> Option<u64>) -> u64 {
+        let range = offset..offset + 8;
+        let at = self.inside(&range).cast::<[u8; 8]>();
+        self.hold(&range);
+        // SAFETY: inside the mapping, at any alignment; the program does not write there now.
+        let before = u64::from_le_bytes(unsafe { at.as_ptr().read_unaligned() });
+        let after = with(before);
+        if let Some(after) = after {
+            // SAFETY: as above, and it does not believe what it reads there.
+            unsafe { at.as_ptr().write_unaligned(after.to_le_bytes()) };
+        }
+        self.release(&range, after.is_some());
+        before
+    }
+
+    pub(super) fn publish(&mut self, first_page: u64, entries: &mut dyn Iterator<Item = u64>) {
+        for (page, entry) in (first_page..self.bytes / PAGE_BYTES).zip(entries) {
+            let Some(known) = self.known(page) else { continue };
+            hold(known);
+            known.entry.store(entry, Ordering::Relaxed);
+            // The same bytes; but whoever copies them under the old entry must not believe them.
+            known.digest.store(0, Ordering::Relaxed);
+            known.version.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Maps a chunk over the process's own, which nothing was in.
+    fn adopt(&mut self, number: usize, chunk: &OwnedFd) -> Option<Chunk> {
+        let range = self.chunk_range(number);
+        let (flags, file) = (libc::MAP_SHARED, chunk.as_raw_fd());
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let table = unsafe { map(std::ptr::null_mut(), TABLE_BYTES, flags, file, CHUNK_TABLE_AT).ok()? };
+        // SAFETY: these addresses are of our own mapping, of a part that nobody uses: the chunk is fresh.
+        let pages = unsafe {
+            let at = self.base.as_ptr().add(range.start as usize).cast();
+            map(at, (range.end - range.start) as usize, flags | libc::MAP_FIXED, file, 0)
+        };
+        match pages {
+            Ok(_) => Some(Chunk::Kernel(table.cast())),
+            Err(_) => {
+                // SAFETY: mapped above, and nobody was told.
+                unsafe { libc::munmap(table.as_ptr().cast(), TABLE_BYTES) };
+                None
+            }
+        }
+    }
+
+    fn clear(&mut self, range: Range<u64>) {
+        let at = self.inside(&range);
+        if let Chunk::Kernel(_) = self.chunks[(range.start / CHUNK_BYTES) as usize] {
+            self.hold(&range);
+            // SAFETY: inside the mapping; the program neither writes there now nor believes what it reads.
+            unsafe { std::ptr::write_bytes(at.as_ptr(), 0, (range.end - range.start) as usize) };
+            return self.release(&range, true);
+        }
+        let first = range.start.next_multiple_of(PAGE_BYTES).min(range.end);
+        let last = (range.end / PAGE_BYTES * PAGE_BYTES).max(first);
+        // SAFETY: inside the mapping, and the process's alone: the ends are written, and whole pages between them given
+        // back, after which they are zero. That the kernel refuses to take them cannot be, so they are written then, too.
+        unsafe {
+            let place = |offset: u64| self.base.as_ptr().add(offset as usize);
+            std::ptr::write_bytes(place(range.start), 0, (first - range.start) as usize);
+            std::ptr::write_bytes(place(last), 0, (range.end - last) as usize);
+            let middle = (last - first) as usize;
+            if middle > 0 && libc::madvise(place(first).cast(), middle, libc::MADV_DONTNEED) != 0 {
+                std::ptr::write_bytes(place(first), 0, middle);
+            }
+        }
+    }
+
+    fn known(&self, page: u64) -> Option<&Known> {
+        match self.chunks[(page / CHUNK_PAGES) as usize] {
+            // SAFETY: the table has as many entries as a chunk has pages, and is mapped as long as `self` is there.
+            Chunk::Kernel(table) => Some(unsafe { table.add((page % CHUNK_PAGES) as usize).as_ref() }),
+            _ => None,
+        }
+    }
+
+    /// Keeps the program from these pages.
+    fn hold(&self, range: &Range<u64>) {
+        pages(range).filter_map(|page| self.known(page)).for_each(hold);
+    }
+
+    fn release(&self, range: &Range<u64>, is_changed: bool) {
+        for page in pages(range) {
+            let Some(known) = self.known(page) else { continue };
+            let version = known.version.load(Ordering::Relaxed);
+            if !is_changed {
+                known.version.store(version - 1, Ordering::Release);
+                continue;
+            }
+            let begin = page * PAGE_BYTES;
+            let is_whole = range.start <= begin && begin + PAGE_BYTES <= range.end;
+            // SAFETY: a page inside the mapping that nobody writes to: it is still held.
+            let bytes =
+                || unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(begin as usize), PAGE_BYTES as usize) };
+            let digest = if is_whole { checksum::digest(version + 1, bytes()) } else { 0 };
+            known.digest.store(digest, Ordering::Relaxed);
+            known.version.store(version + 1, Ordering::Release);
+        }
+    }
+
+    fn inside(&self, range: &Range<u64>) -> NonNull<u8> {
+        assert!(range.start <= range.end && range.end <= self.bytes, "{range:?} is not inside the memory");
+        // SAFETY: inside the mapping, or its end.
+        unsafe { self.base.add(range.start as usize) }
+    }
+
+    fn chunk_range(&self, number: usize) -> Range<u64> {
+        let start = number as u64 * CHUNK_BYTES;
+        start..self.bytes.min(start + CHUNK_BYTES)
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        for chunk in &self.chunks {
+            if let Chunk::Kernel(table) = chunk {
+                // SAFETY: mapped by `adopt`, and nobody has it any more.
+                unsafe { libc::munmap(table.as_ptr().cast(), TABLE_BYTES) };
+            }
+        }
+        // SAFETY: mapped by `new`, with the chunks over it, and nobody has it any more.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.bytes as usize) };
+    }
+}
+
+/// The pages that a range touches.
+fn pages(range: &Range<u64>) -> Range<u64> {
+    if range.is_empty() { 0..0 } else { range.start / PAGE_BYTES..range.end.div_ceil(PAGE_BYTES) }
+}
+
+fn hold(known: &Known) {
+    let mut spins = 0;
+    loop {
+        let version = known.version.load(Ordering::Relaxed);
+        let is_free = version & 1 == 0;
+        if is_free && known.version.compare_exchange(version, version + 1, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+        {
+            // What is written from here on is seen after the version is odd.
+            fence(Ordering::SeqCst);
+            return;
+        }
+        spins += 1;
+        if spins % SPINS == 0 { std::thread::yield_now() } else { std::hint::spin_loop() }
+    }
+}
+
+/// # Safety
+///
+/// With `MAP_FIXED`, nobody may use what is mapped at `at` now.
+unsafe fn map(
+    at: *mut libc::c_void,
+    bytes: usize,
+    flags: libc::c_int,
+    file: libc::c_int,
+    from: u64,
+) -> io::Result<NonNull<u8>> {
+    // SAFETY: as the caller promises.
+    let at = unsafe { libc::mmap64(at, bytes, libc::PROT_READ | libc::PROT_WRITE, flags, file, from as libc::off64_t) };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    // A core dump leaves it out, and a forked child does not have it. The advices save memory only.
+    for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
+        // SAFETY: the mapping made above.
+        unsafe { libc::madvise(at, bytes, advice) };
+    }
+    NonNull::new(at.cast()).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,255 @@
+//! Where a controller and a switch meet: over TCP or a socket of this machine, either of them waiting for the other.
+//!
+//! Written as operators of switches write it: `ptcp:6653` waits for the switch to connect (what hardware switches do),
+//! `ptcp:6653:10.0.0.1` at one address only, `tcp:HOST:6653` connects to a switch that waits; `punix:FILE` and
+//! `unix:FILE` the same within one machine.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The port of OpenFlow.
+pub const PORT: u16 = 6653;
+/// How long a connection may take, and a message to be written.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where they meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Meeting {
+    /// The switch connects to this address.
+    Listen(SocketAddr),
+    /// The switch waits there: name or address, and port.
+    Connect(String, u16),
+    /// The switch connects to this file.
+    ListenFile(PathBuf),
+    /// The switch waits at this file.
+    ConnectFile(PathBuf),
+}
+
+impl FromStr for Meeting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Meeting, String> {
+        let wrong = || {
+            format!(
+                "`{text}` is no place to meet a switch; accepted: ptcp:PORT or ptcp:PORT:ADDRESS (the switch connects), \
+                 tcp:HOST:PORT (it waits), punix:FILE, unix:FILE"
+            )
+        };
+        let (kind, place) = text.split_once(':').filter(|(_, place)| !place.is_empty()).ok_or_else(wrong)?;
+        match kind {
+            "ptcp" => {
+                let (port, address) = place.split_once(':').unwrap_or((place, ""));
+                let address = match bare(address) {
+                    "" => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+                    address => address.parse().map_err(|_| wrong())?,
+                };
+                Ok(Meeting::Listen(SocketAddr::new(address, port.parse().map_err(|_| wrong())?)))
+            }
+            "tcp" => {
+                let (host, port) = match place.rsplit_once(':').filter(|_| !place.ends_with(']')) {
+                    Some((host, port)) => (host, port.parse().map_err(|_| wrong())?),
+                    None => (place, PORT),
+                };
+                if host.is_empty() {
+                    return Err(wrong());
+                }
+                Ok(Meeting::Connect(bare(host).to_owned(), port))
+            }
+            "punix" => Ok(Meeting::ListenFile(place.into())),
+            "unix" => Ok(Meeting::ConnectFile(place.into())),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// An address without brackets.
+fn bare(address: &str) -> &str {
+    address.strip_prefix('[').and_then(|address| address.strip_suffix(']')).unwrap_or(address)
+}
+
+impl fmt::Display for Meeting {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bracketed = |host: &str| if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
+        match self {
+            Meeting::Listen(address) if address.ip().is_unspecified() => write!(formatter, "ptcp:{}", address.port()),
+            Meeting::Listen(address) => {
+                write!(formatter, "ptcp:{}:{}", address.port(), bracketed(&address.ip().to_string()))
+            }
+            Meeting::Connect(host, port) => write!(formatter, "tcp:{}:{port}", bracketed(host)),
+            Meeting::ListenFile(file) => write!(formatter, "punix:{}", file.display()),
+            Meeting::ConnectFile(file) => write!(formatter, "unix:{}", file.display()),
+        }
+    }
+}
+
+/// The place, taken.
+pub(super) enum Place {
+    Tcp(TcpListener),
+    Unix(UnixListener),
+    Theirs(Meeting),
+}
+
+impl Place {
+    pub(super) fn take(meeting: &Meeting) -> io::Result<Place> {
+        Ok(match meeting {
+            Meeting::Listen(address) => {
+                let listener = TcpListener::bind(address)?;
+                listener.set_nonblocking(true)?;
+                Place::Tcp(listener)
+            }
+            Meeting::ListenFile(file) => {
+                let listener = UnixListener::bind(file)?;
+                listener.set_nonblocking(true)?;
+                Place::Unix(listener)
+            }
+            theirs => Place::Theirs(theirs.clone()),
+        })
+    }
+
+    /// The address that switches connect to, where it is one.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Place::Tcp(listener) => listener.local_addr().ok(),
+            _ => None,
+        }
+    }
+
+    /// What becomes readable when a switch connects; none where this side connects.
+    pub(super) fn waiting(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Place::Tcp(listener) => Some(listener.as_fd()),
+            Place::Unix(listener) => Some(listener.as_fd()),
+            Place::Theirs(_) => None,
+        }
+    }
+
+    /// The next connection; an error where there is none now.
+    pub(super) fn meet(&self) -> io::Result<Stream> {
+        let stream = match self {
+            Place::Tcp(listener) => Stream::Tcp(listener.accept()?.0),
+            Place::Unix(listener) => Stream::Unix(listener.accept()?.0),
+            Place::Theirs(Meeting::ConnectFile(file)) => Stream::Unix(UnixStream::connect(file)?),
+            Place::Theirs(Meeting::Connect(host, port)) => {
+                let none = || io::Error::new(io::ErrorKind::NotFound, format!("{host} has no address"));
+                let address = (host.as_str(), *port).to_socket_addrs()?.next().ok_or_else(none)?;
+                Stream::Tcp(TcpStream::connect_timeout(&address, PATIENCE)?)
+            }
+            Place::Theirs(_) => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        stream.prepare()?;
+        Ok(stream)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Place::Unix(listener) = self {
+            let file = listener.local_addr().ok().and_then(|address| address.as_pathname().map(PathBuf::from));
+            // Somebody may have taken it away already.
+            file.map(std::fs::remove_file);
+        }
+    }
+}
+
+/// A connection.
+pub(super) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    /// Reading does not wait, writing not for ever.
+    fn prepare(&self) -> io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => {
+                stream.set_nonblocking(false)?;
+                stream.set_nodelay(true)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))
+            }
+            Stream::Unix(stream) => {
+                stream.set_nonblocking(false)?;
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_write_timeout(Some(PATIENCE))
+            }
+        }
+    }
+
+    pub(super) fn try_clone(&self) -> io::Result<Stream> {
+        Ok(match self {
+            Stream::Tcp(stream) => Stream::Tcp(stream.try_clone()?),
+            Stream::Unix(stream) => Stream::Unix(stream.try_clone()?),
+        })
+    }
+
+    /// Ends it, for every clone.
+    pub(super) fn end(&self) {
+        // The other side may have ended it already.
+        let _ = match self {
+            Stream::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Stream::Unix(stream) => stream.shutdown(Shutdown::Both),
+        };
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Stream::Tcp(stream) => stream.as_fd(),
+            Stream::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(buffer),
+            Stream::Unix(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(buffer),
+            Stream::Unix(stream) => stream.write(buffer),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read_and_shown() {
+        for text in [
+            "ptcp:6653",
+            "ptcp:6653:10.0.0.1",
+            "ptcp:6653:[fd00::1]",
+            "tcp:switch.example:6633",
+            "tcp:[fd00::1]:6653",
+            "punix:/run/controller.sock",
+            "unix:/run/br0.mgmt",
+        ] {
+            assert_eq!(text.parse::<Meeting>().unwrap().to_string(), text);
+        }
+        assert_eq!("tcp:switch".parse(), Ok(Meeting::Connect("switch".to_owned(), PORT)));
+        assert_eq!("tcp:[fd00::1]".parse(), Ok(Meeting::Connect("fd00::1".to_owned(), PORT)));
+        for wrong in ["", "tcp", "tcp:", "tcp::6653", "ptcp:x", "ptcp:1:host", "ssl:host:6653", "tcp:host:x"] {
+            assert!(wrong.parse::<Meeting>().unwrap_err().contains("accepted: ptcp:PORT"), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! What the controller knows, and which flows the switch has been told of. Sends nothing: it says what shall be said.
+//!
+//! Prefixes, rules and the like become flows here. Leases are the directory's: it is asked about those packets that
+//! came to the controller, and what it knows of a page afterwards becomes flows.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use super::codec::{Action, Body, NO_BUFFER, PacketIn, PacketOut};
+use super::pipeline::{self, Flow, HomeView, Plugs, Reason, Shown, Wanted};
+use crate::address::{Classes, Cluster, Page, Prefix};
+use crate::entries::Route;
+use crate::layout;
+use crate::observed::Counters;
+use crate::switches::directory::Directory;
+
+/// Where the addresses of a frame are.
+const SOURCE_AT: usize = 22;
+const DESTINATION_AT: usize = 38;
+/// The longest time after which a flow can end by itself.
+const TIMEOUT_SECONDS_MAX: u64 = 65_535;
+/// What a directory counts of packets that were heard only: those did not wait for its verdict.
+const COUNTED_WHEN_HEARD: [usize; 1] = [layout::COUNT_EVENTS_LOST];
+
+/// A thing that has flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Unit {
+    Frame,
+    Home(u16),
+    Rules,
+    Loss,
+    Leases,
+    Counting,
+}
+
+/// All of it.
+pub(super) struct State {
+    cluster: Cluster,
+    pub(super) directory: Directory,
+    pub(super) plugs: Plugs,
+    numbers: HashMap<u32, u16>,
+    pub(super) routes: BTreeMap<Prefix, Route>,
+    pub(super) groups: HashMap<u16, (Classes, Vec<u16>)>,
+    pub(super) rules: Option<HashMap<u32, u16>>,
+    pub(super) grants: bool,
+    pub(super) is_lost: bool,
+    /// Pages that a flow counts for, with what was counted here; and how many there may be.
+    pub(super) counted: HashMap<u64, u64>,
+    counted_max: usize,
+    /// What became of packets that came here.
+    decided: HashMap<u16, [u64; layout::COUNTERS]>,
+    shown: BTreeMap<Unit, Wanted>,
+    pages: HashMap<u64, Shown>,
+    /// When redirects end, soonest first; some have been replaced since.
+    ends: BinaryHeap<Reverse<(u64, u64)>>,
+    life: u64,
+}
+
+impl State {
+    pub(super) fn new(cluster: Cluster, plugs: Plugs, redirects_max: u32, counted_max: usize) -> State {
+        State {
+            cluster,
+            directory: Directory::new(cluster, plugs.keys().copied(), redirects_max),
+            numbers: plugs.iter().map(|(&port, plug)| (plug.number, port)).collect(),
+            plugs,
+            routes: BTreeMap::new(),
+            groups: HashMap::new(),
+            rules: None,
+            grants: false,
+            is_lost: false,
+            counted: HashMap::new(),
+            counted_max,
+            decided: HashMap::new(),
+            shown: BTreeMap::new(),
+            pages: HashMap::new(),
+            ends: BinaryHeap::new(),
+            life: 0,
+        }
+    }
+
+    fn wanted(&self, unit: Unit) -> Wanted {
+        match unit {
+            Unit::Frame => pipeline::frame(self.cluster, &self.plugs),
+            Unit::Home(number) => pipeline::of_home(self.cluster, &self.plugs, &self.home(number)),
+            Unit::Rules => pipeline::of_rules(self.cluster, self.rules.as_ref()),
+            Unit::Loss => pipeline::of_loss(self.is_lost),
+            Unit::Leases => pipeline::of_leases(self.grants),
+            Unit::Counting => pipeline::of_counting(self.counted.len() < self.counted_max),
+        }
+    }
+
+    fn home(&self, number: u16) -> HomeView<'_> {
+        let first = Prefix::host(self.cluster, number);
+        let routes = self.routes.range(first..).take_while(|(prefix, _)| prefix.home() == number);
+        let group = self.groups.get(&number).map(|(classes, ports)| (*classes, ports.as_slice()));
+        HomeView { number, routes: routes.map(|(prefix, route)| (*prefix, *route)).collect(), group }
+    }
+
+    /// The route of a whole home.
+    pub(super) fn home_route(&self, number: u16) -> Option<Route> {
+        self.routes.get(&Prefix::host(self.cluster, number)).copied()
+    }
+
+    /// What must be said so that the switch does what is wanted.
+    pub(super) fn show(&mut self, unit: Unit, bodies: &mut Vec<Body>) {
+        let wanted = self.wanted(unit);
+        let before = self.shown.remove(&unit).unwrap_or_default();
+        bodies.extend(pipeline::difference(&before, &wanted, self.life));
+        self.shown.insert(unit, wanted);
+    }
+
+    /// The same for a home, and for the redirects of its pages.
+    pub(super) fn show_home(&mut self, number: u16, bodies: &mut Vec<Body>, tick: u64) {
+        self.show(Unit::Home(number), bodies);
+        let pages: Vec<u64> = self.pages.keys().copied().filter(|&key| Page::from_key(key).home == number).collect();
+        for key in pages {
+            self.show_page(Page::from_key(key), bodies, tick);
+        }
+    }
+
+    /// The same after something about all ports has changed.
+    pub(super) fn show_ports(&mut self, bodies: &mut Vec<Body>) {
+        self.show(Unit::Frame, bodies);
+        let homes: Vec<u16> = self.groups.keys().copied().collect();
+        homes.into_iter().for_each(|home| self.show(Unit::Home(home), bodies));
+    }
+
+    /// The same for the redirect of a page.
+    pub(super) fn show_page(&mut self, page: Page, bodies: &mut Vec<Body>, tick: u64) {
+        let key = page.key();
+        let route = self.home_route(page.home);
+        // Redirects that have ended stand until they are asked for.
+        let shown = self.directory.redirect(page, 0).map(|entry| Shown {
+            port: entry.port,
+            until: entry.until,
+            is_ended: entry.until <= tick,
+            home_port: route.map(|route| route.port),
+            is_memory: route.is_some_and(|route| route.is_memory),
+        });
+        let before = self.pages.get(&key).copied();
+        if shown == before {
+            return;
+        }
+        let flows = |shown: Option<Shown>| match shown {
+            Some(shown) => {
+                pipeline::of_redirect(self.cluster, &self.plugs, page, shown, seconds_left(shown.until, tick))
+            }
+            None => Wanted::default(),
+        };
+        // What stands there ends at another moment, so that all of it is said again.
+        let old = flows(before).outdated();
+        bodies.extend(pipeline::difference(&old, &flows(shown), self.life));
+        match shown {
+            Some(shown) => {
+                self.pages.insert(key, shown);
+                if !shown.is_ended && shown.until != layout::TICKS_FOREVER {
+                    self.ends.push(Reverse((shown.until, key)));
+                }
+            }
+            None => drop(self.pages.remove(&key)),
+        }
+    }
+
+    /// The same for all redirects that the directory has forgotten.
+    pub(super) fn show_swept(&mut self, bodies: &mut Vec<Body>, tick: u64) {
+        let ended: Vec<u64> = self.pages.iter().filter(|(_, shown)| shown.until <= tick).map(|(&key, _)| key).collect();
+        ended.into_iter().for_each(|key| self.show_page(Page::from_key(key), bodies, tick));
+    }
+
+    /// Everything, to a switch that may know something else.
+    pub(super) fn show_all(&mut self, tick: u64) -> Vec<Body> {
+        self.life += 1;
+        let mut bodies = Vec::new();
+        if self.life == 1 {
+            bodies.extend(pipeline::nothing());
+            bodies.push(Body::BarrierRequest);
+        }
+        self.shown.clear();
+        let mut units: BTreeSet<Unit> =
+            [Unit::Frame, Unit::Rules, Unit::Loss, Unit::Leases, Unit::Counting].into_iter().collect();
+        units.extend(self.routes.keys().map(|prefix| Unit::Home(prefix.home())));
+        units.extend(self.groups.keys().map(|&home| Unit::Home(home)));
+        units.into_iter().for_each(|unit| self.show(unit, &mut bodies));
+        let counted = self.counted.keys().map(|&key| pipeline::counted(self.cluster, Page::from_key(key)));
+        bodies.extend(counted.map(|flow: Flow| flow.add(self.life)));
+        let pages: Vec<u64> = self.pages.drain().map(|(key, _)| key).collect();
+        pages.into_iter().for_each(|key| self.show_page(Page::from_key(key), &mut bodies, tick));
+        bodies.push(Body::BarrierRequest);
+        bodies.extend(pipeline::nothing_stale(self.life));
+        bodies
+    }
+
+    /// In which life of the connection this is.
+    pub(super) fn life(&self) -> u64 {
+        self.life
+    }
+
+    /// Ends what has ended, and says when the next does.
+    pub(super) fn due(&mut self, tick: u64, bodies: &mut Vec<Body>) -> Option<Duration> {
+        while let Some(&Reverse((until, key))) = self.ends.peek() {
+            if until > tick {
+                return Some(Duration::from_nanos((until - tick) << layout::TICK_SHIFT));
+            }
+            self.ends.pop();
+            self.show_page(Page::from_key(key), bodies, tick);
+        }
+        None
+    }
+
+    /// A flow of a redirect ended by itself: the redirect has ended, or it lasts longer than flows can.
+    pub(super) fn redirect_ended(&mut self, page: Page, bodies: &mut Vec<Body>, tick: u64) {
+        if self.pages.get(&page.key()).is_some_and(|shown| !shown.is_ended) {
+            self.pages.remove(&page.key());
+            self.show_page(page, bodies, tick);
+        }
+    }
+
+    /// What follows from a packet that came here.
+    pub(super) fn packet(&mut self, packet: &PacketIn, now_ns: u64) -> Vec<Body> {
+        let port = packet.in_port().and_then(|number| Some((number, *self.numbers.get(&number)?)));
+        let addresses = (address_at(&packet.data, SOURCE_AT), address_at(&packet.data, DESTINATION_AT));
+        let (Some((number, port)), (Some(source), Some(destination))) = (port, addresses) else { return Vec::new() };
+        let tick = now_ns >> layout::TICK_SHIFT;
+        let mut bodies = Vec::new();
+        let is_whole = packet.data.len() >= usize::from(packet.bytes);
+        match Reason::of(packet.cookie) {
+            // Of one that is not whole, nobody could be sent the rest.
+            Some(Reason::Lease) if !is_whole => {}
+            Some(Reason::Lease) => {
+                let before = self.directory.counters(port).values();
+                let verdict = self.directory.decide(port, &packet.data, now_ns, || self.is_lost);
+                self.note(port, &before, None);
+                self.show_page(Page::of(destination), &mut bodies, tick);
+                if !bodies.is_empty() {
+                    bodies.push(Body::BarrierRequest);
+                }
+                let leaves = verdict.copies.iter().chain(&verdict.out);
+                let plugs = leaves.filter_map(|port| self.plugs.get(port));
+                let actions: Vec<Action> = plugs.flat_map(|plug| pipeline::out_actions(plug, number)).collect();
+                if !actions.is_empty() {
+                    let data = packet.data.clone();
+                    bodies.push(Body::PacketOut(PacketOut { buffer: NO_BUFFER, in_port: number, actions, data }));
+                }
+            }
+            Some(Reason::Heard) => {
+                let before = self.directory.counters(port).values();
+                self.directory.decide(port, &packet.data, now_ns, || false);
+                self.note(port, &before, Some(&COUNTED_WHEN_HEARD));
+                for page in BTreeSet::from([Page::of(source), Page::of(destination)]) {
+                    self.show_page(page, &mut bodies, tick);
+                }
+            }
+            Some(Reason::HotMiss) => self.count_hot(Page::of(destination), &mut bodies),
+            None => {}
+        }
+        bodies
+    }
+
+    fn count_hot(&mut self, page: Page, bodies: &mut Vec<Body>) {
+        if let Some(count) = self.counted.get_mut(&page.key()) {
+            *count += 1;
+        } else if self.counted.len() < self.counted_max {
+            self.counted.insert(page.key(), 1);
+            bodies.push(pipeline::counted(self.cluster, page).add(self.life));
+            if self.counted.len() == self.counted_max {
+                self.show(Unit::Counting, bodies);
+            }
+        }
+    }
+
+    /// Notes what the directory has counted since `before`, of all or of these counters.
+    fn note(&mut self, port: u16, before: &[u64; layout::COUNTERS], which: Option<&[usize]>) {
+        let after = self.directory.counters(port).values();
+        let counts = self.decided.entry(port).or_insert([0; layout::COUNTERS]);
+        // Bytes and what went out are the port's own counters.
+        for index in (0..layout::COUNT_BYTES_IN).filter(|index| which.is_none_or(|which| which.contains(index))) {
+            counts[index] += after[index] - before[index];
+        }
+    }
+
+    /// What became of packets that came here.
+    pub(super) fn decided(&self, port: u16) -> Counters {
+        Counters::from_values(self.decided.get(&port).unwrap_or(&[0; layout::COUNTERS]))
+    }
+
+    /// Begins to count pages anew.
+    pub(super) fn count_anew(&mut self, bodies: &mut Vec<Body>) {
+        self.counted.clear();
+        self.directory.take_hot();
+        bodies.push(pipeline::none_counted());
+        self.show(Unit::Counting, bodies);
+    }
+}
+
+fn address_at(frame: &[u8], at: usize) -> Option<Ipv6Addr> {
+    let bytes: [u8; layout::ADDRESS_BYTES] = frame.get(at..)?.first_chunk().copied()?;
+    Some(bytes.into())
+}
+
+/// After how many seconds a flow ends by itself: whole ones, not before the redirect does. 0 for one that stays.
+fn seconds_left(until: u64, tick: u64) -> u16 {
+    if until == layout::TICKS_FOREVER {
+        return 0;
+    }
+    let left = Duration::from_nanos(until.saturating_sub(tick) << layout::TICK_SHIFT);
+    left.as_nanos().div_ceil(1_000_000_000).clamp(1, TIMEOUT_SECONDS_MAX.into()) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pipeline::Plug;
+    use super::*;
+    use crate::switches::directory::Entry;
+
+    const CLUSTER: Cluster = Cluster::new(1);
+    const PAGE: Page = Page { home: 0x1001, number: 5 };
+
+    fn seconds(seconds: u64) -> u64 {
+        (seconds * 1_000_000_000).div_ceil(1 << layout::TICK_SHIFT)
+    }
+
+    fn timeouts(bodies: &[Body]) -> Vec<u16> {
+        let timeout = |body: &Body| match body {
+            Body::FlowMod(change) => Some(change.hard_timeout),
+            _ => None,
+        };
+        bodies.iter().filter_map(timeout).collect()
+    }
+
+    fn state() -> State {
+        let plugs = (1..=3).map(|port| (port, Plug { number: port.into(), mac: [2; 6], side: 0 }));
+        let mut state = State::new(CLUSTER, plugs.collect(), 16, 2);
+        state.routes.insert(Prefix::host(CLUSTER, PAGE.home), Route { port: 1, is_memory: true });
+        state
+    }
+
+    #[test]
+    fn flows_end_in_whole_seconds_and_not_before_the_redirect() {
+        assert_eq!(seconds_left(layout::TICKS_FOREVER, 7), 0);
+        assert_eq!(seconds_left(8, 7), 1);
+        assert_eq!(seconds_left(7, 8), 1);
+        assert_eq!(
+            (seconds_left(seconds(2), 0), seconds_left(seconds(2) - 1, 0)),
+            (3, 2),
+            "a tick more is a second more"
+        );
+        assert_eq!(seconds_left(seconds(1_000_000), 0), 65_535);
+    }
+
+    #[test]
+    fn a_redirect_that_lasts_longer_than_flows_can_is_said_again() {
+        let mut state = state();
+        let entry = Entry { port: 2, until: seconds(100_000), epoch: 1, is_ending: false };
+        assert_eq!(state.directory.set_redirect(PAGE, entry, 0), Some(true));
+        let mut bodies = Vec::new();
+        state.show_page(PAGE, &mut bodies, 0);
+        assert_eq!(timeouts(&bodies), [65_535; 3]);
+        bodies.clear();
+        state.show_page(PAGE, &mut bodies, 0);
+        assert_eq!(bodies, [], "nothing has changed");
+        state.redirect_ended(PAGE, &mut bodies, seconds(65_535));
+        assert_eq!(timeouts(&bodies), [34_465; 3]);
+    }
+
+    #[test]
+    fn a_redirect_ends_at_its_moment_and_waits_for_whom_it_concerns() {
+        let mut state = state();
+        let entry = Entry { port: 2, until: 50, epoch: 1, is_ending: false };
+        state.directory.set_redirect(PAGE, entry, 0);
+        let mut bodies = Vec::new();
+        state.show_page(PAGE, &mut bodies, 0);
+        assert_eq!(state.due(20, &mut bodies), Some(Duration::from_nanos(30 << layout::TICK_SHIFT)));
+        assert_eq!(bodies.len(), 3);
+        bodies.clear();
+        assert_eq!(state.due(50, &mut bodies), None);
+        // One that tells of the next request, in place of three.
+        assert_eq!((bodies.len(), timeouts(&bodies)[0]), (4, 0));
+        bodies.clear();
+        assert_eq!(state.directory.sweep(50), 1);
+        state.show_swept(&mut bodies, 50);
+        assert_eq!(bodies.len(), 1);
+    }
+
+    #[test]
+    fn pages_are_counted_until_there_is_no_room() {
+        let mut state = state();
+        let mut bodies = Vec::new();
+        state.show(Unit::Counting, &mut bodies);
+        assert_eq!(bodies.len(), 1);
+        let mut count = |number| {
+            let mut bodies = Vec::new();
+            state.count_hot(Page { home: 1, number }, &mut bodies);
+            bodies.len()
+        };
+        assert_eq!(
+            [count(1), count(1), count(2), count(3)],
+            [1, 0, 2, 0],
+            "the last one takes the flow away that tells"
+        );
+    }
+}

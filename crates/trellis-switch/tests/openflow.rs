@@ -1,0 +1,253 @@
+//! The switch `openflow`: with an Open vSwitch of its own, and with a switch of a few lines that keeps what it is told.
+
+mod conformance;
+#[path = "openflow/scripted.rs"]
+mod scripted;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use conformance::{Context, READ};
+use scripted::{Script, Scripted, Told, WELL};
+use trellis_switch::switches::openflow::codec::{FlowMod, Instruction};
+use trellis_switch::switches::openflow::{Meeting, OpenFlow, OpenFlowPort, OpenFlowWiring};
+use trellis_switch::{Cluster, Page, Prefix, Redirect, Route, Switch, SwitchError};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const CLUSTER: Cluster = Cluster::new(1);
+
+/// Whether this process may start an Open vSwitch; says so when it may not.
+fn is_possible(test: &str) -> bool {
+    match OpenFlow::lacking() {
+        Some(lacking) => {
+            println!("SKIPPED {test}: {lacking}");
+            false
+        }
+        None => conformance::is_possible(test),
+    }
+}
+
+/// One test at a time has an Open vSwitch.
+static STARTED: Mutex<()> = Mutex::new(());
+
+#[test]
+fn openflow_is_a_switch() {
+    if is_possible("openflow_is_a_switch") {
+        let _alone = STARTED.lock();
+        conformance::run("openflow");
+    }
+}
+
+/// How many processes have this name and this one as their parent.
+fn children(name: &str) -> usize {
+    let own = std::process::id().to_string();
+    let status = |entry: std::fs::DirEntry| std::fs::read_to_string(entry.path().join("status")).ok();
+    let is_ours = |status: &String| {
+        let value = |key: &str| status.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
+        value("Name:") == Some(name) && value("PPid:") == Some(&own)
+    };
+    std::fs::read_dir("/proc").unwrap().flatten().filter_map(status).filter(is_ours).count()
+}
+
+#[test]
+fn nothing_of_open_vswitch_is_left() {
+    if !is_possible("nothing_of_open_vswitch_is_left") {
+        return;
+    }
+    let folder = || {
+        let names = std::fs::read_dir("/run").unwrap().flatten().map(|entry| entry.file_name());
+        names.collect::<std::collections::BTreeSet<_>>()
+    };
+    let _alone = STARTED.lock();
+    let before = folder();
+    let mut context = Context::new("openflow", "left");
+    context.goes("c1", context.pointer("s1", READ, 1), "s1");
+    assert_eq!(folder(), before, "it writes where nobody sees it");
+    let running = || ["ovsdb-server", "ovs-vswitchd"].map(children);
+    assert_eq!(running(), [1, 1]);
+    drop(context);
+    assert_eq!(running(), [0, 0]);
+    assert_eq!(folder(), before);
+}
+
+/// Waits for a switch at an address that the system chooses.
+fn wiring() -> OpenFlowWiring {
+    let ports = (1..=3).map(|number: u16| OpenFlowPort {
+        number,
+        at_switch: 100 + u32::from(number),
+        host_mac: [2, 0xbb, 0, 0, 0, number as u8],
+    });
+    OpenFlowWiring {
+        cluster: CLUSTER,
+        meeting: Meeting::Listen(SocketAddr::from(([127, 0, 0, 1], 0))),
+        datapath: None,
+        ports: ports.collect(),
+        redirects_max: 16,
+        counted_pages_max: 4,
+        patience: PATIENCE,
+    }
+}
+
+/// A controller and the switch that came to it.
+fn met(wiring: &OpenFlowWiring, script: Script) -> (Result<OpenFlow, SwitchError>, Scripted, Arc<Mutex<Told>>) {
+    // The place is chosen first, so that the switch can go there while its controller waits.
+    let chosen = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap().local_addr().unwrap();
+    let wiring = OpenFlowWiring { meeting: Meeting::Listen(chosen), ..wiring.clone() };
+    let told = Arc::new(Mutex::new(Told::default()));
+    let controller = std::thread::spawn(move || OpenFlow::open(&wiring));
+    let deadline = Instant::now() + PATIENCE;
+    while std::net::TcpStream::connect(chosen).is_err() {
+        assert!(Instant::now() < deadline, "nobody waits at {chosen}");
+        std::thread::yield_now();
+    }
+    // That first one is hung up at once; a switch that comes next is served all the same.
+    let switch = Scripted::connect(chosen, script, &told);
+    (controller.join().unwrap(), switch, told)
+}
+
+fn home(number: u16) -> Prefix {
+    Prefix::host(CLUSTER, number)
+}
+
+fn page(number: u64) -> Page {
+    Page { home: 0x1001, number }
+}
+
+/// The flows that a switch keeps, without the mark of the connection that told them.
+fn flows(told: &Mutex<Told>) -> Vec<String> {
+    let unmarked = |flow: &FlowMod| format!("{:?}", FlowMod { cookie: flow.cookie & !(0xf << 52), ..flow.clone() });
+    let mut flows: Vec<String> = told.lock().unwrap().flows.iter().map(unmarked).collect();
+    flows.sort_unstable();
+    flows
+}
+
+#[test]
+fn a_switch_that_comes_back_is_told_everything_again() {
+    let (controller, switch, told) = met(&wiring(), WELL);
+    let controller = controller.unwrap();
+    let before = flows(&told);
+    controller.set_prefix(home(0x1001), Route { port: 1, is_memory: true }).unwrap();
+    controller.set_prefix(home(1), Route { port: 2, is_memory: false }).unwrap();
+    controller.set_leases(Some(Duration::from_secs(60))).unwrap();
+    controller.set_redirect(page(5), Redirect { port: 2, epoch: 1, until: None }).unwrap();
+    controller.set_redirect(page(6), Redirect { port: 3, epoch: 1, until: None }).unwrap();
+    let with_all = flows(&told);
+    assert_ne!(before, with_all);
+    let address = controller.address().unwrap();
+    drop(switch);
+    // It has forgotten one thing, and kept another that is no longer so.
+    let forgotten = told.lock().unwrap().flows.pop().unwrap();
+    let stale = FlowMod { priority: 7, ..forgotten.clone() };
+    told.lock().unwrap().flows.push(stale.clone());
+    let again = Scripted::connect(address, WELL, &told);
+    let deadline = Instant::now() + PATIENCE;
+    while controller.connections() < 2 {
+        assert!(Instant::now() < deadline, "it was not told anything");
+        std::thread::yield_now();
+    }
+    assert_eq!(flows(&told), with_all);
+    assert_eq!(controller.redirect(page(5)).unwrap().map(|redirect| redirect.port), Some(2));
+    assert!(controller.drop_redirect(page(5), 1).unwrap());
+    assert!(controller.drop_redirect(page(6), 1).unwrap());
+    controller.set_leases(None).unwrap();
+    assert!(controller.drop_prefix(home(1)).unwrap() && controller.drop_prefix(home(0x1001)).unwrap());
+    assert_eq!(flows(&told), before, "what is taken back leaves nothing");
+    assert_eq!(controller.refusals(), []);
+    drop((controller, again));
+}
+
+/// A datagram of the cluster, as far as a switch looks.
+fn frame(source: std::net::Ipv6Addr, destination: std::net::Ipv6Addr) -> Vec<u8> {
+    let mut frame = vec![0; 54];
+    (frame[12], frame[13]) = (0x86, 0xdd);
+    frame[22..38].copy_from_slice(&source.octets());
+    frame[38..54].copy_from_slice(&destination.octets());
+    frame
+}
+
+#[test]
+fn who_asks_for_a_lease_waits_until_the_switch_knows() {
+    const ASKS: u64 = 4 << 56;
+    let (controller, mut switch, told) = met(&wiring(), WELL);
+    let controller = controller.unwrap();
+    controller.set_prefix(home(0x1001), Route { port: 1, is_memory: true }).unwrap();
+    for client in [2, 3] {
+        controller.set_prefix(home(client), Route { port: client, is_memory: false }).unwrap();
+    }
+    controller.set_leases(Some(Duration::from_millis(1_500_000))).unwrap();
+    let request = |client| frame(CLUSTER.address(client, 0xb0, 0, 1), CLUSTER.address(0x1001, 0x30, 0, 5 << 12));
+    let packets = |count: usize| {
+        let deadline = Instant::now() + PATIENCE;
+        while told.lock().unwrap().packets.len() < count {
+            assert!(Instant::now() < deadline, "the request is not sent on");
+            std::thread::yield_now();
+        }
+    };
+    told.lock().unwrap().order.clear();
+    switch.hand_over(ASKS, 102, request(2));
+    packets(1);
+    {
+        let told = told.lock().unwrap();
+        let at = |what: &str| told.order.iter().position(|&one| one == what).unwrap();
+        assert_eq!((at("flow"), at("barrier"), at("packet")), (0, 3, 4), "{:?}", told.order);
+        let redirects = told.flows.iter().filter(|flow| flow.hard_timeout == 1_500);
+        assert_eq!(redirects.count(), 3, "whole seconds of what is left");
+        assert_eq!((told.packets[0].in_port, &told.packets[0].data), (102, &request(2)));
+    }
+    // The second one goes to the owner.
+    switch.hand_over(ASKS, 103, request(3));
+    packets(2);
+    let to = |index: usize| format!("{:?}", told.lock().unwrap().packets[index].actions);
+    assert!(to(0).contains("port: 101") && to(1).contains("port: 102"), "{} {}", to(0), to(1));
+    assert_eq!(controller.redirect(page(5)).unwrap().map(|redirect| (redirect.port, redirect.epoch)), Some((2, 0)));
+    let counters = controller.counters(2).unwrap();
+    assert_eq!((counters.granted, counters.delivered), (1, 1));
+    assert_eq!(controller.counters(3).unwrap().redirected, 1);
+}
+
+#[test]
+fn a_switch_of_another_kind_is_left() {
+    let short = OpenFlowWiring { patience: Duration::from_millis(500), datapath: Some(0xbb), ..wiring() };
+    for (script, why) in [
+        (Script { version: 1, ..WELL }, "version 1; OpenFlow 1.3"),
+        (Script { tables: 4, ..WELL }, "it has 4 tables, and 17 are needed"),
+        (Script { datapath: 0xcc, ..WELL }, "00000000000000cc, which is another one"),
+    ] {
+        let (controller, _switch, _) = met(&short, script);
+        let sentence = controller.map(|_| ()).unwrap_err().to_string();
+        assert!(sentence.contains(why), "{script:?}: {sentence}");
+    }
+}
+
+#[test]
+fn a_full_table_of_the_switch_says_so() {
+    // Redirects that end are in the tables 2 and 8.
+    let (controller, _switch, told) = met(&wiring(), Script { full_table: Some(8), ..WELL });
+    let controller = controller.unwrap();
+    controller.set_prefix(home(0x1001), Route { port: 1, is_memory: true }).unwrap();
+    let before = flows(&told);
+    let until = Some(Instant::now() + Duration::from_secs(600));
+    let error = controller.set_redirect(page(5), Redirect { port: 2, epoch: 1, until }).unwrap_err();
+    assert!(error.is_full() && error.to_string().contains("the table of flows"), "{error}");
+    assert_eq!(controller.redirect(page(5)).unwrap(), None);
+    assert_eq!(flows(&told), before, "what it took of it is gone");
+    controller.set_redirect(page(5), Redirect { port: 2, epoch: 1, until: None }).unwrap();
+}
+
+#[test]
+fn tables_lead_upwards_and_no_further() {
+    let (controller, _switch, told) = met(&wiring(), WELL);
+    let controller = controller.unwrap();
+    controller.set_prefix(home(0x1001), Route { port: 1, is_memory: true }).unwrap();
+    controller.set_leases(Some(Duration::from_secs(1))).unwrap();
+    let told = told.lock().unwrap();
+    for flow in &told.flows {
+        for instruction in &flow.instructions {
+            if let Instruction::GotoTable(to) = instruction {
+                assert!(flow.table < *to, "{flow:?}");
+                assert!(told.flows.iter().any(|flow| flow.table == *to), "table {to} is empty");
+            }
+        }
+    }
+}
