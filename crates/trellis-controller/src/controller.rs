@@ -1,0 +1,473 @@
+//! The process: one thread that decides, and others that wait in its place.
+//!
+//! Promises: it answers servers only while it leads by its own clock, looked at right before each word; when a record could
+//! not be written it stops speaking, and leads again only as somebody else, from what is written.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use trellis_protocol::Nanoseconds;
+use trellis_protocol::lease::{Host, Timing};
+use trellis_protocol::wire::address::{self, Arguments, HostPrefix, Incarnation, Pointer, Source};
+use trellis_protocol::wire::datagram::{Operation, Request, TagKind, Told, seal};
+use trellis_store::Store;
+use trellis_switch::control::Remote;
+use trellis_transport::links::ipv6::{Endpoint, Way};
+
+use crate::control::{self, Answer};
+use crate::event::Event;
+use crate::leadership::{self, Deed, Leadership, NAME_BYTES, Term};
+use crate::ranges::{Fact, Order, Ranges, Settings, Status};
+use crate::records;
+use crate::routes::{self, Router};
+use crate::workers::{self, Happening, Hardware, Room};
+
+/// By how many millionths the rate of a machine's clock may be wrong.
+pub const CLOCK_ERROR_PPM: u32 = 1000;
+/// How many sentences are kept for operators.
+const SENTENCES: usize = 4_096;
+/// How many happenings are taken before time is looked at.
+const HAPPENINGS: usize = 256;
+
+/// What a controller is.
+pub struct Options {
+    /// Its addresses.
+    pub prefix: HostPrefix,
+    /// Where servers and controllers listen.
+    pub port: u16,
+    /// Where records are.
+    pub records: Arc<dyn Store>,
+    /// The switch, and its path if it has one.
+    pub switch: Option<(Remote, Option<String>)>,
+    /// How many backups a range has unless it is told otherwise.
+    pub backups: u16,
+    /// How long a lease of a page lasts, as at all servers.
+    pub lease_term: Duration,
+    /// How long a home answers without a controller's word, as at all servers.
+    pub tenure: Duration,
+    /// For how long a leader is waited for that says nothing.
+    pub leader_term: Duration,
+    /// Ranges that are busy move to servers that are not.
+    pub rebalances: bool,
+    /// Where operators ask.
+    pub control: PathBuf,
+}
+
+/// Why there is no controller.
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerError {
+    /// What was asked for cannot be.
+    #[error("{0}")]
+    Setting(String),
+    /// The socket cannot be had.
+    #[error("cannot listen at UDP port {port}: {error}; is another controller or server in this host?")]
+    Socket {
+        /// Which.
+        port: u16,
+        /// Why.
+        error: io::Error,
+    },
+    /// The socket for operators cannot be had.
+    #[error("cannot listen at {path}: {error}")]
+    Control {
+        /// Which.
+        path: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// The system gives no thread, or no random number.
+    #[error("the system refuses: {0}")]
+    System(io::Error),
+}
+
+/// See the top of this file.
+pub struct Controller {
+    settings: Settings,
+    port: u16,
+    leadership: Leadership,
+    endpoint: Arc<Endpoint>,
+    room: Room,
+    happenings: Receiver<Happening>,
+    deeds: Sender<Deed>,
+    jobs: Sender<workers::Job>,
+    /// Nothing without a switch.
+    routes: Option<Sender<routes::Job>>,
+    began: Instant,
+    /// Under which name it leads, and what it leads with once that was read.
+    leading: Option<([u8; NAME_BYTES], Option<Ranges>)>,
+    orders: Vec<Order>,
+    incarnation: Incarnation,
+    /// Datagrams that were sent.
+    sent: u64,
+    sentences: VecDeque<(u64, String)>,
+    next_sentence: u64,
+    /// Who was said to lead.
+    leader: Option<Host>,
+    /// What the store complained of last.
+    complaint: Option<String>,
+}
+
+impl Controller {
+    /// Takes sockets, and begins to find out who leads.
+    ///
+    /// # Errors
+    ///
+    /// As [`ControllerError`] says.
+    pub fn open(options: Options) -> Result<Controller, ControllerError> {
+        let timing = timing(options.lease_term, options.tenure)?;
+        let prefix = options.prefix;
+        let port = options.port;
+        let endpoint = Endpoint::open(port).map_err(|error| ControllerError::Socket { port, error })?;
+        let endpoint = Arc::new(endpoint);
+        let path = options.control.display().to_string();
+        let listener = control::listen(&options.control).map_err(|error| ControllerError::Control { path, error })?;
+        let drawn = drawn().map_err(ControllerError::System)?;
+        let region = records::region(prefix.cluster.number());
+        let term = Term::new(nanoseconds(options.leader_term), CLOCK_ERROR_PPM);
+        let store = options.records;
+        let capabilities = store.capabilities();
+        // What another process cannot open, and what this one alone has, has no other leader.
+        let leadership = Leadership::new(term, drawn, prefix.host.0, !capabilities.shared);
+        let (heard, happenings) = channel();
+        let (deeds, deeds_to_do) = channel();
+        let (jobs, jobs_to_do) = channel();
+        let sender = heard.clone();
+        let listening = Arc::clone(&endpoint);
+        thread("controller network", move || workers::hear(&listening, prefix, &sender))?;
+        let (sender, leading) = (heard.clone(), Arc::clone(&store));
+        thread("controller leader", move || workers::lead(&leading, region, &deeds_to_do, &sender))?;
+        let sender = heard.clone();
+        thread("controller records", move || workers::keep(&store, region, &jobs_to_do, &sender))?;
+        let routes = match options.switch {
+            None => None,
+            Some((switch, at)) => {
+                let (routes, routes_to_set) = channel();
+                let (mut router, sender) = (Router::new(switch, at), heard.clone());
+                thread("controller routes", move || workers::route(&mut router, &routes_to_set, &sender))?;
+                Some(routes)
+            }
+        };
+        thread("controller control", move || control::serve(&listener, &heard, Happening::Asked))?;
+        let settings = Settings { me: prefix, timing, backups: options.backups, rebalances: options.rebalances };
+        Ok(Controller {
+            settings,
+            port,
+            leadership,
+            endpoint,
+            room: Room::new(),
+            happenings,
+            deeds,
+            jobs,
+            routes,
+            began: Instant::now(),
+            leading: None,
+            orders: Vec::new(),
+            incarnation: Incarnation::new((drawn >> 16) as u16),
+            sent: drawn >> 32,
+            sentences: VecDeque::new(),
+            next_sentence: 1,
+            leader: None,
+            complaint: None,
+        })
+    }
+
+    /// Does its work until its socket fails; `say` hears what operators want to know.
+    ///
+    /// # Errors
+    ///
+    /// What the socket says.
+    pub fn run(&mut self, say: &mut dyn FnMut(&Event)) -> io::Result<()> {
+        self.lead(leadership::Fact::Tick, say);
+        loop {
+            let now = self.now();
+            let ranges = self.leading.as_ref().and_then(|(_, ranges)| ranges.as_ref());
+            let alarm = ranges.map_or(Nanoseconds::MAX, Ranges::alarm).min(self.leadership.alarm());
+            let wait = Duration::from_nanos(alarm.saturating_sub(now)).min(Duration::from_secs(1));
+            match self.happenings.recv_timeout(wait) {
+                Ok(happening) => {
+                    self.happen(happening, say)?;
+                    for _ in 0..HAPPENINGS {
+                        let Ok(happening) = self.happenings.try_recv() else { break };
+                        self.happen(happening, say)?;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Err(io::ErrorKind::BrokenPipe.into()),
+            }
+            if self.now() >= self.leadership.alarm() {
+                self.lead(leadership::Fact::Tick, say);
+            }
+            let now = self.now();
+            if self.ranges().is_some_and(|ranges| now >= ranges.alarm()) {
+                self.hear_what_is_there(say)?;
+                self.step(Fact::Tick, say);
+            }
+        }
+    }
+
+    /// Nobody's right ends while what renews it waits here: after a stop of this process, say.
+    fn hear_what_is_there(&mut self, say: &mut dyn FnMut(&Event)) -> io::Result<()> {
+        for _ in 0..HAPPENINGS {
+            let Ok(happening) = self.happenings.try_recv() else { break };
+            self.happen(happening, say)?;
+        }
+        for _ in 0..HAPPENINGS {
+            let Some((from, told)) = self.room.take(&self.endpoint, self.settings.me)? else { break };
+            self.step(Fact::Told(from, told), say);
+        }
+        Ok(())
+    }
+
+    fn now(&self) -> Nanoseconds {
+        nanoseconds(self.began.elapsed())
+    }
+
+    fn ranges(&mut self) -> Option<&mut Ranges> {
+        self.leading.as_mut().and_then(|(_, ranges)| ranges.as_mut())
+    }
+
+    fn prefix(&self, host: Host) -> HostPrefix {
+        HostPrefix { cluster: self.settings.me.cluster, host: address::Host(host) }
+    }
+
+    fn happen(&mut self, happening: Happening, say: &mut dyn FnMut(&Event)) -> io::Result<()> {
+        let name = self.leading.as_ref().map(|(name, _)| *name);
+        match happening {
+            Happening::Told(from, told) => self.step(Fact::Told(from, told), say),
+            Happening::Leadership(fact, complaint) => {
+                let complaint = complaint.map(|complaint| complaint.to_string());
+                if complaint != self.complaint {
+                    self.complaint.clone_from(&complaint);
+                    if let Some(sentence) = complaint {
+                        self.say(&Event::Store { sentence }, say);
+                    }
+                }
+                self.lead(fact, say);
+            }
+            Happening::Loaded(of, loaded) if Some(of) == name => match loaded {
+                Ok(kept) => self.begin(of, kept, say),
+                Err(error) => self.yield_to_nobody(&error.to_string(), say),
+            },
+            Happening::Written(of, tickets) if Some(of) == name => {
+                for ticket in tickets {
+                    self.step(Fact::Written(ticket), say);
+                }
+            }
+            Happening::NotWritten(of, error) if Some(of) == name => self.yield_to_nobody(&error.to_string(), say),
+            // Of a name that led before.
+            Happening::Loaded(..) | Happening::Written(..) | Happening::NotWritten(..) => {}
+            Happening::Routes(routes::Told::Done(ticket)) => self.step(Fact::Routed(ticket), say),
+            Happening::Routes(routes::Told::Say(event)) => self.say(&event, say),
+            Happening::Asked((request, answer)) => {
+                // Who does not wait for the answer does not need it.
+                let _ = answer.send(self.answer(request, say));
+            }
+            Happening::Failed(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Something about who leads.
+    fn lead(&mut self, fact: leadership::Fact, say: &mut dyn FnMut(&Event)) {
+        let now = self.now();
+        if let Some(deed) = self.leadership.step(now, fact) {
+            // Without that thread nothing is confirmed, and nothing is said.
+            let _ = self.deeds.send(deed);
+        }
+        let name = self.leadership.name().filter(|_| self.leadership.leads(now));
+        let led = self.leading.as_ref().map(|(name, _)| *name);
+        if led.is_some() && name != led {
+            self.rest("its term has ended, and the store did not renew it", say);
+        }
+        if let Some(name) = name.filter(|_| self.leading.is_none()) {
+            self.leading = Some((name, None));
+            let _ = self.jobs.send(workers::Job::Load(name));
+        }
+        let leader = self.leadership.leader().filter(|_| name.is_none());
+        if leader != self.leader {
+            self.leader = leader;
+            if let Some(host) = leader.filter(|host| *host != self.settings.me.host.0) {
+                let leader = self.prefix(host);
+                self.say(&Event::Waits { leader }, say);
+            }
+        }
+    }
+
+    fn begin(&mut self, name: [u8; NAME_BYTES], kept: records::Kept, say: &mut dyn FnMut(&Event)) {
+        let count = kept.ranges.len();
+        let ranges = Ranges::new(self.settings, kept, self.now());
+        if let Some(routes) = &self.routes {
+            let _ = routes.send(routes::Job::All(ranges.homes()));
+        }
+        self.leading = Some((name, Some(ranges)));
+        self.say(&Event::Leads { ranges: count }, say);
+    }
+
+    /// Says nothing any more, though nobody else leads yet.
+    fn yield_to_nobody(&mut self, why: &str, say: &mut dyn FnMut(&Event)) {
+        self.leadership.step_down(self.now());
+        self.rest(why, say);
+    }
+
+    fn rest(&mut self, why: &str, say: &mut dyn FnMut(&Event)) {
+        self.leading = None;
+        if let Some(routes) = &self.routes {
+            let _ = routes.send(routes::Job::Rest);
+        }
+        self.say(&Event::Yields { why: why.to_owned() }, say);
+    }
+
+    fn step(&mut self, fact: Fact, say: &mut dyn FnMut(&Event)) {
+        let now = self.now();
+        if !self.leadership.leads(now) {
+            return;
+        }
+        let mut orders = std::mem::take(&mut self.orders);
+        if let Some(ranges) = self.ranges() {
+            ranges.step(now, fact, &mut orders);
+        }
+        self.carry_out(orders, say);
+    }
+
+    fn carry_out(&mut self, mut orders: Vec<Order>, say: &mut dyn FnMut(&Event)) {
+        let mut routed = Vec::new();
+        for order in orders.drain(..) {
+            match order {
+                Order::Tell(to, told) => self.tell(to, &told),
+                Order::Write(ticket, write) => {
+                    if let Some((name, _)) = &self.leading {
+                        let _ = self.jobs.send(workers::Job::Write(*name, ticket, write));
+                    }
+                }
+                Order::Route { ticket, range, home } => match &self.routes {
+                    Some(routes) => drop(routes.send(routes::Job::Set { ticket, range, home })),
+                    // Routes are somebody else's business.
+                    None => routed.push(ticket),
+                },
+                Order::Say(event) => self.say(&event, say),
+            }
+        }
+        self.orders = orders;
+        for ticket in routed {
+            self.step(Fact::Routed(ticket), say);
+        }
+    }
+
+    fn tell(&mut self, to: Host, told: &Told) {
+        if !self.leadership.leads(self.now()) {
+            return;
+        }
+        let body = told.encode();
+        let HostPrefix { cluster, host } = self.settings.me;
+        self.sent += 1;
+        let source = Source { cluster, host, incarnation: self.incarnation, request: self.sent };
+        let pointer = Pointer::to_host(cluster, address::Host(to));
+        let destination = pointer.request(told.command(), Arguments::NO_REPLY);
+        let operation = Operation::Told { bytes: body.len() as u32 };
+        let tag_kind = TagKind::Checksum;
+        let request = Request { source, destination, tag_kind, is_once: false, is_release: false, epoch: 0, operation };
+        let (mut header, _) = request.encode();
+        let (from, to) = (source.encode(), destination.encode());
+        if seal(&mut header, from, to, [&body, &[]], &Hardware) {
+            // What cannot go is as good as lost: it is said again.
+            let _ = self.endpoint.send(&Way { from: from.0, to: to.0, port: self.port }, &[&header, &body]);
+        }
+    }
+
+    fn say(&mut self, event: &Event, say: &mut dyn FnMut(&Event)) {
+        say(event);
+        self.sentences.push_back((self.next_sentence, event.to_string()));
+        self.next_sentence += 1;
+        if self.sentences.len() > SENTENCES {
+            self.sentences.pop_front();
+        }
+    }
+
+    fn answer(&mut self, request: control::Request, say: &mut dyn FnMut(&Event)) -> Answer {
+        let now = self.now();
+        if let control::Request::Events(after) = request {
+            let new = self.sentences.iter().filter(|(number, _)| *number > after);
+            return Answer::Events(new.cloned().collect());
+        }
+        let mut orders = std::mem::take(&mut self.orders);
+        let settings = self.settings;
+        let leader = self.leadership.leader();
+        let Some(ranges) = self.leading.as_mut().and_then(|(_, ranges)| ranges.as_mut()) else {
+            if request == control::Request::Status {
+                let (backups, timing) = (settings.backups, settings.timing);
+                let (term, tenure) = (timing.term, timing.tenure);
+                return Answer::Status(Status { leader, backups, term, tenure, ..Status::default() });
+            }
+            return Answer::Refused(not_leading(leader.map(|host| self.prefix(host))));
+        };
+        let decided = match request {
+            control::Request::Status => return Answer::Status(ranges.status(now)),
+            control::Request::Rebalance { only_says } => {
+                let found = ranges.rebalancing();
+                let moved = match found.filter(|_| !only_says) {
+                    Some((range, to)) => ranges.move_range(now, range, to, &mut orders),
+                    None => Ok(()),
+                };
+                moved.map(|()| Answer::Moves(found))
+            }
+            control::Request::Move { range, to } => {
+                ranges.move_range(now, range, to, &mut orders).map(|()| Answer::Done)
+            }
+            control::Request::Backups { range, wish } => {
+                ranges.wish(now, range, wish, &mut orders).map(|()| Answer::Done)
+            }
+            control::Request::Drain { host, is_drained } => {
+                ranges.drain(host, is_drained, &mut orders).map(|()| Answer::Done)
+            }
+            control::Request::Reset { range, at, may_lose_copies } => {
+                ranges.reset(now, range, at, may_lose_copies, &mut orders).map(|()| Answer::Done)
+            }
+            control::Request::Events(_) => Ok(Answer::Done),
+        };
+        self.carry_out(orders, say);
+        decided.unwrap_or_else(Answer::Refused)
+    }
+}
+
+fn not_leading(leader: Option<HostPrefix>) -> String {
+    match leader {
+        Some(leader) => format!("this controller does not lead; ask the one of {leader}"),
+        None => "this controller does not lead yet; ask again in a moment".to_owned(),
+    }
+}
+
+fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<(), ControllerError> {
+    let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(body);
+    spawned.map(drop).map_err(ControllerError::System)
+}
+
+fn nanoseconds(time: Duration) -> Nanoseconds {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The times that servers have with the same options.
+fn timing(lease_term: Duration, tenure: Duration) -> Result<Timing, ControllerError> {
+    let (term, whole) = (nanoseconds(lease_term), nanoseconds(tenure));
+    if !(1_000_000..=u64::MAX >> 8).contains(&term) {
+        let sentence = format!("a lease of {lease_term:?} is not possible; give 1 ms or more");
+        return Err(ControllerError::Setting(sentence));
+    }
+    if !(10_000_000..=u64::MAX >> 8).contains(&whole) {
+        let sentence = format!("a tenure of {tenure:?} is not possible; give 10 ms or more");
+        return Err(ControllerError::Setting(sentence));
+    }
+    let retry = (term / 50).min(whole / 15).clamp(1_000_000, 50_000_000);
+    Ok(Timing::new(term, whole, retry, CLOCK_ERROR_PPM))
+}
+
+/// Bits that nobody can foretell.
+fn drawn() -> io::Result<u64> {
+    use std::io::Read as _;
+    let mut bytes = [0; 8];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}

@@ -1,0 +1,272 @@
+//! What an operator wants to know, one sentence each: fact, place, next step.
+
+use std::fmt;
+use std::time::Duration;
+
+use trellis_protocol::wire::address::HostPrefix;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// This controller speaks from now on.
+    Leads {
+        /// How many ranges there are records of.
+        ranges: usize,
+    },
+    /// Another one speaks.
+    Waits {
+        /// Where that one is.
+        leader: HostPrefix,
+    },
+    /// It speaks no more.
+    Yields {
+        /// Why.
+        why: String,
+    },
+    /// The store of records fails.
+    Store {
+        /// What it says.
+        sentence: String,
+    },
+    /// A server is heard for the first time, or again.
+    Server {
+        /// It.
+        server: HostPrefix,
+        /// What it gives to ranges of others.
+        spare_bytes: u64,
+    },
+    /// A server says nothing.
+    ServerSilent {
+        /// It.
+        server: HostPrefix,
+        /// For so long.
+        silence: Duration,
+    },
+    /// A server counts time otherwise than this controller: it is not answered.
+    Times {
+        /// It.
+        server: HostPrefix,
+        /// Its lease term and its tenure.
+        theirs: (Duration, Duration),
+        /// Those of this controller.
+        ours: (Duration, Duration),
+    },
+    /// A range that there never was.
+    New {
+        /// It.
+        range: HostPrefix,
+        /// So many pages.
+        pages: u64,
+    },
+    /// A server tells of a range that no record names.
+    Unknown {
+        /// The range.
+        range: HostPrefix,
+        /// The server.
+        server: HostPrefix,
+    },
+    /// A server has come back, but its memory has another size.
+    Size {
+        /// The range.
+        range: HostPrefix,
+        /// So many pages it has.
+        pages: u64,
+        /// So many the server has now.
+        offered: u64,
+    },
+    /// The right of a home has ended, and nobody renewed it.
+    Silent {
+        /// The range.
+        range: HostPrefix,
+        /// Its home.
+        home: HostPrefix,
+        /// For so long.
+        silence: Duration,
+        /// Who may take over.
+        complete: Vec<HostPrefix>,
+    },
+    /// Somebody else is home now, or the same one in another life.
+    Home {
+        /// The range.
+        range: HostPrefix,
+        /// Its home.
+        home: HostPrefix,
+        /// In this incarnation.
+        incarnation: u16,
+        /// Who was before.
+        before: HostPrefix,
+        /// Since the right of the one before had ended.
+        after: Option<Duration>,
+        /// It began empty.
+        is_anew: bool,
+    },
+    /// A home that was silent is heard again, and nobody took over.
+    Again {
+        /// The range.
+        range: HostPrefix,
+        /// Its home.
+        home: HostPrefix,
+    },
+    /// Nobody can serve a range.
+    Unserved {
+        /// The range.
+        range: HostPrefix,
+        /// Its home.
+        home: HostPrefix,
+        /// That one came back, without what it had.
+        is_blank: bool,
+    },
+    /// A server becomes a backup.
+    Backs {
+        /// The range.
+        range: HostPrefix,
+        /// It.
+        host: HostPrefix,
+    },
+    /// Every backup has everything.
+    Complete {
+        /// The range.
+        range: HostPrefix,
+        /// They.
+        backups: Vec<HostPrefix>,
+    },
+    /// A backup counts no more.
+    Dropped {
+        /// The range.
+        range: HostPrefix,
+        /// It.
+        host: HostPrefix,
+    },
+    /// A range begins to move.
+    Moves {
+        /// The range.
+        range: HostPrefix,
+        /// From here.
+        from: HostPrefix,
+        /// To there.
+        to: HostPrefix,
+    },
+    /// A server did not take what it was given.
+    Declined {
+        /// The range.
+        range: HostPrefix,
+        /// The server.
+        host: HostPrefix,
+    },
+    /// A server is left by everything.
+    Drained {
+        /// It.
+        server: HostPrefix,
+    },
+    /// There is nobody to take what a server has to give away.
+    NoPlace {
+        /// The range.
+        range: HostPrefix,
+        /// The server that is drained.
+        server: HostPrefix,
+    },
+    /// The switch was told all routes, because it or this controller began.
+    Routes {
+        /// Its kind.
+        switch: String,
+        /// How many ranges are elsewhere than at their own host.
+        elsewhere: usize,
+    },
+    /// The switch does not do what it is told.
+    Switch {
+        /// What it says.
+        sentence: String,
+    },
+}
+
+fn list(f: &mut fmt::Formatter<'_>, hosts: &[HostPrefix]) -> fmt::Result {
+    for (place, host) in hosts.iter().enumerate() {
+        write!(f, "{}{host}", if place == 0 { "" } else { ", " })?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Leads { ranges } => {
+                write!(f, "this controller leads from now on; there are records of {ranges} ranges")
+            }
+            Event::Waits { leader } => write!(f, "controller {leader} leads; this one waits until it is gone"),
+            Event::Yields { why } => write!(f, "this controller says nothing any more: {why}"),
+            Event::Store { sentence } => f.write_str(sentence),
+            Event::Server { server, spare_bytes } => {
+                write!(f, "server {server} is there, with {spare_bytes} bytes for copies of what others have")
+            }
+            Event::ServerSilent { server, silence } => {
+                write!(f, "server {server}: nothing is heard of it for {silence:?}")
+            }
+            Event::Times { server, theirs, ours } => write!(
+                f,
+                "server {server} has leases of {:?} and a tenure of {:?}, and this controller {:?} and {:?}; it is not answered: start \
+                 it with the same --lease-term and --tenure",
+                theirs.0, theirs.1, ours.0, ours.1
+            ),
+            Event::New { range, pages } => write!(f, "range {range}: it is new, with {pages} pages at its own host"),
+            Event::Unknown { range, server } => write!(
+                f,
+                "range {range}: server {server} tells of it and no record names it; look whether --records is the right store"
+            ),
+            Event::Size { range, pages, offered } => write!(
+                f,
+                "range {range}: it has {pages} pages and its server has {offered} now; start that one with the --memory that it had"
+            ),
+            Event::Silent { range, home, silence, complete } => {
+                write!(f, "range {range}: nothing is heard of its home {home} for {silence:?}; ")?;
+                match complete.as_slice() {
+                    [] => f.write_str("nobody else has all of it"),
+                    hosts => {
+                        f.write_str("called up: ")?;
+                        list(f, hosts)
+                    }
+                }
+            }
+            Event::Home { range, home, incarnation, before, after, is_anew } => {
+                write!(f, "range {range}: home is {home}, incarnation {incarnation}")?;
+                if before == home {
+                    f.write_str(if *is_anew { ", begun anew and empty" } else { ", started again" })?;
+                } else {
+                    write!(f, ", after {before}")?;
+                }
+                after.map_or(Ok(()), |after| write!(f, "; {after:.1?} after the right of the home before had ended"))
+            }
+            Event::Again { range, home } => write!(f, "range {range}: its home {home} is heard again and goes on"),
+            Event::Unserved { range, home, is_blank: true } => write!(
+                f,
+                "range {range}: nobody has what it held, its home {home} came back without it; `trellis controller reset {range}` \
+                 begins it anew, empty"
+            ),
+            Event::Unserved { range, home, .. } => write!(
+                f,
+                "range {range}: nobody answers for it; start its home {home} again, or, if what it held is lost, let \
+                 `trellis controller reset {range}` begin it anew, empty"
+            ),
+            Event::Backs { range, host } => write!(f, "range {range}: {host} becomes a backup"),
+            Event::Complete { range, backups } => {
+                write!(f, "range {range}: complete at ")?;
+                list(f, backups)
+            }
+            Event::Dropped { range, host } => write!(f, "range {range}: {host} is a backup no more"),
+            Event::Moves { range, from, to } => write!(f, "range {range}: moves from {from} to {to}"),
+            Event::Declined { range, host } => write!(
+                f,
+                "range {range}: server {host} did not take it within its time; look whether it has enough --backup-memory"
+            ),
+            Event::Drained { server } => write!(f, "server {server}: nothing is left on it; it may be ended"),
+            Event::NoPlace { range, server } => write!(
+                f,
+                "range {range}: no server has room for what {server} has to give away; start one with more --backup-memory"
+            ),
+            Event::Routes { switch, elsewhere } => {
+                write!(f, "switch {switch}: told all routes; {elsewhere} ranges are elsewhere than at their own host")
+            }
+            Event::Switch { sentence } => f.write_str(sentence),
+        }
+    }
+}

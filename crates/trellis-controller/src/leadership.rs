@@ -1,0 +1,255 @@
+//! Which of several controllers speaks: a record in the store, which the leader changes again and again.
+//!
+//! Promises: of all controllers that use the same record, at most one leads at an instant, as long as clocks keep to their
+//! rates, whatever the store loses, delays or does without saying so. The leader counts its term from when it *sent* what
+//! renewed it; another takes over when it has seen the record unchanged for a whole term by its own clock, by a comparison
+//! with what it saw. Who stops leading, for whatever reason, leads again only under another name, so that nothing that it
+//! wrote before can count later.
+//!
+//! It must never lead on an opinion: only what the store confirmed counts. It has no clock and calls no store: `now` is its
+//! own host's, and [`Deed`]s are carried out by who runs it, one at a time.
+
+use trellis_protocol::Nanoseconds;
+
+/// Bytes of the record that name who leads: drawn, turn, host, zeros. A guard compares these.
+pub const NAME_BYTES: usize = 16;
+/// Bytes of the record: the name, and a count that every renewal raises.
+pub const RECORD_BYTES: usize = NAME_BYTES + 8;
+
+/// A fact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fact {
+    /// Time passed.
+    Tick,
+    /// The record as it is: answer to [`Deed::Read`], or why [`Deed::Swap`] was refused.
+    Found(Option<Vec<u8>>),
+    /// The record was changed as the deed said.
+    Swapped,
+    /// The store did not say what came of the deed.
+    Unknown,
+}
+
+/// What to ask of the store. One [`Fact`] follows each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// Read the record.
+    Read,
+    /// Change it, if it is what is expected.
+    Swap {
+        /// What it must be.
+        expect: Option<Vec<u8>>,
+        /// What it shall be.
+        value: Vec<u8>,
+    },
+}
+
+/// How long rights last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Term {
+    /// What others wait for.
+    pub term: Nanoseconds,
+    /// What the leader counts: shorter.
+    pub held: Nanoseconds,
+}
+
+impl Term {
+    /// For clocks whose rates are wrong by at most `rate_error_ppm` millionths.
+    pub fn new(term: Nanoseconds, rate_error_ppm: u32) -> Term {
+        let error = u128::from(rate_error_ppm.min(999_999));
+        let held = u128::from(term) * (1_000_000 - error) / (1_000_000 + error);
+        Term { term, held: held as Nanoseconds }
+    }
+}
+
+/// What is about to be written, and when that was sent for the first time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Proposed {
+    value: Vec<u8>,
+    sent: Nanoseconds,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Standing {
+    /// Since when the record has been this, as far as it was seen.
+    Watching(Option<(Option<Vec<u8>>, Nanoseconds)>),
+    /// The record is this, and lasts until then.
+    Leading(Vec<u8>, Nanoseconds),
+}
+
+/// The state machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Leadership {
+    term: Term,
+    drawn: u64,
+    host: u16,
+    /// Nobody else can have the store open: who led before is gone.
+    is_alone: bool,
+    /// How often it tried to lead.
+    turns: u32,
+    standing: Standing,
+    proposed: Option<Proposed>,
+    is_busy: bool,
+    /// Nobody knows what came of the last deed.
+    is_unsure: bool,
+    next_at: Nanoseconds,
+}
+
+impl Leadership {
+    /// A controller that starts. `drawn` is a number that no other one drew; `is_alone`: the store lets nobody else in.
+    pub fn new(term: Term, drawn: u64, host: u16, is_alone: bool) -> Leadership {
+        Leadership {
+            term,
+            drawn,
+            host,
+            is_alone,
+            turns: 0,
+            standing: Standing::Watching(None),
+            proposed: None,
+            is_busy: false,
+            is_unsure: false,
+            next_at: 0,
+        }
+    }
+
+    /// Whether it may speak now.
+    pub fn leads(&self, now: Nanoseconds) -> bool {
+        matches!(&self.standing, Standing::Leading(_, until) if now < *until)
+    }
+
+    /// The name under which it leads, which everything that it writes is guarded by.
+    pub fn name(&self) -> Option<[u8; NAME_BYTES]> {
+        match &self.standing {
+            Standing::Leading(value, _) => value.first_chunk().copied(),
+            Standing::Watching(_) => None,
+        }
+    }
+
+    /// The host of who leads, as far as it was seen.
+    pub fn leader(&self) -> Option<u16> {
+        let value = match &self.standing {
+            Standing::Leading(value, _) => Some(value),
+            Standing::Watching(seen) => seen.as_ref().and_then(|(value, _)| value.as_ref()),
+        };
+        value.and_then(|value| host_in(value))
+    }
+
+    /// When to say [`Fact::Tick`].
+    pub fn alarm(&self) -> Nanoseconds {
+        let next = if self.is_busy { Nanoseconds::MAX } else { self.next_at };
+        match self.standing {
+            Standing::Leading(_, until) => next.min(until),
+            Standing::Watching(_) => next,
+        }
+    }
+
+    /// It wants to lead no more: what it was about to say cannot be said.
+    pub fn step_down(&mut self, now: Nanoseconds) {
+        self.standing = Standing::Watching(None);
+        self.proposed = None;
+        self.next_at = now;
+    }
+
+    /// Takes one fact; what to ask of the store because of it.
+    pub fn step(&mut self, now: Nanoseconds, fact: Fact) -> Option<Deed> {
+        if matches!(self.standing, Standing::Leading(_, until) if now >= until) {
+            self.step_down(now);
+        }
+        match fact {
+            Fact::Tick => {}
+            Fact::Unknown => {
+                (self.is_busy, self.is_unsure) = (false, true);
+                self.next_at = now + self.term.term / 16;
+            }
+            Fact::Swapped => {
+                self.is_busy = false;
+                if let Some(proposed) = self.proposed.take() {
+                    self.confirm(now, proposed);
+                }
+            }
+            Fact::Found(found) => {
+                (self.is_busy, self.is_unsure) = (false, false);
+                self.found(now, found);
+            }
+        }
+        if self.is_busy || now < self.next_at {
+            return None;
+        }
+        self.is_busy = true;
+        Some(self.deed(now))
+    }
+
+    /// The record is what was proposed.
+    fn confirm(&mut self, now: Nanoseconds, proposed: Proposed) {
+        let until = proposed.sent + self.term.held;
+        if now < until {
+            self.standing = Standing::Leading(proposed.value, until);
+            self.next_at = (proposed.sent + self.term.held / 3).max(now);
+        } else {
+            self.step_down(now);
+        }
+    }
+
+    fn found(&mut self, now: Nanoseconds, found: Option<Vec<u8>>) {
+        if let Some(proposed) = self.proposed.take_if(|proposed| found.as_ref() == Some(&proposed.value)) {
+            return self.confirm(now, proposed);
+        }
+        match &mut self.standing {
+            // The renewal did not arrive; it may yet.
+            Standing::Leading(value, _) if found.as_ref() == Some(value) => self.next_at = now,
+            Standing::Watching(Some((seen, _))) if *seen == found => self.next_at = now + self.term.term / 8,
+            _ => {
+                self.proposed = None;
+                self.next_at = if found.is_none() || self.is_alone { now } else { now + self.term.term / 8 };
+                self.standing = Standing::Watching(Some((found, now)));
+            }
+        }
+    }
+
+    fn deed(&mut self, now: Nanoseconds) -> Deed {
+        let expect = match &self.standing {
+            Standing::Leading(value, _) => Some(value.clone()),
+            Standing::Watching(Some((seen, since)))
+                if seen.is_none() || self.is_alone || now >= since + self.term.term =>
+            {
+                seen.clone()
+            }
+            Standing::Watching(_) => return Deed::Read,
+        };
+        if self.is_unsure {
+            return Deed::Read;
+        }
+        if self.proposed.is_none() {
+            let value = self.next_value();
+            self.proposed = Some(Proposed { value, sent: now });
+        }
+        let value = self.proposed.as_ref().map(|proposed| proposed.value.clone()).unwrap_or_default();
+        Deed::Swap { expect, value }
+    }
+
+    fn next_value(&mut self) -> Vec<u8> {
+        let (name, count) = match &self.standing {
+            Standing::Leading(value, _) if value.len() == RECORD_BYTES => {
+                let count = value[NAME_BYTES..].try_into().map_or(0, u64::from_le_bytes);
+                (value[..NAME_BYTES].to_vec(), count + 1)
+            }
+            _ => {
+                self.turns += 1;
+                let mut name = self.drawn.to_le_bytes().to_vec();
+                name.extend(self.turns.to_le_bytes());
+                name.extend(self.host.to_le_bytes());
+                name.extend([0; 2]);
+                (name, 0)
+            }
+        };
+        [name, u64::to_le_bytes(count).to_vec()].concat()
+    }
+}
+
+/// The host that a record names; nothing where it is none of ours.
+pub fn host_in(record: &[u8]) -> Option<u16> {
+    let bytes = record.get(12..14).filter(|_| record.len() == RECORD_BYTES)?;
+    bytes.try_into().ok().map(u16::from_le_bytes)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,208 @@
+//! Of several controllers at most one leads, whatever the store does with what they ask, as long as clocks keep to their rates.
+
+use super::*;
+
+const TERM: Nanoseconds = 1_000;
+/// By how many millionths clocks are wrong here: enough that a mistake shows.
+const ERROR_PPM: u32 = 100_000;
+
+/// Numbers that look drawn and are the same each time (SplitMix64).
+struct Drawn(u64);
+
+impl Drawn {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ mixed >> 31) % bound
+    }
+}
+
+/// What is on its way between a controller and the store, in real time.
+enum Way {
+    /// To the store, at this time; the answer may be lost.
+    Deed(u64, Deed, bool),
+    /// Back, at this time.
+    Fact(u64, Fact),
+}
+
+struct Node {
+    machine: Leadership,
+    /// Thousandths of real time, and what the clock showed at real time zero.
+    rate: u64,
+    offset: u64,
+    ways: Vec<Way>,
+    is_stopped: bool,
+}
+
+impl Node {
+    fn clock(&self, real: u64) -> Nanoseconds {
+        self.offset + real * self.rate / 1_000
+    }
+}
+
+fn apply(record: &mut Option<Vec<u8>>, deed: &Deed) -> Fact {
+    match deed {
+        Deed::Swap { expect, value } if expect == record => {
+            *record = Some(value.clone());
+            Fact::Swapped
+        }
+        Deed::Read | Deed::Swap { .. } => Fact::Found(record.clone()),
+    }
+}
+
+/// Runs some controllers for some time; how often another one began to lead.
+fn run(seed: u64, nodes: u16, faults: bool, until: u64) -> usize {
+    let mut drawn = Drawn(seed);
+    let mut record: Option<Vec<u8>> = None;
+    let mut all: Vec<Node> = (0..nodes)
+        .map(|host| Node {
+            machine: Leadership::new(Term::new(TERM, ERROR_PPM), drawn.below(u64::MAX), host + 1, false),
+            rate: 900 + drawn.below(201),
+            offset: drawn.below(10 * TERM),
+            ways: Vec::new(),
+            is_stopped: false,
+        })
+        .collect();
+    let (mut leader, mut changes) = (None, 0);
+    for real in 0..until {
+        for node in &mut all {
+            // A process that is stopped looks at its clock when it goes on.
+            if faults && drawn.below(3_000) == 0 {
+                node.is_stopped = !node.is_stopped;
+            }
+            let now = node.clock(real);
+            let due = |way: &Way| matches!(way, Way::Deed(at, ..) | Way::Fact(at, _) if *at <= real);
+            let mut facts = Vec::new();
+            while let Some(place) = node.ways.iter().position(due) {
+                match node.ways.swap_remove(place) {
+                    Way::Deed(_, deed, is_lost) => {
+                        let fact = apply(&mut record, &deed);
+                        if !is_lost {
+                            node.ways.push(Way::Fact(real + drawn.below(40), fact));
+                        }
+                    }
+                    Way::Fact(..) if node.is_stopped => facts.push(Fact::Unknown),
+                    Way::Fact(_, fact) => facts.push(fact),
+                }
+            }
+            if node.is_stopped {
+                // What came meanwhile is heard late.
+                for fact in facts {
+                    node.ways.push(Way::Fact(real + 50, fact));
+                }
+                continue;
+            }
+            facts.push(Fact::Tick);
+            for fact in facts {
+                let Some(deed) = node.machine.step(now, fact) else { continue };
+                let at = real + drawn.below(40);
+                match drawn.below(20) {
+                    // Never there.
+                    0 if faults => node.ways.push(Way::Fact(at, Fact::Unknown)),
+                    // There, and perhaps long after nobody waits for it any more.
+                    1 if faults => {
+                        node.ways.push(Way::Deed(at + drawn.below(3 * TERM), deed, true));
+                        node.ways.push(Way::Fact(at + 40, Fact::Unknown));
+                    }
+                    _ => node.ways.push(Way::Deed(at, deed, false)),
+                }
+            }
+        }
+        let leading: Vec<usize> =
+            (0..all.len()).filter(|place| all[*place].machine.leads(all[*place].clock(real))).collect();
+        assert!(leading.len() <= 1, "at {real} {leading:?} lead; replay: run({seed}, {nodes}, {faults}, {until})");
+        if let Some(now) = leading.first().filter(|now| leader != Some(**now)) {
+            leader = Some(*now);
+            changes += 1;
+            let host = all[*now].machine.leader();
+            assert_eq!(host, Some(*now as u16 + 1), "who leads knows it");
+        }
+    }
+    changes
+}
+
+#[test]
+fn one_leads_at_an_instant_whatever_happens() {
+    let mut changes = 0;
+    for seed in 0..200 {
+        changes += run(seed, 3, true, 20_000);
+    }
+    assert!(changes > 400, "leaders are gone often: {changes}");
+}
+
+#[test]
+fn where_nothing_is_lost_the_leader_stays() {
+    for seed in 0..50 {
+        assert_eq!(run(seed, 3, false, 20_000), 1, "replay: run({seed}, 3, false, 20000)");
+    }
+}
+
+#[test]
+fn another_takes_over_when_the_leader_is_gone() {
+    let term = Term::new(TERM, ERROR_PPM);
+    let mut record = None;
+    let mut first = Leadership::new(term, 7, 1, false);
+    let deed = first.step(0, Fact::Tick).expect("it reads");
+    assert_eq!(deed, Deed::Read);
+    let deed = first.step(1, Fact::Found(None)).expect("it takes what nobody has");
+    assert_eq!(apply(&mut record, &deed), Fact::Swapped);
+    first.step(2, Fact::Swapped);
+    assert!(first.leads(2), "it leads from when it was confirmed");
+    let held = term.held;
+    assert!(first.leads(held), "counted from when it was sent");
+    assert!(!first.leads(1 + held));
+    let mut second = Leadership::new(term, 8, 2, false);
+    let mut now = 100;
+    let mut fact = Fact::Tick;
+    while !second.leads(now) {
+        assert!(now < 100 + 2 * TERM, "it leads after a term");
+        fact = match second.step(now, fact) {
+            Some(deed) => apply(&mut record, &deed),
+            None => Fact::Tick,
+        };
+        now += 1;
+    }
+    assert!(now > 100 + TERM, "not before a whole term, seen from when it looked first: {now}");
+    assert_eq!((second.leader(), host_in(record.as_deref().expect("a record"))), (Some(2), Some(2)));
+    assert_ne!(first.name(), second.name());
+}
+
+#[test]
+fn nobody_waits_for_one_that_cannot_be_there() {
+    let term = Term::new(TERM, ERROR_PPM);
+    let mut record = Some(vec![1; RECORD_BYTES]);
+    let mut machine = Leadership::new(term, 7, 1, true);
+    let mut fact = Fact::Tick;
+    for now in 0..4 {
+        if let Some(deed) = machine.step(now, fact.clone()) {
+            fact = apply(&mut record, &deed);
+        }
+    }
+    assert!(machine.leads(4));
+}
+
+#[test]
+fn who_stops_leads_again_only_under_another_name() {
+    let mut record = None;
+    let mut machine = Leadership::new(Term::new(TERM, ERROR_PPM), 7, 1, false);
+    let lead = |machine: &mut Leadership, record: &mut Option<Vec<u8>>, from: u64| {
+        let (mut now, mut fact) = (from, Fact::Tick);
+        while !machine.leads(now) {
+            fact = machine.step(now, fact).map_or(Fact::Tick, |deed| apply(record, &deed));
+            now += 1;
+        }
+        (now, machine.name().expect("it leads"))
+    };
+    let (now, first) = lead(&mut machine, &mut record, 0);
+    machine.step_down(now);
+    assert!(!machine.leads(now) && machine.name().is_none());
+    let (now, second) = lead(&mut machine, &mut record, now);
+    assert_ne!(first, second);
+    // Its term ends while nobody looks: late confirmation does not bring it back.
+    let late = now + 2 * TERM;
+    assert!(!machine.leads(late));
+    machine.step(late, Fact::Swapped);
+    assert!(!machine.leads(late));
+}

@@ -1,0 +1,454 @@
+//! All ranges of a cluster: a machine for each ([`trellis_protocol::lease::controller`]), what they want of the store and the
+//! switch, and who shall have copies.
+//!
+//! Promises: nothing is said to a server before what it rests on was written; the switch is told who is home before the new
+//! home hears that it is, if the switch answers within a moment; a server that is new gets a range of its own, and backups
+//! as the operator wants them (`policy`). A server with other times than this controller's is not answered.
+//!
+//! It must never act for a range whose change is not written yet, nor give two copies to one host. It has no clock, no
+//! socket and no store: facts come in, [`Order`]s go out. It lives as long as this controller leads.
+
+mod policy;
+mod range;
+mod status;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use trellis_protocol::Nanoseconds;
+use trellis_protocol::lease::controller::{Input, Record};
+use trellis_protocol::lease::{Host, Message, Party, Placement, Timing};
+use trellis_protocol::wire::address::{self, HostPrefix};
+use trellis_protocol::wire::datagram::Told;
+use trellis_protocol::wire::datagram::told::{About, What};
+
+use crate::event::Event;
+use crate::records::{Kept, RangeRecord, ServerRecord, Wish, Write};
+use range::{Range, Wait};
+pub use status::{RangeStatus, ServerStatus, Status};
+
+/// How often who shall have copies is looked at, and who is there.
+const LOOK: Nanoseconds = 50_000_000;
+/// The most pages that pointers can name.
+const PAGES_MAX: u64 = 1 << 36;
+/// Over how long requests are counted.
+const LOAD_OVER: Nanoseconds = 1_000_000_000;
+
+/// What all ranges have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// This controller.
+    pub me: HostPrefix,
+    /// How long rights last.
+    pub timing: Timing,
+    /// How many backups a range has unless it is told otherwise.
+    pub backups: u16,
+    /// Ranges that are busy move to servers that are not.
+    pub rebalances: bool,
+}
+
+/// What has happened.
+#[derive(Clone, Debug)]
+pub enum Fact {
+    /// A host says this.
+    Told(Host, Told),
+    /// This was written.
+    Written(u64),
+    /// The switch was told, or could not be.
+    Routed(u64),
+    /// Time passed.
+    Tick,
+}
+
+/// What shall be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Tell a host.
+    Tell(Host, Told),
+    /// Write this; [`Fact::Written`] bears the number.
+    Write(u64, Write),
+    /// Let requests for the pages of a range go to a host; [`Fact::Routed`] bears the number.
+    Route {
+        /// Of the order.
+        ticket: u64,
+        /// Which range.
+        range: Host,
+        /// Where it is.
+        home: Host,
+    },
+    /// Tell the operator.
+    Say(Event),
+}
+
+/// What is known of a server.
+#[derive(Clone, Debug)]
+struct Server {
+    kept: ServerRecord,
+    /// When it was heard of last; nothing for one that was not heard by this controller.
+    heard_at: Option<Nanoseconds>,
+    is_there: bool,
+    /// What it still gives to ranges of others.
+    spare_bytes: u64,
+    /// When it was called up because it says nothing by itself.
+    probed_at: Nanoseconds,
+    /// That its times are others was said.
+    is_refused: bool,
+    /// That it is empty was said.
+    is_empty: bool,
+}
+
+/// See the top of this file.
+pub struct Ranges {
+    settings: Settings,
+    ranges: BTreeMap<Host, Range>,
+    servers: BTreeMap<Host, Server>,
+    next_ticket: u64,
+    look_at: Nanoseconds,
+    rebalance_at: Nanoseconds,
+    /// Ranges that no record names, and who told of them.
+    unknown: BTreeMap<(Host, Host), ()>,
+}
+
+impl Ranges {
+    /// All ranges, of a controller that begins to lead with what was kept.
+    pub fn new(settings: Settings, kept: Kept, now: Nanoseconds) -> Ranges {
+        let range = |(number, record): (Host, RangeRecord)| (number, Range::new(number, record, &settings, now));
+        let ranges: BTreeMap<Host, Range> = kept.ranges.into_iter().map(range).collect();
+        let mut servers = BTreeMap::new();
+        // Those that are named have a moment to be heard.
+        for range in ranges.values() {
+            let record = &range.machine.record;
+            for host in [range.number, record.home].iter().chain(&record.backups) {
+                servers.entry(*host).or_insert(Server::new(ServerRecord::default()));
+            }
+        }
+        for (host, kept) in kept.servers {
+            servers.insert(host, Server::new(kept));
+        }
+        Ranges { settings, ranges, servers, next_ticket: 1, look_at: now, rebalance_at: now, unknown: BTreeMap::new() }
+    }
+
+    /// Who is home of which range, for who has forgotten it.
+    pub fn homes(&self) -> Vec<(Host, Host)> {
+        self.ranges.values().map(|range| (range.number, range.routed)).collect()
+    }
+
+    /// When to say [`Fact::Tick`].
+    pub fn alarm(&self) -> Nanoseconds {
+        self.ranges.values().filter_map(Range::alarm).chain([self.look_at]).min().unwrap_or(self.look_at)
+    }
+
+    /// Takes one fact, pushes what follows.
+    pub fn step(&mut self, now: Nanoseconds, fact: Fact, orders: &mut Vec<Order>) {
+        match fact {
+            Fact::Told(from, told) => self.told(now, from, told, orders),
+            Fact::Written(ticket) => {
+                if let Some(range) = self.ranges.values_mut().find(|range| range.wait == Wait::Write(ticket)) {
+                    range.go_on(now, &mut self.next_ticket, orders);
+                }
+            }
+            // One that a switch was told for who led before only ends a short wait early: it never stands for a record.
+            Fact::Routed(ticket) => {
+                if let Some(range) = self.ranges.values_mut().find(|range| range.waits_for_route(ticket)) {
+                    range.go_on(now, &mut self.next_ticket, orders);
+                }
+            }
+            Fact::Tick => self.tick(now, orders),
+        }
+    }
+
+    fn prefix(&self, host: Host) -> HostPrefix {
+        prefix(&self.settings, host)
+    }
+
+    fn told(&mut self, now: Nanoseconds, from: Host, told: Told, orders: &mut Vec<Order>) {
+        let number = told.range;
+        match told.what {
+            What::Report { request, life, state, call, about } if self.is_heard(now, from, &about, orders) => {
+                let report = Message::Report { request, life, state, call };
+                self.report(now, number, from, report, &about, orders);
+            }
+            What::Locate => {
+                if let Some(range) = self.ranges.get_mut(&number) {
+                    let locate = Input::Message(Party::of(from), Message::Locate);
+                    range.step(now, locate, &self.settings, &mut self.next_ticket, orders);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Somebody is there; whether it may be answered.
+    fn is_heard(&mut self, now: Nanoseconds, from: Host, about: &About, orders: &mut Vec<Order>) -> bool {
+        let (prefix, Timing { term, tenure, .. }) = (self.prefix(from), self.settings.timing);
+        let server = self.servers.entry(from).or_insert(Server::new(ServerRecord::default()));
+        if (about.term, about.tenure) != (term, tenure) {
+            if !std::mem::replace(&mut server.is_refused, true) {
+                let pair = |(term, tenure)| (Duration::from_nanos(term), Duration::from_nanos(tenure));
+                let (theirs, ours) = (pair((about.term, about.tenure)), pair((term, tenure)));
+                orders.push(Order::Say(Event::Times { server: prefix, theirs, ours }));
+            }
+            return false;
+        }
+        server.is_refused = false;
+        server.spare_bytes = about.spare_bytes;
+        server.heard_at = Some(now);
+        if !std::mem::replace(&mut server.is_there, true) {
+            orders.push(Order::Say(Event::Server { server: prefix, spare_bytes: about.spare_bytes }));
+        }
+        true
+    }
+
+    fn report(
+        &mut self,
+        now: Nanoseconds,
+        number: Host,
+        from: Host,
+        report: Message,
+        about: &About,
+        orders: &mut Vec<Order>,
+    ) {
+        let settings = &self.settings;
+        if !self.ranges.contains_key(&number) {
+            if number != from || about.pages == 0 || about.pages > PAGES_MAX {
+                if self.unknown.insert((number, from), ()).is_none() {
+                    let (range, server) = (prefix(settings, number), prefix(settings, from));
+                    orders.push(Order::Say(Event::Unknown { range, server }));
+                }
+                return;
+            }
+            let record = RangeRecord::new(&Record::first(from), about.pages, None);
+            let range = Range::born(from, record, settings, now, &mut self.next_ticket, orders);
+            self.ranges.insert(number, range);
+        }
+        let Some(range) = self.ranges.get_mut(&number) else { return };
+        range.hear(now, from, &report, about, settings, orders);
+        let Message::Report { state, .. } = report else { return };
+        let message = Input::Message(Party::of(from), report);
+        range.step(now, message, settings, &mut self.next_ticket, orders);
+        range.heard_by_machine(now, from, state, settings, &mut self.next_ticket, orders);
+        // Whoever waits for what this one said goes on now.
+        self.plan(now, number, orders);
+    }
+
+    fn tick(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
+        for range in self.ranges.values_mut() {
+            range.tick(now, &self.settings, &mut self.next_ticket, orders);
+        }
+        if now < self.look_at {
+            return;
+        }
+        self.look_at = now + LOOK;
+        self.look_at_servers(now, orders);
+        let numbers: Vec<Host> = self.ranges.keys().copied().collect();
+        for number in numbers {
+            self.plan(now, number, orders);
+        }
+        if self.settings.rebalances && now >= self.rebalance_at {
+            self.rebalance_at = now + 10 * LOAD_OVER;
+            if let Some((number, to)) = self.rebalancing() {
+                let _ = self.move_range(now, number, to, orders);
+            }
+        }
+    }
+
+    /// Who says nothing by itself, because it is home of nothing, is called up; who does not answer is not there.
+    fn look_at_servers(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
+        let tenure = self.settings.timing.tenure;
+        for (&host, server) in &mut self.servers {
+            let Some(heard_at) = server.heard_at else {
+                server.heard_at = Some(now);
+                continue;
+            };
+            let silence = now.saturating_sub(heard_at);
+            if server.is_there && silence > 2 * tenure {
+                server.is_there = false;
+                let (server, silence) = (prefix(&self.settings, host), Duration::from_nanos(silence));
+                orders.push(Order::Say(Event::ServerSilent { server, silence }));
+            }
+            let every = if server.is_there { tenure / 4 } else { 2 * tenure };
+            if silence > tenure / 2 && now >= server.probed_at + every {
+                server.probed_at = now;
+                // Who is sought as home is called by the machine; and nothing is said that is not written yet.
+                let is_called = |range: &Range| {
+                    let record = &range.machine.record;
+                    range.machine.is_open && (record.home == host || record.complete.contains(&host))
+                };
+                if let Some(range) = self.ranges.get(&host).filter(|range| !is_called(range) && range.is_quiet()) {
+                    orders.push(Order::Tell(host, range.call_up(now)));
+                }
+            }
+            let is_empty = !self.ranges.values().any(|range| range.is_at(host));
+            if server.kept.is_drained && is_empty && !server.is_empty {
+                orders.push(Order::Say(Event::Drained { server: prefix(&self.settings, host) }));
+            }
+            server.is_empty = server.kept.is_drained && is_empty;
+        }
+    }
+
+    /// Lets a range go to a host.
+    ///
+    /// # Errors
+    ///
+    /// A sentence, when that cannot be.
+    pub fn move_range(
+        &mut self,
+        now: Nanoseconds,
+        number: Host,
+        to: Host,
+        orders: &mut Vec<Order>,
+    ) -> Result<(), String> {
+        let (name, host) = (self.prefix(number), self.prefix(to));
+        let is_there = self.is_there(to);
+        let range = self.ranges.get(&number).ok_or_else(|| self.no_such_range(number))?;
+        let record = &range.machine.record;
+        if record.home == to {
+            return if range.is_served() { Ok(()) } else { Err(format!("range {name}: {host} is home of it already")) };
+        }
+        if !is_there {
+            return Err(format!("server {host}: nothing is heard of it; start it, and let it report here"));
+        }
+        if !range.is_served() {
+            return Err(format!("range {name}: nobody serves it now; wait until somebody is home, then say it again"));
+        }
+        if !record.backups.contains(&to) && !self.has_room(range, to) {
+            let spare = self.servers.get(&to).map_or(0, |server| server.spare_bytes);
+            let bytes = range.bytes();
+            return Err(format!(
+                "server {host}: it has {spare} bytes left and range {name} takes {bytes}; start it with more --backup-memory"
+            ));
+        }
+        if self.is_drained(to) {
+            return Err(format!(
+                "server {host}: everything moves away from it; say `trellis controller drain {host} --cancel` first"
+            ));
+        }
+        self.begin_move(now, number, to, orders);
+        Ok(())
+    }
+
+    /// Says which backups a range has; nothing for as many as all have.
+    ///
+    /// # Errors
+    ///
+    /// A sentence, when there is no such range.
+    pub fn wish(
+        &mut self,
+        now: Nanoseconds,
+        number: Host,
+        wish: Option<Wish>,
+        orders: &mut Vec<Order>,
+    ) -> Result<(), String> {
+        let sentence = self.no_such_range(number);
+        let range = self.ranges.get_mut(&number).ok_or(sentence)?;
+        range.wish(now, wish, &mut self.next_ticket, orders);
+        self.plan(now, number, orders);
+        Ok(())
+    }
+
+    /// Lets everything go away from a server, or lets it have something again.
+    ///
+    /// # Errors
+    ///
+    /// A sentence, when there is no such server.
+    pub fn drain(&mut self, host: Host, is_drained: bool, orders: &mut Vec<Order>) -> Result<(), String> {
+        let name = self.prefix(host);
+        let server = self.servers.get_mut(&host);
+        let server = server
+            .ok_or_else(|| format!("server {name}: it never was here; `trellis controller status` lists those"))?;
+        server.kept = ServerRecord { is_drained };
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        orders.push(Order::Write(ticket, Write::Server(host, server.kept)));
+        Ok(())
+    }
+
+    /// Lets a range begin anew that nobody has.
+    ///
+    /// # Errors
+    ///
+    /// A sentence, when somebody has it, or copies of it (unless they may be lost).
+    pub fn reset(
+        &mut self,
+        now: Nanoseconds,
+        number: Host,
+        at: Option<Host>,
+        may_lose_copies: bool,
+        orders: &mut Vec<Order>,
+    ) -> Result<(), String> {
+        let (name, sentence) = (self.prefix(number), self.no_such_range(number));
+        let at = at.map(|host| (host, self.prefix(host), self.is_there(host)));
+        if let Some((_, host, false)) = at {
+            return Err(format!("server {host}: nothing is heard of it; start it, and let it report here"));
+        }
+        let range = self.ranges.get_mut(&number).ok_or(sentence)?;
+        if range.is_served() {
+            let home = prefix(&self.settings, range.machine.record.home);
+            return Err(format!("range {name}: {home} serves it; nothing was reset"));
+        }
+        if let Some((_, host, _)) = at.filter(|(host, ..)| range.has_said_that_it_is_ready(*host)) {
+            return Err(format!(
+                "server {host}: it may have an old copy of range {name}, which would not be empty; start it again first, or \
+                 name another one"
+            ));
+        }
+        let complete = range.machine.record.complete.clone();
+        if !complete.is_empty() && !may_lose_copies {
+            return Err(format!(
+                "range {name}: {} servers have all of it and are called up; start one of them, or say --lose-copies",
+                complete.len()
+            ));
+        }
+        for host in complete {
+            range.step(now, Input::Drop(host), &self.settings, &mut self.next_ticket, orders);
+        }
+        let host = at.map_or(range.machine.record.home, |(host, ..)| host);
+        range.begin_anew(now, host, &self.settings, &mut self.next_ticket, orders);
+        Ok(())
+    }
+
+    fn no_such_range(&self, number: Host) -> String {
+        format!("range {}: there is none; `trellis controller status` lists all", self.prefix(number))
+    }
+
+    fn is_there(&self, host: Host) -> bool {
+        self.servers.get(&host).is_some_and(|server| server.is_there)
+    }
+
+    /// Nothing was heard of it for so long that nobody counts on it.
+    fn is_gone(&self, now: Nanoseconds, host: Host) -> bool {
+        let patience = 4 * self.settings.timing.tenure;
+        let is_silent = |server: &Server| !server.is_there && server.heard_at.is_some_and(|at| now > at + patience);
+        self.servers.get(&host).is_some_and(is_silent)
+    }
+
+    fn is_drained(&self, host: Host) -> bool {
+        self.servers.get(&host).is_some_and(|server| server.kept.is_drained)
+    }
+}
+
+impl Server {
+    fn new(kept: ServerRecord) -> Server {
+        Server {
+            kept,
+            heard_at: None,
+            is_there: false,
+            spare_bytes: 0,
+            probed_at: 0,
+            is_refused: false,
+            is_empty: false,
+        }
+    }
+}
+
+fn prefix(settings: &Settings, host: Host) -> HostPrefix {
+    HostPrefix { cluster: settings.me.cluster, host: address::Host(host) }
+}
+
+/// Something said to a host about a range.
+fn placed(range: Host, request: u64, life: u16, placement: Placement, call: u64, pages: u64) -> Told {
+    Told { range, what: What::Placed { request, life, placement, call, pages } }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,236 @@
+//! Who shall have copies, and who shall be home.
+//!
+//! Promises: never two copies at one host; a backup that is wished for is asked first whether it has room, by telling it of
+//! the range and hearing that it is ready; a backup is given up only when as many others as are wanted have everything; one
+//! change of a range at a time. A backup of which nothing is heard is none any more. Of several servers the one with the most spare memory is taken.
+
+use trellis_protocol::Nanoseconds;
+use trellis_protocol::lease::Host;
+use trellis_protocol::lease::controller::Input;
+
+use super::range::Range;
+use super::{Order, Ranges, prefix};
+use crate::event::Event;
+use crate::records::Wish;
+
+/// How long a server may take to get ready for a range.
+const READY_WITHIN: Nanoseconds = 3_000_000_000;
+/// For how long one that did not is left alone.
+const SHUNNED_FOR: Nanoseconds = 10_000_000_000;
+/// A server that answers fewer requests a second is not busy.
+const BUSY_FROM: u64 = 1_000;
+
+/// What a host is told of a range for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To have a copy.
+    Back,
+    /// To be home.
+    Move,
+}
+
+/// A host that is told of a range before it gets anything.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Introducing {
+    pub(super) host: Host,
+    pub(super) purpose: Purpose,
+    since: Nanoseconds,
+    /// When it is called up again.
+    pub(super) again_at: Nanoseconds,
+    /// It has said that it is ready.
+    pub(super) is_known: bool,
+}
+
+/// What comes next for a range.
+enum Next {
+    Nothing,
+    Do(Input),
+    Introduce(Host, Purpose),
+    NoPlace,
+}
+
+impl Ranges {
+    /// Does the next thing for a range.
+    pub(super) fn plan(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
+        let Some(range) = self.ranges.get_mut(&number) else { return };
+        range.shunned.retain(|_, until| now < *until);
+        if !range.is_quiet() || !range.is_served() {
+            return;
+        }
+        if let Some(introducing) = range.introducing {
+            return self.go_on(now, number, introducing, orders);
+        }
+        let next = match self.ranges.get(&number) {
+            Some(range) if range.machine.record.moving.is_none() => self.next(now, range),
+            _ => return,
+        };
+        let Some(range) = self.ranges.get_mut(&number) else { return };
+        let had_no_place = std::mem::replace(&mut range.has_no_place, matches!(next, Next::NoPlace));
+        match next {
+            Next::Nothing => {}
+            Next::Do(input) => range.step(now, input, &self.settings, &mut self.next_ticket, orders),
+            Next::Introduce(host, purpose) => self.introduce(now, number, host, purpose, orders),
+            Next::NoPlace if had_no_place => {}
+            Next::NoPlace => {
+                let server = prefix(&self.settings, range.machine.record.home);
+                orders.push(Order::Say(Event::NoPlace { range: prefix(&self.settings, number), server }));
+            }
+        }
+    }
+
+    /// Lets a range go to a host, which is there and has room.
+    pub(super) fn begin_move(&mut self, now: Nanoseconds, number: Host, to: Host, orders: &mut Vec<Order>) {
+        let Some(range) = self.ranges.get_mut(&number) else { return };
+        range.introducing = None;
+        if range.machine.record.backups.contains(&to) {
+            range.step(now, Input::Move(to), &self.settings, &mut self.next_ticket, orders);
+        } else {
+            self.introduce(now, number, to, Purpose::Move, orders);
+        }
+    }
+
+    fn introduce(&mut self, now: Nanoseconds, number: Host, host: Host, purpose: Purpose, orders: &mut Vec<Order>) {
+        let Some(range) = self.ranges.get_mut(&number) else { return };
+        // What it has is not given away twice before it is heard again.
+        let bytes = range.bytes();
+        if let Some(server) = self.servers.get_mut(&host).filter(|_| !range.room.contains_key(&host)) {
+            server.spare_bytes = server.spare_bytes.saturating_sub(bytes);
+        }
+        range.introducing = Some(Introducing { host, purpose, since: now, again_at: now, is_known: false });
+        range.tick(now, &self.settings, &mut self.next_ticket, orders);
+    }
+
+    fn go_on(&mut self, now: Nanoseconds, number: Host, introducing: Introducing, orders: &mut Vec<Order>) {
+        let Introducing { host, purpose, since, is_known, .. } = introducing;
+        let is_there = self.is_there(host);
+        let Some(range) = self.ranges.get_mut(&number) else { return };
+        if is_known {
+            range.introducing = None;
+            let input = if purpose == Purpose::Move { Input::Move(host) } else { Input::Back(host) };
+            range.step(now, input, &self.settings, &mut self.next_ticket, orders);
+        } else if !is_there || now > since + READY_WITHIN {
+            range.introducing = None;
+            // That one is gone is said elsewhere, and it is asked when it is there again.
+            if is_there {
+                range.shunned.insert(host, now + SHUNNED_FOR);
+                let (range, host) = (prefix(&self.settings, number), prefix(&self.settings, host));
+                orders.push(Order::Say(Event::Declined { range, host }));
+            }
+        }
+    }
+
+    fn next(&self, now: Nanoseconds, range: &Range) -> Next {
+        let record = &range.machine.record;
+        // The home notices it only when somebody changes a page.
+        if let Some(gone) = record.backups.iter().find(|host| self.is_gone(now, **host)) {
+            return Next::Do(Input::Drop(*gone));
+        }
+        let is_settled = record.complete.len() == record.backups.len();
+        if self.is_drained(record.home) {
+            let ready = record.complete.iter().filter(|host| self.is_there(**host) && !self.is_drained(**host));
+            let ready = ready.max_by_key(|host| self.spare(**host));
+            return match ready {
+                Some(host) => Next::Do(Input::Move(*host)),
+                // One that is getting everything will be ready.
+                None if !is_settled => Next::Nothing,
+                None => self.best(range).map_or(Next::NoPlace, |host| Next::Introduce(host, Purpose::Move)),
+            };
+        }
+        match &range.wish {
+            Some(Wish::Hosts(hosts)) => self.next_of_hosts(range, hosts, is_settled),
+            Some(Wish::Count(count)) => self.next_of_count(range, usize::from(*count), is_settled),
+            None => self.next_of_count(range, usize::from(self.settings.backups), is_settled),
+        }
+    }
+
+    fn next_of_hosts(&self, range: &Range, hosts: &[Host], is_settled: bool) -> Next {
+        let record = &range.machine.record;
+        if !is_settled {
+            return Next::Nothing;
+        }
+        let lacks = |host: &&Host| **host != record.home && !record.backups.contains(host);
+        if let Some(host) = hosts.iter().filter(lacks).find(|host| self.may_take(range, **host)) {
+            return Next::Introduce(*host, Purpose::Back);
+        }
+        let has_all = !hosts.iter().any(|host| lacks(&host));
+        let surplus = record.backups.iter().find(|host| !hosts.contains(host)).filter(|_| has_all);
+        surplus.map_or(Next::Nothing, |host| Next::Do(Input::Drop(*host)))
+    }
+
+    fn next_of_count(&self, range: &Range, count: usize, is_settled: bool) -> Next {
+        let record = &range.machine.record;
+        if !is_settled {
+            return Next::Nothing;
+        }
+        let (drained, stay): (Vec<Host>, Vec<Host>) = record.backups.iter().partition(|host| self.is_drained(**host));
+        if stay.len() < count {
+            let best = self.best(range);
+            return match (best, drained.as_slice()) {
+                (Some(host), _) => Next::Introduce(host, Purpose::Back),
+                (None, []) => Next::Nothing,
+                (None, _) => Next::NoPlace,
+            };
+        }
+        let surplus = stay.iter().filter(|_| stay.len() > count).min_by_key(|host| self.spare(**host));
+        drained.first().or(surplus).map_or(Next::Nothing, |host| Next::Do(Input::Drop(*host)))
+    }
+
+    /// Who has the most spare memory of all that may take a range.
+    fn best(&self, range: &Range) -> Option<Host> {
+        let record = &range.machine.record;
+        let others = self.servers.keys().filter(|host| **host != record.home && !record.backups.contains(host));
+        others.copied().filter(|host| self.may_take(range, *host)).max_by_key(|host| {
+            // Who has had it has the room; so has the range's own host.
+            (range.room.contains_key(host), self.spare(*host), std::cmp::Reverse(*host))
+        })
+    }
+
+    fn may_take(&self, range: &Range, host: Host) -> bool {
+        self.is_there(host)
+            && !self.is_drained(host)
+            && !range.shunned.contains_key(&host)
+            && self.has_room(range, host)
+    }
+
+    pub(super) fn has_room(&self, range: &Range, host: Host) -> bool {
+        host == range.number || range.room.contains_key(&host) || self.spare(host) >= range.bytes()
+    }
+
+    fn spare(&self, host: Host) -> u64 {
+        self.servers.get(&host).map_or(0, |server| server.spare_bytes)
+    }
+
+    /// The range that should go elsewhere, so that the busiest server has less to do, and where it should go; nothing while
+    /// anything moves or is not served.
+    pub fn rebalancing(&self) -> Option<(Host, Host)> {
+        let settled = |range: &Range| range.is_served() && range.is_quiet() && range.machine.record.moving.is_none();
+        if !self.ranges.values().all(settled) {
+            return None;
+        }
+        let load_of = |host: Host| -> u64 {
+            self.ranges.values().filter(|range| range.machine.record.home == host).map(Range::load).sum()
+        };
+        let there = self.servers.keys().copied().filter(|host| self.is_there(*host));
+        let loads: Vec<(u64, Host)> = there.map(|host| (load_of(host), host)).collect();
+        let (most, busiest) = loads.iter().max().copied()?;
+        if most < BUSY_FROM {
+            return None;
+        }
+        let at_busiest = self.ranges.values().filter(|range| range.machine.record.home == busiest && range.load() > 0);
+        let mut best: Option<(u64, Host, Host)> = None;
+        for range in at_busiest {
+            for (load, host) in loads.iter().filter(|(_, host)| *host != busiest) {
+                let is_backup = range.machine.record.backups.contains(host);
+                if self.is_drained(*host) || !is_backup && !self.may_take(range, *host) {
+                    continue;
+                }
+                // The busier of the two afterwards; it is worth it only if that is much less.
+                let after = (most - range.load()).max(load + range.load());
+                if after * 4 <= most * 3 && best.is_none_or(|(least, ..)| after < least) {
+                    best = Some((after, range.number, *host));
+                }
+            }
+        }
+        best.map(|(_, range, host)| (range, host))
+    }
+}

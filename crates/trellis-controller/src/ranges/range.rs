@@ -1,0 +1,466 @@
+//! One range: its machine, and what waits until something was written.
+//!
+//! Promises: effects of the machine leave in their order; what follows a record waits until that, or a later one, is written,
+//! and what follows a route until the switch has it or a moment has passed.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use trellis_protocol::Nanoseconds;
+use trellis_protocol::lease::controller::{Controller, Input};
+use trellis_protocol::lease::{Effect, Host, Message, Party, Placement, State};
+use trellis_protocol::wire::address::PAGE_BYTES;
+use trellis_protocol::wire::datagram::Told;
+use trellis_protocol::wire::datagram::told::About;
+
+use super::policy::Introducing;
+use super::{LOAD_OVER, Order, Settings, placed, prefix};
+use crate::event::Event;
+use crate::records::{RangeRecord, Wish, Write};
+
+/// How long the switch is waited for before the new home hears that it is home.
+const ROUTE_PATIENCE: Nanoseconds = 5_000_000;
+
+/// What waits in a range.
+#[derive(Clone, Debug)]
+enum Pending {
+    Write(Box<RangeRecord>),
+    Route(Host),
+    Tell(Host, Told),
+    Say(Event),
+}
+
+/// What it waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    Nothing,
+    Write(u64),
+    Route(u64, Nanoseconds),
+}
+
+/// How many requests a home answers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    /// By this one, when, and how many in all.
+    counted: Option<(Host, Nanoseconds, u64)>,
+    per_second: u64,
+}
+
+/// See the top of this file.
+pub(super) struct Range {
+    pub(super) number: Host,
+    pub(super) machine: Controller,
+    pub(super) pages: u64,
+    pub(super) wish: Option<Wish>,
+    /// Where the switch sends, or shall send, requests for it.
+    pub(super) routed: Host,
+    /// Who is about to hear of it.
+    pub(super) introducing: Option<Introducing>,
+    /// Who is not asked to have it before then.
+    pub(super) shunned: BTreeMap<Host, Nanoseconds>,
+    /// Who has memory for it.
+    pub(super) room: BTreeMap<Host, ()>,
+    /// That nobody can take it from a server that is drained was said.
+    pub(super) has_no_place: bool,
+    /// When the right of its home ended.
+    silent_since: Option<Nanoseconds>,
+    /// Its home came back without memory, which has so many pages.
+    blank_pages: Option<u64>,
+    /// What hosts that are not home said last. Said once more to the machine, as a network may, when such a host becomes home:
+    /// then its life is known, and one record is written in place of two while clients wait.
+    reports: BTreeMap<Host, Message>,
+    /// The size that its own server has, where that is another one.
+    other_size: Option<u64>,
+    queue: VecDeque<Pending>,
+    pub(super) wait: Wait,
+    load: Load,
+    effects: Vec<Effect>,
+}
+
+impl Range {
+    /// Of a record.
+    pub(super) fn new(number: Host, record: RangeRecord, settings: &Settings, now: Nanoseconds) -> Range {
+        let machine = Controller::new(settings.timing, record.of_machine(), now);
+        Range {
+            number,
+            routed: machine.record.home,
+            machine,
+            pages: record.pages,
+            wish: record.wish,
+            introducing: None,
+            shunned: BTreeMap::new(),
+            room: BTreeMap::new(),
+            has_no_place: false,
+            silent_since: None,
+            blank_pages: None,
+            reports: BTreeMap::new(),
+            other_size: None,
+            queue: VecDeque::new(),
+            wait: Wait::Nothing,
+            load: Load::default(),
+            effects: Vec::new(),
+        }
+    }
+
+    /// Of a server that was never heard of before.
+    pub(super) fn born(
+        number: Host,
+        record: RangeRecord,
+        settings: &Settings,
+        now: Nanoseconds,
+        next_ticket: &mut u64,
+        orders: &mut Vec<Order>,
+    ) -> Range {
+        let mut range = Range::new(number, record.clone(), settings, now);
+        range.queue.push_back(Pending::Write(Box::new(record)));
+        range.queue.push_back(Pending::Say(Event::New { range: prefix(settings, number), pages: range.pages }));
+        range.flush(now, next_ticket, orders);
+        range
+    }
+
+    /// How many bytes of what a server gives to others a copy takes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.pages.saturating_mul(PAGE_BYTES)
+    }
+
+    /// Whether somebody is home, as far as is known.
+    pub(super) fn is_served(&self) -> bool {
+        !self.machine.is_open && self.machine.record.life.is_some() && self.blank_pages.is_none()
+    }
+
+    /// Whether a host is home or backup of it.
+    pub(super) fn is_at(&self, host: Host) -> bool {
+        let record = &self.machine.record;
+        record.home == host || record.backups.contains(&host)
+    }
+
+    /// Whether a host that is not home has, or may have, something of it.
+    pub(super) fn has_said_that_it_is_ready(&self, host: Host) -> bool {
+        self.reports.contains_key(&host)
+    }
+
+    /// Whether everything that was decided was written.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.queue.is_empty() && self.wait == Wait::Nothing
+    }
+
+    /// Requests a second.
+    pub(super) fn load(&self) -> u64 {
+        self.load.per_second
+    }
+
+    /// How long its home may still answer without a word.
+    pub(super) fn tenure_left(&self, now: Nanoseconds) -> Duration {
+        if self.machine.is_open { Duration::ZERO } else { Duration::from_nanos(self.machine.until.saturating_sub(now)) }
+    }
+
+    pub(super) fn alarm(&self) -> Option<Nanoseconds> {
+        let route = if let Wait::Route(_, until) = self.wait { Some(until) } else { None };
+        let again = self.introducing.as_ref().map(|introducing| introducing.again_at);
+        self.machine.alarm().into_iter().chain(route).chain(again).min()
+    }
+
+    pub(super) fn waits_for_route(&self, ticket: u64) -> bool {
+        matches!(self.wait, Wait::Route(of, _) if of == ticket)
+    }
+
+    /// What it waited for is there.
+    pub(super) fn go_on(&mut self, now: Nanoseconds, next_ticket: &mut u64, orders: &mut Vec<Order>) {
+        self.wait = Wait::Nothing;
+        self.flush(now, next_ticket, orders);
+    }
+
+    fn flush(&mut self, now: Nanoseconds, next_ticket: &mut u64, orders: &mut Vec<Order>) {
+        match self.wait {
+            Wait::Write(_) => return,
+            Wait::Route(_, until) if now < until => return,
+            _ => self.wait = Wait::Nothing,
+        }
+        while let Some(pending) = self.queue.pop_front() {
+            let ticket = *next_ticket;
+            match pending {
+                Pending::Tell(to, told) => orders.push(Order::Tell(to, told)),
+                Pending::Say(event) => orders.push(Order::Say(event)),
+                Pending::Write(record) => {
+                    *next_ticket += 1;
+                    self.wait = Wait::Write(ticket);
+                    return orders.push(Order::Write(ticket, Write::Range(self.number, *record)));
+                }
+                Pending::Route(home) => {
+                    *next_ticket += 1;
+                    self.wait = Wait::Route(ticket, now + ROUTE_PATIENCE);
+                    return orders.push(Order::Route { ticket, range: self.number, home });
+                }
+            }
+        }
+    }
+
+    /// Gives the machine a fact, and does what follows when it may be done.
+    pub(super) fn step(
+        &mut self,
+        now: Nanoseconds,
+        input: Input,
+        settings: &Settings,
+        next_ticket: &mut u64,
+        orders: &mut Vec<Order>,
+    ) {
+        let before = self.machine.record.home;
+        self.decide(now, input, settings, orders);
+        let home = self.machine.record.home;
+        let is_unknown = home != before && self.machine.record.life.is_none();
+        if let Some(report) = self.reports.remove(&home).filter(|_| is_unknown) {
+            self.decide(now, Input::Message(Party::of(home), report), settings, orders);
+        }
+        self.flush(now, next_ticket, orders);
+    }
+
+    /// Gives the machine a fact; what follows waits.
+    fn decide(&mut self, now: Nanoseconds, input: Input, settings: &Settings, orders: &mut Vec<Order>) {
+        let (was_open, before) = (self.machine.is_open, self.machine.record.clone());
+        let mut effects = std::mem::take(&mut self.effects);
+        self.machine.step(now, input, &mut effects);
+        let record = self.machine.record.clone();
+        let name = prefix(settings, self.number);
+        let home = prefix(settings, before.home);
+        let hosts = |hosts: &[Host]| hosts.iter().map(|host| prefix(settings, *host)).collect();
+        if self.machine.is_open && !was_open {
+            self.silent_since = Some(self.machine.until);
+            let complete = hosts(&record.complete);
+            let silence = Duration::from_nanos(settings.timing.tenure);
+            orders.push(Order::Say(Event::Silent { range: name, home, silence, complete }));
+        }
+        if record.anew && !before.anew {
+            self.pages = self.blank_pages.unwrap_or(self.pages);
+        }
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Persist(record) => {
+                    self.write();
+                    if self.routed != record.home {
+                        self.routed = record.home;
+                        self.queue.push_back(Pending::Route(record.home));
+                    }
+                }
+                Effect::Send { to, message: Message::Placed { request, life, placement, call }, .. } => {
+                    self.tell(to.host, placed(self.number, request, life, placement, call, self.pages));
+                }
+                Effect::Unserved => {
+                    let is_blank = self.blank_pages.is_some();
+                    self.queue.push_back(Pending::Say(Event::Unserved { range: name, home, is_blank }));
+                }
+                _ => {}
+            }
+        }
+        self.effects = effects;
+        self.tell_changes(now, was_open, &before, settings);
+    }
+
+    /// Lets a record be written, in the place of one that waits to be.
+    fn write(&mut self) {
+        let record = Box::new(RangeRecord::new(&self.machine.record, self.pages, self.wish.clone()));
+        let older = self.queue.iter_mut().find_map(|pending| match pending {
+            Pending::Write(older) => Some(older),
+            _ => None,
+        });
+        match older {
+            Some(older) => *older = record,
+            None => self.queue.push_back(Pending::Write(record)),
+        }
+    }
+
+    /// What has changed, as sentences behind what was written.
+    fn tell_changes(
+        &mut self,
+        now: Nanoseconds,
+        was_open: bool,
+        before: &trellis_protocol::lease::controller::Record,
+        settings: &Settings,
+    ) {
+        let record = self.machine.record.clone();
+        let range = prefix(settings, self.number);
+        let mut say = |event| self.queue.push_back(Pending::Say(event));
+        for host in record.backups.iter().filter(|host| !before.backups.contains(host)) {
+            say(Event::Backs { range, host: prefix(settings, *host) });
+        }
+        for host in before.backups.iter().filter(|host| **host != record.home && !record.backups.contains(host)) {
+            // It may not know yet that it is none any more, or not be well.
+            self.shunned.insert(*host, now + 2 * settings.timing.tenure);
+            say(Event::Dropped { range, host: prefix(settings, *host) });
+        }
+        let is_complete = |record: &trellis_protocol::lease::controller::Record| {
+            !record.backups.is_empty() && record.complete.len() == record.backups.len()
+        };
+        if is_complete(&record) && (!is_complete(before) || record.complete.len() > before.complete.len()) {
+            let backups = record.complete.iter().map(|host| prefix(settings, *host)).collect();
+            say(Event::Complete { range, backups });
+        }
+        if let Some(to) = record.moving.filter(|to| before.moving != Some(*to)) {
+            say(Event::Moves { range, from: prefix(settings, record.home), to: prefix(settings, to) });
+        }
+        let home = prefix(settings, record.home);
+        // A home is named when it was heard in this life, and at once when another becomes it.
+        let is_new = record.home != before.home || record.life != before.life && record.life.is_some();
+        if is_new
+            && !(record.life.is_some()
+                && before.life.is_none()
+                && record.home == before.home
+                && record.incarnation > 1
+                && !record.anew)
+        {
+            let after = self.silent_since.take().map(|since| Duration::from_nanos(now.saturating_sub(since)));
+            let (incarnation, before) = (record.incarnation, prefix(settings, before.home));
+            say(Event::Home { range, home, incarnation, before, after, is_anew: record.anew });
+        } else if was_open && !self.machine.is_open {
+            say(Event::Again { range, home });
+            self.silent_since = None;
+        }
+        if record.home != before.home {
+            self.blank_pages = None;
+            self.load = Load::default();
+        }
+    }
+
+    /// What is said to a host; of what waits to be said to it since the last record, only the newest is.
+    fn tell(&mut self, to: Host, told: Told) {
+        let is_call =
+            |told: &Told| matches!(told.what, trellis_protocol::wire::datagram::told::What::Placed { request: 0, .. });
+        let since = self.queue.iter().rposition(|pending| !matches!(pending, Pending::Tell(..))).map_or(0, |at| at + 1);
+        let mut place = 0;
+        self.queue.retain(|pending| {
+            place += 1;
+            let is_older = matches!(pending, Pending::Tell(of, old) if *of == to && is_call(old) == is_call(&told));
+            place <= since || !is_older
+        });
+        self.queue.push_back(Pending::Tell(to, told));
+    }
+
+    /// What a server says of itself, before the machine hears it.
+    pub(super) fn hear(
+        &mut self,
+        now: Nanoseconds,
+        from: Host,
+        report: &Message,
+        about: &About,
+        settings: &Settings,
+        orders: &mut Vec<Order>,
+    ) {
+        let Message::Report { life, state, .. } = *report else { return };
+        if about.pages == self.pages {
+            self.room.insert(from, ());
+        } else {
+            self.room.remove(&from);
+        }
+        let record = &self.machine.record;
+        let has_other_size = about.pages != 0 && about.pages != self.pages && state != State::Blank;
+        if from == self.number && has_other_size && self.other_size != Some(about.pages) {
+            self.other_size = Some(about.pages);
+            let (range, pages) = (prefix(settings, self.number), self.pages);
+            orders.push(Order::Say(Event::Size { range, pages, offered: about.pages }));
+        }
+        if from != record.home {
+            if state == State::Idle {
+                self.reports.insert(from, report.clone());
+            } else {
+                self.reports.remove(&from);
+            }
+            return;
+        }
+        let may_be_blank = record.anew && record.life.is_none_or(|known| known == life);
+        let is_lost = state == State::Blank && !may_be_blank;
+        self.blank_pages = is_lost.then_some(if about.pages == 0 { self.pages } else { about.pages });
+        match self.load.counted {
+            Some((host, at, requests)) if host == from && about.requests >= requests => {
+                let passed = now.saturating_sub(at);
+                if passed >= LOAD_OVER {
+                    let more = u128::from(about.requests - requests) * 1_000_000_000 / u128::from(passed);
+                    self.load.per_second = more as u64;
+                    self.load.counted = Some((from, now, about.requests));
+                }
+            }
+            _ => self.load.counted = Some((from, now, about.requests)),
+        }
+    }
+
+    /// After the machine has heard it: who lost what nobody else was to have begins anew; who was introduced goes on.
+    pub(super) fn heard_by_machine(
+        &mut self,
+        now: Nanoseconds,
+        from: Host,
+        state: State,
+        settings: &Settings,
+        next_ticket: &mut u64,
+        orders: &mut Vec<Order>,
+    ) {
+        let wants_none = match &self.wish {
+            Some(Wish::Count(count)) => *count == 0,
+            Some(Wish::Hosts(hosts)) => hosts.is_empty(),
+            None => settings.backups == 0,
+        };
+        if self.blank_pages.is_some() && wants_none && from == self.machine.record.home {
+            self.begin_anew(now, from, settings, next_ticket, orders);
+        }
+        if let Some(introducing) = self.introducing.as_mut().filter(|introducing| introducing.host == from) {
+            match state {
+                State::Idle => introducing.is_known = true,
+                // It is told that nobody counts on it; the next time it says so.
+                _ => introducing.again_at = now,
+            }
+        }
+    }
+
+    pub(super) fn begin_anew(
+        &mut self,
+        now: Nanoseconds,
+        host: Host,
+        settings: &Settings,
+        next_ticket: &mut u64,
+        orders: &mut Vec<Order>,
+    ) {
+        if self.machine.begins_at != Some(host) {
+            self.step(now, Input::Anew(host), settings, next_ticket, orders);
+        }
+    }
+
+    pub(super) fn wish(
+        &mut self,
+        now: Nanoseconds,
+        wish: Option<Wish>,
+        next_ticket: &mut u64,
+        orders: &mut Vec<Order>,
+    ) {
+        if self.wish != wish {
+            self.wish = wish;
+            self.write();
+            self.flush(now, next_ticket, orders);
+        }
+    }
+
+    /// A call that a server has to answer with a report, whoever is home.
+    pub(super) fn call_up(&self, now: Nanoseconds) -> Told {
+        let record = &self.machine.record;
+        let (incarnation, home, backups) = (record.incarnation, record.home, record.backups.clone());
+        let placement = Placement { incarnation, home, backups, hand_to: None, anew: record.anew };
+        placed(self.number, 0, 0, placement, now, self.pages)
+    }
+
+    pub(super) fn tick(
+        &mut self,
+        now: Nanoseconds,
+        settings: &Settings,
+        next_ticket: &mut u64,
+        orders: &mut Vec<Order>,
+    ) {
+        if self.machine.alarm().is_some_and(|at| now >= at) {
+            self.step(now, Input::Tick, settings, next_ticket, orders);
+        }
+        self.flush(now, next_ticket, orders);
+        let quiet = self.is_quiet() && !self.machine.is_open;
+        let call = self.call_up(now);
+        if let Some(introducing) = self.introducing.as_mut().filter(|introducing| now >= introducing.again_at) {
+            introducing.again_at = now + settings.timing.retry;
+            if quiet {
+                orders.push(Order::Tell(introducing.host, call));
+            }
+        }
+    }
+}

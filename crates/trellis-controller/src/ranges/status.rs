@@ -1,0 +1,128 @@
+//! How things are, for operators and programs.
+
+use serde::{Deserialize, Serialize};
+use trellis_protocol::Nanoseconds;
+use trellis_protocol::lease::Host;
+
+use super::Ranges;
+use super::range::Range;
+use crate::records::Wish;
+
+/// All of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Whether this controller leads; if not, it knows nothing.
+    pub leads: bool,
+    /// The host of the one that does.
+    pub leader: Option<Host>,
+    /// How many backups a range has unless it is told otherwise.
+    pub backups: u16,
+    /// Nanoseconds of a lease.
+    pub term: Nanoseconds,
+    /// Nanoseconds of a home's right to its range.
+    pub tenure: Nanoseconds,
+    /// Ranges, by number.
+    pub ranges: Vec<RangeStatus>,
+    /// Servers, by number.
+    pub servers: Vec<ServerStatus>,
+}
+
+/// A range.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RangeStatus {
+    /// The host number in its pointers.
+    pub range: Host,
+    /// Who is home.
+    pub home: Host,
+    /// In which incarnation.
+    pub incarnation: u16,
+    /// Who has every commit.
+    pub backups: Vec<Host>,
+    /// Which of them have everything.
+    pub complete: Vec<Host>,
+    /// Where it goes.
+    pub moving: Option<Host>,
+    /// Who is told of it before it gets anything.
+    pub introduced: Option<Host>,
+    /// Whether somebody is home and was heard.
+    pub is_served: bool,
+    /// How many pages it has.
+    pub pages: u64,
+    /// Milliseconds for which its home may answer without another word.
+    pub tenure_left_ms: u64,
+    /// Requests a second.
+    pub requests_per_second: u64,
+    /// What was wished for it.
+    pub wish: Option<Wish>,
+}
+
+/// A server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// Its number.
+    pub host: Host,
+    /// Whether it is heard.
+    pub is_there: bool,
+    /// Milliseconds since it was heard; nothing for one that this controller never heard.
+    pub heard_ms: Option<u64>,
+    /// What it still gives to ranges of others.
+    pub spare_bytes: u64,
+    /// Of how many ranges it is home.
+    pub homes: usize,
+    /// Of how many it is a backup.
+    pub backups: usize,
+    /// Requests a second, of the ranges that it is home of.
+    pub requests_per_second: u64,
+    /// Everything moves away from it.
+    pub is_drained: bool,
+}
+
+impl Ranges {
+    /// How things are.
+    pub fn status(&self, now: Nanoseconds) -> Status {
+        let settings = &self.settings;
+        Status {
+            leads: true,
+            leader: Some(settings.me.host.0),
+            backups: settings.backups,
+            term: settings.timing.term,
+            tenure: settings.timing.tenure,
+            ranges: self.ranges.values().map(|range| range_status(range, now)).collect(),
+            servers: self.servers.keys().map(|host| self.server_status(*host, now)).collect(),
+        }
+    }
+
+    fn server_status(&self, host: Host, now: Nanoseconds) -> ServerStatus {
+        let server = &self.servers[&host];
+        let of_it = |range: &&Range| range.machine.record.home == host;
+        let heard_at = server.heard_at.filter(|_| server.is_there || server.spare_bytes > 0);
+        ServerStatus {
+            host,
+            is_there: server.is_there,
+            heard_ms: heard_at.map(|at| now.saturating_sub(at) / 1_000_000),
+            spare_bytes: server.spare_bytes,
+            homes: self.ranges.values().filter(of_it).count(),
+            backups: self.ranges.values().filter(|range| range.machine.record.backups.contains(&host)).count(),
+            requests_per_second: self.ranges.values().filter(of_it).map(Range::load).sum(),
+            is_drained: server.kept.is_drained,
+        }
+    }
+}
+
+fn range_status(range: &Range, now: Nanoseconds) -> RangeStatus {
+    let record = range.machine.record.clone();
+    RangeStatus {
+        range: range.number,
+        home: record.home,
+        incarnation: record.incarnation,
+        backups: record.backups,
+        complete: record.complete,
+        moving: record.moving,
+        introduced: range.introducing.map(|introducing| introducing.host),
+        is_served: range.is_served(),
+        pages: range.pages,
+        tenure_left_ms: range.tenure_left(now).as_millis() as u64,
+        requests_per_second: range.load(),
+        wish: range.wish.clone(),
+    }
+}

@@ -1,0 +1,273 @@
+//! What lasts: who is home of which range, which servers are to be empty, and who leads. In any store of `trellis-store`.
+//!
+//! Promises: a record is written whole, under the name of who leads: a store refuses what a controller writes that leads no
+//! more. Reading is total: a record that cannot be read is an error that names it, never a guess.
+//!
+//! | key of the region `0xc0000000` + cluster | value |
+//! |---|---|
+//! | synchronisation 0 | who leads: see [`crate::leadership`] |
+//! | directory, number of the range | JSON of [`RangeRecord`] |
+//! | member, number of the host | JSON of [`ServerRecord`] |
+
+use serde::{Deserialize, Serialize};
+use trellis_protocol::lease::{Host, controller};
+use trellis_store::{Applied, Change, Expect, Guard, Key, Kind, Operation, Outcome, Store, StoreError};
+
+use crate::leadership::{Deed, Fact, NAME_BYTES};
+
+/// Regions of a store have lower numbers.
+const REGION: u32 = 0xc000_0000;
+/// How many records are read at once.
+const AT_ONCE: usize = 256;
+/// Of the layout of records.
+const VERSION: u8 = 1;
+
+/// What a range is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RangeRecord {
+    /// Of this layout.
+    pub version: u8,
+    /// How many pages clients can name.
+    pub pages: u64,
+    /// How many backups it shall have, if not as many as all.
+    pub wish: Option<Wish>,
+    /// [`controller::Record::incarnation`].
+    pub incarnation: u16,
+    /// [`controller::Record::home`].
+    pub home: Host,
+    /// [`controller::Record::life`].
+    pub life: Option<u16>,
+    /// [`controller::Record::backups`].
+    pub backups: Vec<Host>,
+    /// [`controller::Record::complete`].
+    pub complete: Vec<Host>,
+    /// [`controller::Record::moving`].
+    pub moving: Option<Host>,
+    /// [`controller::Record::anew`].
+    pub anew: bool,
+}
+
+/// Which backups an operator wants a range to have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Wish {
+    /// So many.
+    Count(u16),
+    /// These.
+    Hosts(Vec<Host>),
+}
+
+/// What is known of a server besides what it says itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerRecord {
+    /// Everything shall move away from it.
+    pub is_drained: bool,
+}
+
+impl RangeRecord {
+    /// Of a range as its machine has it.
+    pub fn new(record: &controller::Record, pages: u64, wish: Option<Wish>) -> RangeRecord {
+        let controller::Record { incarnation, home, life, backups, complete, moving, anew } = record.clone();
+        RangeRecord { version: VERSION, pages, wish, incarnation, home, life, backups, complete, moving, anew }
+    }
+
+    /// As the range's machine has it.
+    pub fn of_machine(&self) -> controller::Record {
+        let RangeRecord { incarnation, home, life, backups, complete, moving, anew, .. } = self.clone();
+        controller::Record { incarnation, home, life, backups, complete, moving, anew }
+    }
+}
+
+/// Something to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// Of this range.
+    Range(Host, RangeRecord),
+    /// Of this server.
+    Server(Host, ServerRecord),
+}
+
+/// Everything that is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// By the number of the range.
+    pub ranges: Vec<(Host, RangeRecord)>,
+    /// By the number of the host.
+    pub servers: Vec<(Host, ServerRecord)>,
+}
+
+/// Why records could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The store says so.
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    /// Another controller leads.
+    #[error("store {store}: another controller leads, and this one wrote nothing")]
+    Fenced {
+        /// Which.
+        store: String,
+    },
+    /// What is there is none of ours.
+    #[error("store {store}: the record of {what} cannot be read: {why}; is it of a later version?")]
+    Unreadable {
+        /// Which.
+        store: String,
+        /// Of what.
+        what: String,
+        /// Why.
+        why: String,
+    },
+}
+
+/// The region of a cluster's records.
+pub fn region(cluster: u32) -> u32 {
+    REGION | cluster
+}
+
+fn leader_key(region: u32) -> Key {
+    Key::new(region, Kind::Synchronisation, 0)
+}
+
+/// Asks of the store what the leadership wants; what came of it, and what the store complains of.
+pub fn carry_out(store: &dyn Store, region: u32, deed: &Deed) -> (Fact, Option<StoreError>) {
+    let key = leader_key(region);
+    let done = match deed {
+        Deed::Read => {
+            store.get_many(std::slice::from_ref(&key)).map(|mut found| Fact::Found(found.pop().unwrap_or_default()))
+        }
+        Deed::Swap { expect, value } => {
+            let expect = expect.clone().map_or(Expect::Absent, Expect::Value);
+            let swap = Operation::CompareAndSwap { key, expect, change: Change::Put(value.clone()) };
+            store.apply(&[swap], None).map(|applied| match applied {
+                Applied::Done(_) => Fact::Swapped,
+                Applied::Refused(refused, _) => Fact::Found(refused.found),
+                Applied::Fenced { found } => Fact::Found(found),
+            })
+        }
+    };
+    done.map_or_else(|error| (Fact::Unknown, Some(error)), |fact| (fact, None))
+}
+
+/// Writes records, all of them or none, while the name leads.
+///
+/// # Errors
+///
+/// [`RecordError::Fenced`] when another one leads; [`RecordError::Store`]: it may count or not.
+pub fn write(store: &dyn Store, region: u32, name: &[u8; NAME_BYTES], writes: &[Write]) -> Result<(), RecordError> {
+    let guard = Guard { key: leader_key(region), expect: Expect::Range { offset: 0, bytes: name.to_vec() } };
+    let put = |write: &Write| {
+        let (key, bytes) = match write {
+            Write::Range(range, record) => (Key::new(region, Kind::Directory, u64::from(*range)), text(record)),
+            Write::Server(host, record) => (Key::new(region, Kind::Member, u64::from(*host)), text(record)),
+        };
+        Operation::Change { key, change: Change::Put(bytes) }
+    };
+    let operations: Vec<Operation> = writes.iter().map(put).collect();
+    match store.apply(&operations, Some(&guard))? {
+        Applied::Done(_) => Ok(()),
+        Applied::Fenced { .. } => Err(RecordError::Fenced { store: store.name().to_owned() }),
+        Applied::Refused(..) => Err(RecordError::Store(StoreError::Protocol {
+            store: store.name().to_owned(),
+            reason: "it refused what has no condition".to_owned(),
+        })),
+    }
+}
+
+fn text<T: Serialize>(record: &T) -> Vec<u8> {
+    // Numbers, lists and names always have a text.
+    serde_json::to_vec(record).unwrap_or_default()
+}
+
+/// Reads everything.
+///
+/// # Errors
+///
+/// What the store says, and [`RecordError::Unreadable`].
+pub fn load(store: &dyn Store, region: u32) -> Result<Kept, RecordError> {
+    let ranges = load_kind(store, region, Kind::Directory, "range")?;
+    let of_later = ranges.iter().find(|(_, record): &&(Host, RangeRecord)| record.version != VERSION);
+    if let Some((range, record)) = of_later {
+        let (what, why) = (format!("range {range:x}"), format!("it has version {}", record.version));
+        return Err(RecordError::Unreadable { store: store.name().to_owned(), what, why });
+    }
+    Ok(Kept { ranges, servers: load_kind(store, region, Kind::Member, "server")? })
+}
+
+fn load_kind<T: for<'a> Deserialize<'a>>(
+    store: &dyn Store,
+    region: u32,
+    kind: Kind,
+    word: &str,
+) -> Result<Vec<(Host, T)>, RecordError> {
+    let mut kept = Vec::new();
+    let mut from = 0;
+    loop {
+        let numbers = store.numbers(region, kind, from, AT_ONCE)?;
+        let Some(last) = numbers.last() else { return Ok(kept) };
+        from = last + 1;
+        let reads: Vec<Operation> =
+            numbers.iter().map(|number| Operation::Get { key: Key::new(region, kind, *number), range: None }).collect();
+        let (Applied::Done(found) | Applied::Refused(_, found)) = store.apply(&reads, None)? else { continue };
+        for (number, outcome) in numbers.iter().zip(found) {
+            let Outcome::Value(Some(bytes)) = outcome else { continue };
+            let unreadable = |why: String| RecordError::Unreadable {
+                store: store.name().to_owned(),
+                what: format!("{word} {number:x}"),
+                why,
+            };
+            let host = Host::try_from(*number).map_err(|_| unreadable("no host has this number".to_owned()))?;
+            kept.push((host, serde_json::from_slice(&bytes).map_err(|error| unreadable(error.to_string()))?));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: [u8; NAME_BYTES] = *b"0123456789abcdef";
+
+    fn record(incarnation: u16, wish: Option<Wish>) -> RangeRecord {
+        let mut record = controller::Record::first(7);
+        record.incarnation = incarnation;
+        (record.backups, record.complete) = (vec![8, 9], vec![9]);
+        RangeRecord::new(&record, 5, wish)
+    }
+
+    #[test]
+    fn records_survive_and_are_written_by_who_leads() {
+        let store = trellis_store::open("embedded:").expect("a store");
+        let region = region(0x12_3456);
+        let write_one = |write_this: Write| write(&*store, region, &NAME, &[write_this]);
+        let one = Write::Range(7, record(3, Some(Wish::Hosts(vec![8]))));
+        assert!(matches!(write_one(one.clone()), Err(RecordError::Fenced { .. })), "nobody leads");
+        let value = [&NAME[..], &[0; 8]].concat();
+        let swap = Deed::Swap { expect: None, value: value.clone() };
+        assert_eq!(carry_out(&*store, region, &swap).0, Fact::Swapped);
+        assert_eq!(carry_out(&*store, region, &swap).0, Fact::Found(Some(value.clone())));
+        assert_eq!(carry_out(&*store, region, &Deed::Read).0, Fact::Found(Some(value)));
+        write_one(one).expect("written");
+        write_one(Write::Range(0x1001, record(1, None))).expect("written");
+        write_one(Write::Range(7, record(4, Some(Wish::Count(2))))).expect("written");
+        write_one(Write::Server(8, ServerRecord { is_drained: true })).expect("written");
+        let kept = load(&*store, region).expect("readable");
+        assert_eq!(kept.ranges, [(7, record(4, Some(Wish::Count(2)))), (0x1001, record(1, None))]);
+        assert_eq!(kept.servers, [(8, ServerRecord { is_drained: true })]);
+        assert_eq!(kept.ranges[0].1.of_machine().backups, [8, 9]);
+        assert!(load(&*store, super::region(7)).expect("readable").ranges.is_empty(), "another cluster's are others");
+    }
+
+    #[test]
+    fn what_is_no_record_is_named() {
+        let store = trellis_store::open("embedded:").expect("a store");
+        let put = |bytes: &[u8]| {
+            let change = Change::Put(bytes.to_vec());
+            let key = Key::new(region(1), Kind::Directory, 0x1001);
+            store.apply(&[Operation::Change { key, change }], None).expect("stored");
+            load(&*store, region(1)).expect_err("no record").to_string()
+        };
+        assert!(put(b"nothing").contains("the record of range 1001 cannot be read"));
+        let later = RangeRecord { version: 9, ..record(1, None) };
+        assert!(put(&text(&later)).contains("version 9"));
+    }
+}

@@ -1,0 +1,178 @@
+//! Threads that wait in the controller's place: for datagrams, for the store, for the switch. What they learn goes to the
+//! one thread that decides, over one channel.
+//!
+//! Promises: records are written in the order in which that was asked for, several at once where several wait; after one
+//! that failed nothing is written under the same name. What arrives and is no report of a server, from this cluster and
+//! whole, is dropped here.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Duration;
+
+use trellis_protocol::lease::Host;
+use trellis_protocol::wire::address::{Address, HostPrefix};
+use trellis_protocol::wire::command::Command;
+use trellis_protocol::wire::datagram::{HEADER_BYTES, Request, Rules, TagKind, Tags, Told};
+use trellis_store::{Store, StoreError};
+use trellis_transport::links::ipv6::Endpoint;
+
+use crate::control::Asked;
+use crate::leadership::{Deed, Fact, NAME_BYTES};
+use crate::records::{self, Kept, RecordError, Write};
+use crate::routes;
+
+/// The longest datagram there can be.
+const DATAGRAM_BYTES_MAX: usize = 64 << 10;
+/// How many records are written at once.
+const AT_ONCE: usize = 64;
+
+/// What the thread that decides hears.
+pub(crate) enum Happening {
+    /// A host says this.
+    Told(Host, Told),
+    /// The store, about who leads.
+    Leadership(Fact, Option<StoreError>),
+    /// Everything that was kept, as it was when this name began to lead.
+    Loaded([u8; NAME_BYTES], Result<Kept, RecordError>),
+    /// These were written under this name.
+    Written([u8; NAME_BYTES], Vec<u64>),
+    /// Something was not, or nobody knows.
+    NotWritten([u8; NAME_BYTES], RecordError),
+    /// The thread that tells the switch.
+    Routes(routes::Told),
+    /// An operator.
+    Asked(Asked),
+    /// The socket fails.
+    Failed(std::io::Error),
+}
+
+/// Something for the thread that keeps records.
+pub(crate) enum Job {
+    Load([u8; NAME_BYTES]),
+    Write([u8; NAME_BYTES], u64, Write),
+}
+
+/// Checksums by the processor's own instruction, where it has one; no keys.
+pub(crate) struct Hardware;
+
+impl Tags for Hardware {
+    fn checksum(&self, pieces: &[&[u8]]) -> u32 {
+        pieces.iter().fold(0, |checksum, piece| crc32c::crc32c_append(checksum, piece))
+    }
+}
+
+/// Room for a datagram.
+pub(crate) struct Room(Box<[u8]>);
+
+impl Room {
+    pub(crate) fn new() -> Room {
+        Room(vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice())
+    }
+
+    /// The next thing that a host has said and that is there; nothing when there is none.
+    pub(crate) fn take(&mut self, endpoint: &Endpoint, me: HostPrefix) -> std::io::Result<Option<(Host, Told)>> {
+        while let Some(arrived) = endpoint.receive(&mut self.0)? {
+            let Some(payload) = self.0.get(..arrived.bytes) else { continue };
+            let (source, destination) = (Address(arrived.source), Address(arrived.destination));
+            if let Some(told) = told(source, destination, payload, me) {
+                return Ok(Some(told));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Hears what arrives, until nobody wants to know.
+pub(crate) fn hear(endpoint: &Arc<Endpoint>, me: HostPrefix, heard: &Sender<Happening>) {
+    let mut room = Room::new();
+    loop {
+        let happening = match room.take(endpoint, me) {
+            Ok(Some((from, told))) => Happening::Told(from, told),
+            Ok(None) => {
+                endpoint.wait(Duration::from_secs(1));
+                continue;
+            }
+            Err(error) => Happening::Failed(error),
+        };
+        let is_over = matches!(happening, Happening::Failed(_));
+        if heard.send(happening).is_err() || is_over {
+            return;
+        }
+    }
+}
+
+fn told(source: Address, destination: Address, payload: &[u8], me: HostPrefix) -> Option<(Host, Told)> {
+    let rules = Rules { cluster: me.cluster, least: TagKind::Checksum, tags: &Hardware };
+    let request = Request::decode(source, destination, payload, &rules).ok()?;
+    // Whatever else arrives waits for nothing here.
+    if !matches!(request.command(), Command::Report | Command::Locate) || request.destination.pointer.home() != me.host
+    {
+        return None;
+    }
+    let told = Told::decode(request.command(), payload.get(HEADER_BYTES..)?)?;
+    Some((request.source.host.0, told))
+}
+
+/// Asks the store who leads.
+pub(crate) fn lead(store: &Arc<dyn Store>, region: u32, deeds: &Receiver<Deed>, heard: &Sender<Happening>) {
+    for deed in deeds {
+        let (fact, complaint) = records::carry_out(&**store, region, &deed);
+        if heard.send(Happening::Leadership(fact, complaint)).is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads and writes records.
+pub(crate) fn keep(store: &Arc<dyn Store>, region: u32, jobs: &Receiver<Job>, heard: &Sender<Happening>) {
+    let mut failed: Option<[u8; NAME_BYTES]> = None;
+    let mut next = None;
+    while let Some(job) = next.take().or_else(|| jobs.recv().ok()) {
+        let happening = match job {
+            Job::Load(name) => Happening::Loaded(name, records::load(&**store, region)),
+            Job::Write(name, ..) if failed == Some(name) => continue,
+            Job::Write(name, ticket, write) => {
+                let (mut tickets, mut writes) = (vec![ticket], vec![write]);
+                while writes.len() < AT_ONCE {
+                    match jobs.try_recv() {
+                        Ok(Job::Write(of, ticket, write)) if of == name => {
+                            tickets.push(ticket);
+                            writes.push(write);
+                        }
+                        Ok(other) => {
+                            next = Some(other);
+                            break;
+                        }
+                        Err(_) => break,
+                    }
+                }
+                match records::write(&**store, region, &name, &writes) {
+                    Ok(()) => Happening::Written(name, tickets),
+                    Err(error) => {
+                        failed = Some(name);
+                        Happening::NotWritten(name, error)
+                    }
+                }
+            }
+        };
+        if heard.send(happening).is_err() {
+            return;
+        }
+    }
+}
+
+/// Tells the switch.
+pub(crate) fn route(router: &mut routes::Router, jobs: &Receiver<routes::Job>, heard: &Sender<Happening>) {
+    let (sender, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for told in told {
+                if heard.send(Happening::Routes(told)).is_err() {
+                    return;
+                }
+            }
+        });
+        router.run(jobs, &sender);
+        drop(sender);
+    });
+}
