@@ -214,12 +214,16 @@ impl Node {
         self.count();
         self.breakdown.end();
         self.unlock_all_ranges();
+        if !self.failure.is_set() {
+            self.flush_leases();
+        }
         if self.is_joined_node() {
             self.hand_over_and_go();
         } else {
             self.member_leave();
         }
         self.wait_until_all_left();
+        self.end_leases();
         self.count_of_link();
         self.recorder.write(self);
         let ended = self.close(service);

@@ -82,6 +82,9 @@ pub enum JoinError {
     /// Peers did not come, or the cluster failed while they did.
     #[error("{0}")]
     Peers(String),
+    /// The region lies at memory servers, and cannot be had there.
+    #[error("{0}")]
+    Leases(String),
 }
 
 type Joined = (Arc<Node>, JoinHandle<()>);
@@ -284,6 +287,7 @@ pub(crate) fn join_over(config: Config, link: Box<dyn Link>) -> Result<Joined, J
 
 fn make_region(config: &Config) -> Result<trellis_memory::Region, JoinError> {
     let requested = match config.catch {
+        config::Catch::Auto if config.is_leased() => Some(Catcher::Handler),
         config::Catch::Auto => None,
         config::Catch::Signal => Some(Catcher::Signal),
         config::Catch::Handler => Some(Catcher::Handler),
@@ -291,6 +295,8 @@ fn make_region(config: &Config) -> Result<trellis_memory::Region, JoinError> {
     };
     let (catcher, _why) = trellis_memory::choose(requested, &trellis_memory::probe()).map_err(JoinError::Catcher)?;
     let reserve = match config.reserve {
+        // What is here is bounded by the cache, whatever the region's size.
+        _ if config.is_leased() => trellis_memory::Reserve::Overcommit,
         config::Reserve::Lazy => trellis_memory::Reserve::Lazy,
         config::Reserve::Full => trellis_memory::Reserve::Full,
         config::Reserve::Overcommit => trellis_memory::Reserve::Overcommit,
@@ -441,6 +447,13 @@ fn start(
     caught.map_err(|source| refused_region(&node.config, source))?;
     match wait_for_peers(&node, still_there) {
         Ok(()) => {
+            if let Err(sentence) = node.begin_leases() {
+                // The others must not wait for what this node does not have.
+                node.fail(sentence.clone());
+                node.end_leases();
+                let _ = node.close(service);
+                return Err(JoinError::Leases(sentence));
+            }
             node.doing(Activity::Computing);
             if node.config.pin == config::Pin::Core {
                 // Not the service thread, which may use the core of a thread that waits.

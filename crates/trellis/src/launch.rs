@@ -25,9 +25,11 @@ pub const LISTEN_FD_VARIABLE: &str = "TRELLIS_LISTEN_FD";
 pub const SECRET_FD_VARIABLE: &str = "TRELLIS_SECRET_FD";
 /// The descriptor of the node's status page.
 pub const STATUS_FD_VARIABLE: &str = "TRELLIS_STATUS_FD";
+/// Set where the memory server is the run's own and ends with it, so that nobody need take the region away.
+pub const MEMORY_ENDS_VARIABLE: &str = "TRELLIS_MEMORY_ENDS";
 
 /// The variables that name descriptors. They are no keys of the configuration.
-pub const VARIABLES: [&str; 3] = [LISTEN_FD_VARIABLE, SECRET_FD_VARIABLE, STATUS_FD_VARIABLE];
+pub const VARIABLES: [&str; 4] = [LISTEN_FD_VARIABLE, SECRET_FD_VARIABLE, STATUS_FD_VARIABLE, MEMORY_ENDS_VARIABLE];
 
 /// The exit status of a node that the cluster failed.
 pub const EXIT_CLUSTER: i32 = 70;
@@ -271,7 +273,7 @@ pub fn monotonic_ns() -> u64 {
 
 /// Lets the calling thread, and threads that it starts, run on one core only: `number` counted round those that the
 /// process may use. Where the kernel refuses, nothing changes: it is about times, not about results.
-pub(crate) fn pin_thread(number: usize) {
+pub fn pin_thread(number: usize) {
     // SAFETY: sets of cores on this stack are filled and read by the kernel and by libc's macros.
     unsafe {
         let mut allowed: libc::cpu_set_t = std::mem::zeroed();

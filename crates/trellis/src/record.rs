@@ -132,6 +132,12 @@ counters! {
     pages_carried_out,
     /// Pages that came so and were put into copies.
     pages_carried_in,
+    /// Pages given up because memory was short (home `memory-server`).
+    pages_evicted,
+    /// Changed pages that went back to their memory servers.
+    pages_written_back,
+    /// Pages given back because their memory server recalled the lease.
+    recalls,
 }
 
 impl LiveCounters {

@@ -24,6 +24,7 @@ impl Reader {
         self.check_heap()?;
         self.check_address()?;
         self.check_ranges()?;
+        self.check_leases()?;
         self.check_consistency()?;
         self.check_link()?;
         self.check_nodes()

@@ -53,7 +53,7 @@ choices! {
 }
 
 choices! {
-    /// Which node keeps the directory entry and the first copy of a page.
+    /// Who keeps the directory entry and the first copy of a page.
     Home {
         /// All pages at the node named by the key `manager`.
         Manager = "manager",
@@ -63,6 +63,8 @@ choices! {
         FirstTouch = "first-touch",
         /// There at first, then at the node that writes it most (`hlrc`).
         Migrating = "migrating",
+        /// At memory servers; nodes have pages under leases (`lease`).
+        MemoryServer = "memory-server",
     }
 }
 

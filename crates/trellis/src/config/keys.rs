@@ -6,9 +6,8 @@
 use std::path::PathBuf;
 
 use super::choices::{Catch, Home, LinkKind, Pin, Reserve, Security, Start, WriteDetection};
-use super::ranges;
 use super::values::{self, Raw};
-use super::{Config, NODES_MAX};
+use super::{Config, NODES_MAX, leased, ranges};
 
 /// One key of the configuration.
 pub struct Key {
@@ -149,12 +148,9 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "coherence",
         default: "ivy",
-        accepted: "ivy, dynamic(forward), dynamic(redirect), migrate, round any of them lock(…), delay(…); hlrc(invalidate), hlrc(update), hlrc(adaptive)",
-        meaning: "The protocol that decides who may read or write a page now.",
-        apply: |config, raw| {
-            config.coherence = ranges::protocol(raw)?;
-            Ok(())
-        },
+        accepted: "ivy, dynamic(forward), dynamic(redirect), migrate, round any of them lock(…), delay(…); hlrc(invalidate), hlrc(update), hlrc(adaptive); lease",
+        meaning: "The protocol that decides who may read or write a page now; lease goes with home = memory-server.",
+        apply: leased::coherence,
     },
     Key {
         name: "coherence_ranges",
@@ -169,10 +165,40 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "home",
         default: "manager",
-        accepted: "manager, interleaved; with hlrc also first-touch, migrating",
-        meaning: "Which node keeps a page's directory entry and its first copy.",
+        accepted: "manager, interleaved; with hlrc also first-touch, migrating; memory-server",
+        meaning: "Which node keeps a page's directory entry and its first copy, or that the region lies at memory servers.",
         apply: |config, raw| {
             config.home = values::choice(raw, Home::WORDS)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "memory_server",
+        default: "none (`trellis run` starts one)",
+        accepted: "with home = memory-server: a list of prefixes of hosts, such as fd12:3456:7::/48",
+        meaning: "The memory servers at which the region lies, each with an equal part of it; needed at the manager.",
+        apply: |config, raw| {
+            config.memory_servers = leased::prefixes(raw)?;
+            Ok(())
+        },
+    },
+    Key {
+        name: "prefix",
+        default: "none",
+        accepted: "the prefix of a host, such as fd12:3456:7::/48",
+        meaning: "The addresses of this host in the memory servers' network.",
+        apply: |config, raw| {
+            config.prefix = Some(leased::prefix(raw)?);
+            Ok(())
+        },
+    },
+    Key {
+        name: "cache_bytes_max",
+        default: "256MiB",
+        accepted: "with home = memory-server: 1MiB and more",
+        meaning: "How much memory pages of memory servers take at a node; what is used the least goes back.",
+        apply: |config, raw| {
+            config.cache_bytes_max = usize::try_from(values::bytes(raw)?).map_err(|error| error.to_string())?;
             Ok(())
         },
     },

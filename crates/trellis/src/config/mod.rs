@@ -11,6 +11,7 @@ mod choices;
 mod elastic;
 mod file;
 mod keys;
+mod leased;
 mod ranges;
 mod values;
 
@@ -22,6 +23,7 @@ pub use choices::{Catch, Home, LinkKind, Pin, Reserve, Security, Start, WriteDet
 pub use keys::{KEYS, Key, key};
 pub use ranges::CoherenceRange;
 pub use trellis_protocol::coherence::Protocol;
+pub use trellis_protocol::wire::address::HostPrefix;
 pub use trellis_transport::{Faults, Multicast};
 pub use values::bytes_of_text;
 
@@ -59,12 +61,20 @@ pub struct Config {
     pub page_bytes: usize,
     /// How an access to a page that is not held is noticed.
     pub catch: Catch,
-    /// Who may read or write a page now.
+    /// Who may read or write a page now; of no account where [`Config::is_leased`].
     pub coherence: Protocol,
+    /// Leases were asked for instead of a protocol; see [`Config::is_leased`].
+    pub has_leases: bool,
     /// Parts of the region that have another protocol from the start.
     pub coherence_ranges: Vec<CoherenceRange>,
     /// Which node keeps the directory entry and the first copy of a page.
     pub home: Home,
+    /// The memory servers at which the region lies (home `memory-server`), each with an equal part; told at the manager.
+    pub memory_servers: Vec<HostPrefix>,
+    /// The addresses of this host in the memory servers' network.
+    pub prefix: Option<HostPrefix>,
+    /// How much memory of this node pages take that lie at memory servers.
+    pub cache_bytes_max: usize,
     /// Where the thread that joins may run.
     pub pin: Pin,
     /// How stores to copies are noticed under `hlrc`.
@@ -120,8 +130,12 @@ impl Default for Config {
             page_bytes: 4096,
             catch: Catch::Auto,
             coherence: Protocol::IVY,
+            has_leases: false,
             coherence_ranges: Vec::new(),
             home: Home::Manager,
+            memory_servers: Vec::new(),
+            prefix: None,
+            cache_bytes_max: 256 << 20,
             pin: Pin::None,
             write_detection: WriteDetection::Auto,
             link: LinkKind::Auto,
@@ -195,6 +209,9 @@ impl Config {
 
     /// What all nodes must have in common, as text: `key=value` separated by spaces, at most 256 bytes.
     pub fn agreement(&self) -> String {
+        if self.is_leased() {
+            return self.agreement_with(leased::LEASE);
+        }
         let spelt_out = self.agreement_with(&ranges::word(self.coherence));
         // Only the largest numbers and a long protocol together are too much.
         let text = match spelt_out.len() {
@@ -359,6 +376,7 @@ impl Sources {
     pub fn load(self) -> Result<Config, ConfigError> {
         let mut reader = self.read()?;
         reader.check_node_is_known()?;
+        reader.check_servers_are_known()?;
         reader.config.places = reader.origins.iter().map(|(key, origin)| (*key, origin.to_string())).collect();
         Ok(reader.config)
     }

@@ -1,30 +1,36 @@
 //! A client of memory servers: objects by their pointers, one call after the other or many at once.
 //!
-//! A [`Client`] is for one thread, and threads have one each: it has a socket and a number (*incarnation*) of its own, which
-//! no other process of the host should draw; who did is told so by the server.
+//! A [`Client`] is for one thread, and threads have one each: it has a socket and a number (*incarnation*) of its own, and
+//! draws another one when a server says that somebody else of its host has it.
 //!
 //! Promised: what changes something by what was there (CREATE, DELETE, additions, comparisons) is done once, however often
 //! its datagrams arrive; long reads and writes are cut into pieces that go at the same time, and their bytes are not one
-//! step: who needs that uses a lease. A session that a server has forgotten (it was restarted, or this client was silent for
-//! a minute) is opened again, but a call that may have been done is never repeated: its error says so.
+//! step, but for [`Client::write_whole`]: who needs more uses a lease. A session that a server has forgotten, or that another
+//! home never knew, is opened again, but a call that may have been done is never repeated: its error says so (`FENCED`). CREATE is:
+//! at worst there is an object that nobody knows. A server that would soon end a session because this client was silent is
+//! greeted first. A range that has backups, a page that somebody has, a range that moves, or whose home starts
+//! again or is replaced: a call waits for that until its deadline, or takes a lease itself, and its caller sees nothing of it.
 
-use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+mod asking;
+mod batch;
+mod by_lease;
+mod sessions;
+#[cfg(test)]
+mod tests;
+mod waiting;
 
-use trellis_protocol::memory_server::WINDOW;
-use trellis_protocol::wire::address::{
-    Address, Arguments, Cluster, Destination, Host, HostPrefix, Incarnation, Pointer, Source,
-};
+use std::time::Duration;
+
+use trellis_protocol::wire::address::{Arguments, Cluster, Host, HostPrefix, Pointer};
 use trellis_protocol::wire::command::Command;
-use trellis_protocol::wire::datagram::{
-    Body, Extent, HEADER_BYTES, Operation, Reply, Request, Rules, Status, TagKind, seal,
-};
-use trellis_transport::links::ipv6::{Ask, Endpoint, Exchange, Timing, Verdict};
+use trellis_protocol::wire::datagram::{Body, Operation, Reply, Status, WRITE_BYTES_MAX};
+use trellis_transport::links::ipv6::{Endpoint, Exchange, Timing};
 
-use super::{Hardware, RemoteError, drawn};
-
-/// How long one more try waits when a server says that it has no room now.
-const BUSY_FOR: Duration = Duration::from_millis(2);
+use super::{RemoteError, drawn};
+use asking::{End, Wanted, pieces};
+pub use batch::{Call, Outcome};
+use sessions::{Draws, Sessions};
+use waiting::Homes;
 
 /// Who a client is, and how it asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,26 +71,8 @@ pub struct Welcome {
 pub struct Client {
     options: ClientOptions,
     exchange: Exchange,
-    incarnation: Incarnation,
-    identity: u64,
-    /// The epoch of the session at each server.
-    sessions: BTreeMap<Host, u64>,
-}
-
-/// A request before it has a number, and the bytes that go with it.
-struct Wanted<'a> {
-    pointer: Pointer,
-    command: Command,
-    arguments: Arguments,
-    operation: Operation,
-    epoch: u64,
-    data: &'a [u8],
-}
-
-impl<'a> Wanted<'a> {
-    fn plain(pointer: Pointer, command: Command, operation: Operation) -> Wanted<'a> {
-        Wanted { pointer, command, arguments: Arguments::NONE, operation, epoch: 0, data: &[] }
-    }
+    sessions: Sessions,
+    homes: Homes,
 }
 
 impl Client {
@@ -94,6 +82,11 @@ impl Client {
     ///
     /// When the system gives no socket, or `piece_bytes` is none of 64 to 32,768.
     pub fn open(options: ClientOptions) -> Result<Client, RemoteError> {
+        Client::open_as(options, drawn()?, Draws(drawn()?))
+    }
+
+    /// As a process that drew this, and will draw those.
+    fn open_as(options: ClientOptions, identity: u64, draws: Draws) -> Result<Client, RemoteError> {
         if !(64..=1 << 15).contains(&options.piece_bytes) || !options.piece_bytes.is_power_of_two() {
             let bytes = options.piece_bytes;
             return Err(RemoteError::Setting(format!(
@@ -101,15 +94,12 @@ impl Client {
             )));
         }
         let endpoint = Endpoint::open(0).map_err(|error| RemoteError::Socket { port: 0, error })?;
-        let identity = drawn()?;
-        let incarnation = Incarnation::new(identity as u16);
-        let HostPrefix { cluster, host } = options.prefix;
-        let source = Source { cluster, host, incarnation, request: 0 }.encode();
-        let first = source.0.first_chunk().expect("an address is longer than half of it");
+        let sessions = Sessions::new(identity, draws);
         // Numbers begin somewhere: an answer to a process that had the same incarnation before is nobody's.
         let number = drawn()? >> 16;
-        let exchange = Exchange::new(endpoint, *first, options.port, number, Timing::default());
-        Ok(Client { options, exchange, incarnation, identity, sessions: BTreeMap::new() })
+        let source = sessions.source(options.prefix);
+        let exchange = Exchange::new(endpoint, source, options.port, number, Timing::default());
+        Ok(Client { options, exchange, sessions, homes: Homes::default() })
     }
 
     /// Makes an object of so many zero bytes at a server; [`Host::ANYWHERE`] lets the switch choose one.
@@ -119,24 +109,38 @@ impl Client {
     /// No answer; no memory, or the quota is used up.
     pub fn create(&mut self, home: Host, bytes: u64) -> Result<Pointer, RemoteError> {
         let home = self.choose(home)?;
-        self.object(self.host_pointer(home), Command::Create, Operation::Create { bytes }, &[])
-            .map(|(pointer, _)| pointer)
+        let epoch = self.session(home)?;
+        let create = Wanted::plain(self.host_pointer(home), Command::Create, Operation::Create { bytes });
+        self.object(Wanted { epoch, ..create }).map(|(pointer, _)| pointer)
     }
 
-    /// Makes an object of these bytes. More than fit one datagram are written after it was made.
+    /// The same for an object that goes with this client's session at its server: when nothing was heard of it for as long as
+    /// the server waits (a minute, unless it was told). Until then [`Self::hello`] now and then keeps it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::create`].
+    pub fn create_for_session(&mut self, home: Host, bytes: u64) -> Result<Pointer, RemoteError> {
+        let home = self.choose(home)?;
+        let epoch = self.session(home)?;
+        let create = Wanted::plain(self.host_pointer(home), Command::Create, Operation::Create { bytes });
+        self.object(Wanted { epoch, arguments: Arguments::OF_SESSION, ..create }).map(|(pointer, _)| pointer)
+    }
+
+    /// Makes an object of these bytes, in one step if they are at most 64 KiB. More are written after it was made, and if that
+    /// fails there is an object that nobody knows.
     ///
     /// # Errors
     ///
     /// As [`Self::create`].
     pub fn create_with(&mut self, home: Host, bytes: &[u8]) -> Result<Pointer, RemoteError> {
         let home = self.choose(home)?;
-        if bytes.is_empty() || bytes.len() > self.options.piece_bytes as usize {
-            let pointer = self.create(home, bytes.len() as u64)?;
-            return self.write(pointer, bytes).map(|()| pointer);
+        let epoch = self.session(home)?;
+        let (pointer, _) = self.object(self.create_question(home, epoch, bytes))?;
+        if bytes.len() > WRITE_BYTES_MAX as usize {
+            self.write(pointer, bytes)?;
         }
-        let extent = Extent::whole(bytes.len() as u32);
-        self.object(self.host_pointer(home), Command::CreateWrite, Operation::Bytes(extent), bytes)
-            .map(|(pointer, _)| pointer)
+        Ok(pointer)
     }
 
     /// Ends an object; the pointer means nothing any more.
@@ -145,7 +149,8 @@ impl Client {
     ///
     /// No answer; the pointer is not the object's first byte, or the object is gone.
     pub fn delete(&mut self, pointer: Pointer) -> Result<(), RemoteError> {
-        self.once(pointer, Command::Delete, Operation::Plain, &[]).map(drop)
+        let epoch = self.session(pointer.home())?;
+        self.ask_one(&Wanted { epoch, ..Wanted::plain(pointer, Command::Delete, Operation::Plain) }).map(drop)
     }
 
     /// The first byte of the object that a pointer is into, and how many bytes it has.
@@ -154,7 +159,7 @@ impl Client {
     ///
     /// No answer; there is no such object.
     pub fn inquire(&mut self, pointer: Pointer) -> Result<(Pointer, u64), RemoteError> {
-        self.object(pointer, Command::Inquire, Operation::Plain, &[])
+        self.object(Wanted::plain(pointer, Command::Inquire, Operation::Plain))
     }
 
     /// Reads the bytes from a pointer on.
@@ -172,34 +177,19 @@ impl Client {
     ///
     /// Of the first that cannot be read.
     pub fn read_many(&mut self, ranges: &mut [(Pointer, &mut [u8])]) -> Result<(), RemoteError> {
-        let piece = self.options.piece_bytes as usize;
         let (mut wanted, mut places) = (Vec::new(), Vec::new());
         for (number, (pointer, bytes)) in ranges.iter().enumerate() {
-            for at in (0..bytes.len()).step_by(piece) {
-                let length = piece.min(bytes.len() - at);
-                let pointer = plus(*pointer, at as u64, bytes.len() as u64)?;
-                let mut read = Wanted::plain(pointer, Command::Read, Operation::Read { bytes: length as u32 });
-                if length.is_power_of_two() {
-                    read.arguments =
-                        Arguments::of_length(length.trailing_zeros() as u8).expect("a piece is not so long");
-                }
-                wanted.push(read);
-                places.push((number, at..at + length));
+            for piece in pieces(*pointer, bytes.len(), self.options.piece_bytes as usize) {
+                let (pointer, place) = piece?;
+                wanted.push(Wanted::read(pointer, place.len()));
+                places.push((number, place));
             }
         }
-        let mut put = |place: usize, reply: &Reply, data: &[u8]| {
-            let (number, at) = &places[place];
-            if reply.status != Status::Ok {
-                return true;
-            }
-            let is_right = data.len() == at.len();
-            if is_right {
-                ranges[*number].1[at.clone()].copy_from_slice(data);
-            }
-            is_right
-        };
-        let statuses = self.ask(&wanted, &mut put)?;
-        refused_first(&wanted, &statuses)
+        let ends = self.ask_all(&wanted, &mut |place, reply, data| {
+            let (number, place) = &places[place];
+            reply.status != Status::Ok || batch::put_bytes(data, &mut ranges[*number].1[place.clone()])
+        });
+        first_failure(&wanted, ends)
     }
 
     /// Writes bytes from a pointer on.
@@ -217,24 +207,38 @@ impl Client {
     ///
     /// Of the first that cannot be written.
     pub fn write_many(&mut self, ranges: &[(Pointer, &[u8])]) -> Result<(), RemoteError> {
+        let mut homes: Vec<Host> = ranges.iter().map(|(pointer, _)| pointer.home()).collect();
+        homes.dedup();
+        if let Some((_, failure)) = self.meet(&homes).pop_first() {
+            return Err(failure.into());
+        }
         let mut wanted = Vec::new();
         for (pointer, bytes) in ranges {
-            for (number, data) in bytes.chunks(self.options.piece_bytes as usize).enumerate() {
-                let at = number as u64 * u64::from(self.options.piece_bytes);
-                let pointer = plus(*pointer, at, bytes.len() as u64)?;
-                let operation = Operation::Bytes(Extent::whole(data.len() as u32));
-                // Once: a datagram that is late must not undo what was written after it.
-                let epoch = self.session(pointer.home())?;
-                wanted.push(Wanted { data, epoch, ..Wanted::plain(pointer, Command::Write, operation) });
+            let epoch = self.sessions.epoch(pointer.home());
+            for piece in pieces(*pointer, bytes.len(), self.options.piece_bytes as usize) {
+                let (pointer, place) = piece?;
+                wanted.push(Wanted::write(pointer, epoch, &bytes[place]));
             }
         }
-        // A server remembers so many at a time; see its sessions.
-        for some in wanted.chunks(WINDOW as usize) {
-            let statuses = self.ask(some, &mut |_, _, _| true)?;
-            self.forget_fenced(some, &statuses);
-            refused_first(some, &statuses)?;
+        let ends = self.ask_all(&wanted, &mut |_, _, _| true);
+        first_failure(&wanted, ends)
+    }
+
+    /// Writes at most 64 KiB in one step, in however many datagrams: who reads them in one datagram finds all of them or none.
+    ///
+    /// # Errors
+    ///
+    /// No answer; they are too many, they are not all of one object, or it is gone. After no answer they may have been
+    /// written, all of them.
+    pub fn write_whole(&mut self, pointer: Pointer, bytes: &[u8]) -> Result<(), RemoteError> {
+        if bytes.len() > WRITE_BYTES_MAX as usize {
+            return Err(RemoteError::TooLong { bytes: bytes.len() as u64 });
         }
-        Ok(())
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let epoch = self.session(pointer.home())?;
+        self.ask_one(&Wanted::write_whole(pointer, epoch, bytes)).map(drop)
     }
 
     /// Adds to eight bytes, little-endian, at a multiple of eight; what was there before. What overflows is lost.
@@ -259,162 +263,48 @@ impl Client {
     ///
     /// # Errors
     ///
-    /// No answer; the server has too many clients, or another process drew the same number.
+    /// No answer; the server has too many clients, or other processes have every number that was drawn.
     pub fn hello(&mut self, home: Host) -> Result<Welcome, RemoteError> {
-        let wanted =
-            [Wanted::plain(self.host_pointer(home), Command::Hello, Operation::Hello { identity: self.identity })];
-        let reply = self.ask_one(&wanted)?;
-        match reply.body {
-            Body::Welcome { quota_bytes, used_bytes, .. } => {
-                self.sessions.insert(home, reply.epoch);
-                Ok(Welcome { quota_bytes, used_bytes })
-            }
-            _ => Err(refused(&wanted[0], reply.status)),
-        }
+        self.greet(home).map_err(RemoteError::from)
     }
 
     /// Which server a switch chooses for a request to anywhere.
-    fn choose(&mut self, home: Host) -> Result<Host, RemoteError> {
+    pub(super) fn choose(&mut self, home: Host) -> Result<Host, RemoteError> {
         if home != Host::ANYWHERE {
             return Ok(home);
         }
-        let wanted = [Wanted::plain(self.host_pointer(home), Command::Ping, Operation::Plain)];
-        let reply = self.ask_one(&wanted)?;
-        let chosen = match reply.body {
-            Body::Moved(address) => Destination::decode(address)
-                .map(|there| there.pointer)
-                .or_else(|_| Pointer::decode(address))
-                .map_or(Host::ANYWHERE, Pointer::home),
-            Body::Present { host, .. } => host.home(),
-            _ => Host::ANYWHERE,
-        };
-        if chosen.is_one() { Ok(chosen) } else { Err(refused(&wanted[0], reply.status)) }
+        Ok(self.choose_many(1).pop().expect("one was asked for")?)
     }
 
     fn value(&mut self, pointer: Pointer, command: Command, operation: Operation) -> Result<u64, RemoteError> {
-        let reply = self.once(pointer, command, operation, &[])?;
+        let epoch = self.session(pointer.home())?;
+        let wanted = Wanted { epoch, ..Wanted::plain(pointer, command, operation) };
+        let reply = self.ask_one(&wanted)?;
         match reply.body {
             Body::Value(value) => Ok(value),
-            _ => Err(RemoteError::Refused { command, pointer, status: reply.status }),
+            _ => Err(wanted.refused(reply.status).into()),
         }
     }
 
-    fn object(
-        &mut self,
-        pointer: Pointer,
-        command: Command,
-        operation: Operation,
-        data: &[u8],
-    ) -> Result<(Pointer, u64), RemoteError> {
-        let reply = self.once(pointer, command, operation, data)?;
+    fn object(&mut self, wanted: Wanted<'_>) -> Result<(Pointer, u64), RemoteError> {
+        let reply = self.ask_one(&wanted)?;
         match reply.body {
             Body::Object { pointer, bytes } => Ok((pointer, bytes)),
-            _ => Err(RemoteError::Refused { command, pointer, status: reply.status }),
+            _ => Err(wanted.refused(reply.status).into()),
         }
     }
 
-    /// One request that is done once, in the session at its server.
-    fn once(
-        &mut self,
-        pointer: Pointer,
-        command: Command,
-        operation: Operation,
-        data: &[u8],
-    ) -> Result<Reply, RemoteError> {
-        let epoch = if command.is_once() { self.session(pointer.home())? } else { 0 };
-        let wanted = [Wanted { data, epoch, ..Wanted::plain(pointer, command, operation) }];
-        let reply = self.ask_one(&wanted)?;
-        self.forget_fenced(&wanted, &[reply.status]);
-        match reply.status {
-            Status::Ok | Status::Mismatch => Ok(reply),
-            status => Err(RemoteError::Refused { command, pointer, status }),
-        }
-    }
-
-    /// The epoch of the session at a server; opens one where there is none.
-    fn session(&mut self, home: Host) -> Result<u64, RemoteError> {
-        if !self.sessions.contains_key(&home) {
-            self.hello(home)?;
-        }
-        Ok(self.sessions[&home])
-    }
-
-    /// A server that knows this client no more gets to know it again with the next call.
-    fn forget_fenced(&mut self, wanted: &[Wanted<'_>], statuses: &[Status]) {
-        for (wanted, status) in wanted.iter().zip(statuses) {
-            if *status == Status::Fenced {
-                self.sessions.remove(&wanted.pointer.home());
-            }
-        }
-    }
-
-    fn ask_one(&mut self, wanted: &[Wanted<'_>; 1]) -> Result<Reply, RemoteError> {
+    fn ask_one(&mut self, wanted: &Wanted<'_>) -> Result<Reply, RemoteError> {
         let mut only = None;
-        self.ask(wanted, &mut |_, reply, _| {
+        let end = self.ask(&[wanted], &mut |_, reply, _| {
             only = Some(*reply);
             true
-        })?;
-        Ok(only.expect("every question has an answer"))
-    }
-
-    /// Asks, again where a server has no room now. `take` looks at each other answer and its bytes of memory, and says
-    /// whether it is one; the statuses are those of the answers.
-    fn ask(
-        &mut self,
-        wanted: &[Wanted<'_>],
-        take: &mut dyn FnMut(usize, &Reply, &[u8]) -> bool,
-    ) -> Result<Vec<Status>, RemoteError> {
-        let deadline = Instant::now() + self.options.deadline;
-        let mut statuses = vec![Status::Busy; wanted.len()];
-        loop {
-            let open: Vec<usize> = (0..wanted.len()).filter(|&place| statuses[place] == Status::Busy).collect();
-            let some: Vec<&Wanted<'_>> = open.iter().map(|&place| &wanted[place]).collect();
-            self.ask_now(&some, deadline, &mut |number, reply, data| {
-                let is_right = reply.status == Status::Busy || take(open[number], reply, data);
-                if is_right {
-                    statuses[open[number]] = reply.status;
-                }
-                is_right
-            })?;
-            if !statuses.contains(&Status::Busy) || Instant::now() + BUSY_FOR >= deadline {
-                return Ok(statuses);
-            }
-            std::thread::sleep(BUSY_FOR);
+        });
+        match (end.into_iter().next().expect("one was asked"), only) {
+            (Ok(Status::Ok | Status::Mismatch), Some(reply)) => Ok(reply),
+            (Ok(status), _) => Err(wanted.refused(status).into()),
+            (Err(why), _) => Err(why.into()),
         }
-    }
-
-    fn ask_now(
-        &mut self,
-        wanted: &[&Wanted<'_>],
-        deadline: Instant,
-        take: &mut dyn FnMut(usize, &Reply, &[u8]) -> bool,
-    ) -> Result<(), RemoteError> {
-        let HostPrefix { cluster, host } = self.options.prefix;
-        let rules = Rules { cluster, least: TagKind::Checksum, tags: &Hardware };
-        let first = self.exchange.numbers(wanted.len());
-        let mut datagrams = Vec::with_capacity(wanted.len());
-        for (number, wanted) in wanted.iter().enumerate() {
-            let request = first.wrapping_add(number as u64);
-            let source = Source { cluster, host, incarnation: self.incarnation, request };
-            datagrams.push(Datagram::of(wanted, source));
-        }
-        let parts: Vec<[&[u8]; 3]> = datagrams.iter().zip(wanted).map(|(it, wanted)| it.parts(wanted.data)).collect();
-        let asks: Vec<Ask<'_>> =
-            datagrams.iter().zip(&parts).map(|(it, parts)| Ask { to: it.to.0, parts: &parts[..] }).collect();
-        self.exchange.ask(first, &asks, deadline, &mut |number, arrived, payload| {
-            let (source, destination) = (Address(arrived.source), Address(arrived.destination));
-            let is_right = match Reply::decode(source, destination, payload, &rules) {
-                Ok(reply) => {
-                    let data = &payload[reply.body.data_at().min(payload.len())..];
-                    let command = Destination::decode(reply.from).map(|from| from.command);
-                    command == Ok(wanted[number].command) && take(number, &reply, data)
-                }
-                // Damaged, or not for this: as good as lost.
-                Err(_) => false,
-            };
-            if is_right { Verdict::Accepted } else { Verdict::Ignored }
-        })?;
-        Ok(())
     }
 
     fn host_pointer(&self, home: Host) -> Pointer {
@@ -426,52 +316,14 @@ impl Client {
     }
 }
 
-/// A request as it is sent, all but its bytes of memory.
-struct Datagram {
-    to: Address,
-    header: [u8; HEADER_BYTES],
-    small: trellis_protocol::wire::datagram::request::Small,
-    /// It is all in the address.
-    is_bare: bool,
-}
-
-impl Datagram {
-    fn of(wanted: &Wanted<'_>, source: Source) -> Datagram {
-        let destination = wanted.pointer.request(wanted.command, wanted.arguments);
-        let request = Request {
-            source,
-            destination,
-            tag_kind: TagKind::Checksum,
-            is_once: wanted.command.is_once() || wanted.command == Command::Write,
-            is_release: false,
-            epoch: wanted.epoch,
-            operation: wanted.operation,
-        };
-        let (mut header, small) = request.encode();
-        let to = destination.encode();
-        seal(&mut header, source.encode(), to, [small.bytes(), wanted.data], &Hardware);
-        let is_bare = wanted.operation == Operation::Read { bytes: wanted.arguments.bytes() };
-        Datagram { to, header, small, is_bare }
-    }
-
-    fn parts<'a>(&'a self, data: &'a [u8]) -> [&'a [u8]; 3] {
-        if self.is_bare { [&[], &[], &[]] } else { [&self.header, self.small.bytes(), data] }
-    }
-}
-
-/// So many bytes on, of a range of so many in all.
-fn plus(pointer: Pointer, at: u64, bytes: u64) -> Result<Pointer, RemoteError> {
-    pointer.plus(at).ok_or(RemoteError::Range { pointer, bytes })
-}
-
-fn refused(wanted: &Wanted<'_>, status: Status) -> RemoteError {
-    RemoteError::Refused { command: wanted.command, pointer: wanted.pointer, status }
-}
-
 /// The first that was not done.
-fn refused_first(wanted: &[Wanted<'_>], statuses: &[Status]) -> Result<(), RemoteError> {
-    match wanted.iter().zip(statuses).find(|(_, status)| **status != Status::Ok) {
-        Some((wanted, status)) => Err(refused(wanted, *status)),
-        None => Ok(()),
+fn first_failure(wanted: &[Wanted<'_>], ends: Vec<End>) -> Result<(), RemoteError> {
+    for (wanted, end) in wanted.iter().zip(ends) {
+        match end {
+            Ok(Status::Ok) => {}
+            Ok(status) => return Err(wanted.refused(status).into()),
+            Err(why) => return Err(why.into()),
+        }
     }
+    Ok(())
 }

@@ -1,10 +1,11 @@
 //! Why a call about remote memory failed: the fact, the place, and what to do.
 
 use std::io;
+use std::time::Duration;
 
-use trellis_protocol::wire::address::Pointer;
+use trellis_protocol::wire::address::{Host, HostPrefix, Pointer};
 use trellis_protocol::wire::command::Command;
-use trellis_protocol::wire::datagram::Status;
+use trellis_protocol::wire::datagram::{Status, WRITE_BYTES_MAX};
 use trellis_transport::links::ipv6::NoAnswer;
 
 /// See the variants.
@@ -45,11 +46,51 @@ pub enum RemoteError {
         /// Why.
         status: Status,
     },
+    /// The range has moved, or its home starts again, and that lasted until the deadline.
+    #[error(
+        "{command} of {pointer} was not done within {:.3} s, though it was asked {sent} times; what was heard last of the range {}{}: \
+         {status}; look which server is its home, and whether the switch takes requests there",
+        waited.as_secs_f64(), range_of(pointer), there(pointer, *told)
+    )]
+    Unserved {
+        /// What was asked.
+        command: Command,
+        /// About what.
+        pointer: Pointer,
+        /// What was heard last.
+        status: Status,
+        /// The host that was named then.
+        told: Option<Host>,
+        /// How often was asked.
+        sent: u32,
+        /// For how long.
+        waited: Duration,
+    },
+    /// A change was sent under a lease, and the lease was over when an answer came.
+    #[error(
+        "nobody knows whether {command} of {pointer} was done: its lease ended before an answer came, and others have changed the \
+         page since; read it, and decide"
+    )]
+    Unknown {
+        /// What was asked.
+        command: Command,
+        /// About what.
+        pointer: Pointer,
+    },
     /// The range is not one of a server's memory.
     #[error("{bytes} bytes from {pointer} on are more than an address can name; look at the pointer and the length")]
     Range {
         /// The first byte.
         pointer: Pointer,
+        /// How many.
+        bytes: u64,
+    },
+    /// More than can be written in one step.
+    #[error(
+        "{bytes} bytes cannot be written in one step, but {WRITE_BYTES_MAX}; write them without `whole`, and let nobody read them \
+         meanwhile"
+    )]
+    TooLong {
         /// How many.
         bytes: u64,
     },
@@ -59,4 +100,14 @@ pub enum RemoteError {
     /// No random bits.
     #[error("no random number can be drawn from getrandom ({0}); see random(4)")]
     Random(#[source] io::Error),
+}
+
+/// The range of a pointer: the memory of its host number, wherever that is.
+fn range_of(pointer: &Pointer) -> HostPrefix {
+    HostPrefix { cluster: pointer.cluster(), host: pointer.home() }
+}
+
+/// Where another host was named.
+fn there(pointer: &Pointer, told: Option<Host>) -> String {
+    told.map_or(String::new(), |host| format!(" (said to be at {})", HostPrefix { host, ..range_of(pointer) }))
 }

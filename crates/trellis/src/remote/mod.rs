@@ -12,11 +12,16 @@
 
 mod client;
 mod error;
+pub mod leased;
+mod memory;
+pub(crate) mod pages;
+pub(crate) mod paging;
 mod server;
 
-pub use client::{Client, ClientOptions, Welcome};
+pub use client::{Call, Client, ClientOptions, Outcome, Welcome};
 pub use error::RemoteError;
-pub use server::{Server, ServerOptions, Stop};
+pub use memory::{ServerMemory, entry_word};
+pub use server::{Event, Server, ServerOptions, Stop};
 pub use trellis_protocol::wire::address::{Host, HostPrefix, PORT, Pointer};
 
 use trellis_protocol::wire::datagram::Tags;
@@ -29,6 +34,9 @@ impl Tags for Hardware {
         pieces.iter().fold(0, |checksum, piece| crc32c::crc32c_append(checksum, piece))
     }
 }
+
+/// By how many millionths the rate of a machine's clock may be wrong.
+const CLOCK_ERROR_PPM: u32 = 1000;
 
 /// Nanoseconds since a moment of this process.
 fn nanoseconds(since: std::time::Instant) -> u64 {

@@ -85,6 +85,7 @@ struct Votes {
 impl Node {
     /// Gives `pages` to `protocol`; every node calls this with the same arguments.
     pub(crate) fn set_protocol(&self, pages: Range<u32>, protocol: Protocol) -> Result<(), WaitError> {
+        self.refuse_with_leases("no page has another protocol", "start the cluster with another home for that")?;
         if self.founders < self.nodes {
             let what = "a cluster that others may join (joiners_max above 0) keeps the protocols that it starts with; \
                         choose them with the keys coherence and coherence_ranges";

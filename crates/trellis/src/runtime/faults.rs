@@ -190,7 +190,13 @@ impl Node {
     /// Asks for pages before they are touched; returns when all have been asked for and most have come.
     pub(crate) fn prefetch(&self, pages: Range<u32>, write: bool) -> Result<(), Waited> {
         let started = self.now();
-        let fetched = self.fetch(pages, write, Why::Announced);
+        let fetched = match self.leases.get() {
+            Some(leases) => {
+                leases.prefetch(pages, write);
+                Ok(())
+            }
+            None => self.fetch(pages, write, Why::Announced),
+        };
         LiveCounters::add(&self.counters().fault_wait_ns, self.now() - started);
         fetched
     }
@@ -232,18 +238,28 @@ impl Node {
     }
 
     pub(super) fn note_fault(&self, page: PageIndex, event: Event, since: u64, asked: bool) {
-        let counters = self.counters();
-        let (counter, kind) = match event {
-            _ if !asked => (&counters.local_faults, FaultKind::Local),
-            Event::Read => (&counters.read_faults, FaultKind::Read),
-            Event::Write => (&counters.write_faults, FaultKind::Write),
-            Event::UpgradeNotOwner => (&counters.upgrade_faults, FaultKind::Upgrade),
-            Event::UpgradeOwner => (&counters.upgrade_owner_faults, FaultKind::UpgradeOwner),
+        let kind = match event {
+            _ if !asked => FaultKind::Local,
+            Event::Read => FaultKind::Read,
+            Event::Write => FaultKind::Write,
+            Event::UpgradeNotOwner => FaultKind::Upgrade,
+            Event::UpgradeOwner => FaultKind::UpgradeOwner,
         };
-        let waited = self.now() - since;
+        self.count_fault(page.0, kind, since, self.now() - since);
+    }
+
+    /// A fault was answered after so long.
+    pub(super) fn count_fault(&self, page: u32, kind: FaultKind, since: u64, waited: u64) {
+        let counters = self.counters();
+        let (counter, time) = match kind {
+            FaultKind::Local => (&counters.local_faults, &counters.overhead_ns),
+            FaultKind::Read => (&counters.read_faults, &counters.fault_wait_ns),
+            FaultKind::Write => (&counters.write_faults, &counters.fault_wait_ns),
+            FaultKind::Upgrade => (&counters.upgrade_faults, &counters.fault_wait_ns),
+            FaultKind::UpgradeOwner => (&counters.upgrade_owner_faults, &counters.fault_wait_ns),
+        };
         LiveCounters::add(counter, 1);
-        let time = if asked { &counters.fault_wait_ns } else { &counters.overhead_ns };
         LiveCounters::add(time, waited);
-        self.recorder.fault(since, page.0, kind, waited);
+        self.recorder.fault(since, page, kind, waited);
     }
 }

@@ -17,6 +17,7 @@ mod elastic;
 mod failure;
 mod faults;
 mod heap;
+mod leases;
 mod members;
 mod pages;
 mod progress;
@@ -27,7 +28,7 @@ mod synchronisation;
 mod waiters;
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use trellis_memory::{Detection, Region as MappedRegion};
@@ -80,7 +81,9 @@ pub(crate) struct Node {
     pub(crate) founders: u16,
     /// Dropped before the region: it may send pages again from where they lie until it ends.
     link: Box<dyn Link>,
-    pub(crate) region: MappedRegion,
+    pub(crate) region: Arc<MappedRegion>,
+    /// The pages, where the region lies at memory servers.
+    leases: OnceLock<leases::Leases>,
     pub(crate) recorder: Recorder,
     pub(crate) failure: Failure,
     pub(crate) status: StatusPage,
@@ -205,7 +208,9 @@ impl Node {
         let silence_max = config.silence_seconds_max.saturating_mul(1_000_000_000);
         let marks = detect_stores(&config, &region)?;
         let already = if config.reserve == Reserve::Full { u64::MAX } else { 0 };
-        let progress = Progress::new(&config, link.readiness(), region.event_fd())?;
+        // Pages that lie at memory servers have threads of their own.
+        let faults = if config.is_leased() { None } else { region.event_fd() };
+        let progress = Progress::new(&config, link.readiness(), faults)?;
         Ok(Node {
             me,
             nodes,
@@ -243,7 +248,8 @@ impl Node {
             failure: Failure::default(),
             status,
             link,
-            region,
+            region: Arc::new(region),
+            leases: OnceLock::new(),
             config,
             started: Instant::now(),
             started_monotonic_ns: monotonic_ns(),

@@ -159,7 +159,8 @@ pub(super) fn geometry(config: &Config, pages: u32, shard: u32, marks: bool) -> 
 /// The pure counterpart of the configured home.
 fn home(config: &Config) -> Home {
     match config.home {
-        config::Home::Manager => Home::Manager(Manager(NodeId(config.manager as u16))),
+        // Nobody asks for pages that lie at memory servers.
+        config::Home::Manager | config::Home::MemoryServer => Home::Manager(Manager(NodeId(config.manager as u16))),
         config::Home::Interleaved => Home::Interleaved(Interleaved),
         config::Home::FirstTouch => Home::FirstTouch(FirstTouch),
         config::Home::Migrating => Home::Migrating(Migrating),

@@ -58,6 +58,7 @@ impl Node {
     pub(crate) fn lock_range(&self, pages: Range<u32>, stay: Option<u64>) -> Result<RangeLock, WaitError> {
         let started = self.now();
         let counters = self.counters();
+        self.refuse_with_leases("no range can be locked", "use a lock, or `update` of your own under one")?;
         for run in runs(pages.clone()) {
             self.refuse_unlockable(&lock(self.shard_of(run.first())), run)?;
         }

@@ -94,7 +94,7 @@ impl Recorder {
             catch: node.region.catcher().to_string(),
             link: node.config.link.to_string(),
             ways: node.ways(),
-            coherence: node.config.coherence.to_string(),
+            coherence: node.config.coherence_word(),
             home: node.config.home.to_string(),
             security: node.config.security_in_use().to_string(),
             seconds: now_us as f64 / 1e6,

@@ -75,6 +75,31 @@ const CLOSED_MAX: usize = 64;
 /// A page in which so many looks in a row found nothing is closed.
 const LOOKS_MAX: u8 = 4;
 
+/// How much is fetched or given up at once where there is room for so many pages, and when giving up begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Measure {
+    /// The most pages of one call.
+    pub(crate) pages: usize,
+    /// When less is free, cleaning begins.
+    pub(crate) low: usize,
+    /// When so much is free, it ends.
+    pub(crate) high: usize,
+}
+
+impl Measure {
+    /// Several batches must be free before they are needed, and what is free is not used: a small part of the memory.
+    pub(crate) fn of(room: usize, pages_max: usize) -> Measure {
+        let pages = pages_max.min(room / 32).max(1);
+        let low = (room / 8).max(2 * pages).min(room / 3);
+        Measure { pages, low, high: (room / 6).max(3 * pages).min(room / 2) }
+    }
+
+    /// Whether cleaning should begin: before so little is free that nothing is given or fetched ahead any more.
+    pub(crate) fn is_short(&self, table: &Table) -> bool {
+        table.free() < usize::midpoint(self.low, self.high)
+    }
+}
+
 /// See the module.
 pub(crate) struct Table {
     states: Vec<u8>,
@@ -234,6 +259,20 @@ impl Table {
         self.set(page, WANTED, wanted_for_writing);
     }
 
+    /// The right to store to a page that is here, and stays readable, will be asked for.
+    pub(crate) fn begin_upgrade(&mut self, page: u64) {
+        debug_assert_eq!(self.state(page), State::Clean);
+        self.fetches.insert(page);
+        self.set_state(page, State::Fetching);
+        self.set(page, STALE_OR_TWIN, false);
+        self.set(page, WANTED, true);
+    }
+
+    /// Whether somebody waits to write to a page that is fetched.
+    pub(crate) fn is_wanted(&self, page: u64) -> bool {
+        self.state(page) == State::Fetching && self.has(page, WANTED)
+    }
+
     /// Somebody waits to write to a page that is fetched.
     pub(crate) fn want(&mut self, page: u64) {
         self.set(page, WANTED, true);
@@ -282,6 +321,10 @@ impl Table {
         self.set(page, STALE_OR_TWIN, twin);
         self.twins += usize::from(twin);
         self.dirty.push(page);
+        if self.dirty.len() > self.room.saturating_mul(2).saturating_add(1024) {
+            // Pages that were given up and came again, more than once.
+            self.dirty = self.take_dirty();
+        }
     }
 
     /// A dirty page that had no twin has one.

@@ -25,6 +25,7 @@ use super::layout::REGION_BASE;
 use super::paging::{Options, PageStatistics, Paging};
 use super::region::{self, Opened};
 use super::settings::Settings;
+use super::stores;
 use super::synchronisation::member;
 use super::words::Words;
 
@@ -81,7 +82,7 @@ impl Memory {
     ///
     /// As the store's and the region's, and what this machine lacks for pages.
     pub fn open(settings: &Settings, mode: Mode) -> Result<Arc<Memory>, StoredError> {
-        Memory::open_in(trellis_store::open(&settings.store)?, settings, mode)
+        Memory::open_in(stores::open(settings)?, settings, mode)
     }
 
     /// The same in a store that is open.
@@ -123,6 +124,7 @@ impl Memory {
                     is_new: opened.is_new,
                     cache_bytes_max: settings.cache_bytes_max,
                     has_lines: mode == Mode::Lines,
+                    join_bytes: stores::join_bytes(&settings.store),
                 };
                 let new = Paging::start(Arc::clone(&gate) as Arc<dyn Store>, options)?;
                 paging = Some(Arc::clone(&new));

@@ -20,6 +20,7 @@
 
 pub(crate) mod beats;
 pub mod coherence;
+pub(crate) mod crew;
 pub(crate) mod departed;
 pub mod end;
 pub mod error;
@@ -34,10 +35,13 @@ pub mod paging;
 pub(crate) mod readahead;
 pub mod record;
 pub mod region;
+pub mod remote_memory;
 pub mod settings;
+pub mod stores;
 pub mod synchronisation;
 pub mod words;
 
 pub use error::StoredError;
+pub use remote_memory::RemoteMemory;
 /// What came of a change.
 pub use trellis_store::Applied;

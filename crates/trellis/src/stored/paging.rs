@@ -21,21 +21,19 @@ mod fetching;
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 
 use trellis_memory::{Catcher, Fault, FaultServer, Region, RegionOptions, Reserve};
 use trellis_store::Store;
 
 use super::coherence::entry::Patch;
+use super::crew::Crew;
 use super::error::StoredError;
-use super::frames::Table;
+use super::frames::{Measure, Table};
 use super::layout::PAGE_BYTES;
 use super::lines::Lines;
-use super::readahead::{ReadAhead, Window};
+use super::readahead::ReadAhead;
 
 /// Threads that serve faults: so many pages may be waited for at once.
 const SERVERS: usize = 4;
@@ -65,6 +63,8 @@ pub struct Options {
     pub cache_bytes_max: usize,
     /// Whether programs compiled for mode `line` use it.
     pub has_lines: bool,
+    /// Changed bytes of a page that nobody else uses are written as one run where they are no further apart.
+    pub join_bytes: usize,
 }
 
 /// The pages of a region in this process.
@@ -79,32 +79,21 @@ pub struct Paging {
     /// Memory gets short, or what is short of it may be given up.
     short: Condvar,
     ahead: Mutex<ReadAhead>,
-    /// What is to be fetched before it is touched.
-    windows: Mutex<VecDeque<Window>>,
-    window_came: Condvar,
     lines: Option<Lines>,
-    lead: Mutex<()>,
-    stop: AtomicBool,
+    crew: Crew,
     is_sealed: AtomicBool,
     /// A release looks at the pages: nothing new is written before it has.
     is_collecting: AtomicBool,
     /// The threads that clean just now; changed by who has the table.
     cleaning: AtomicUsize,
-    bell: OwnedFd,
     chunks: AtomicU64,
     counters: Counters,
-    creator: u32,
-    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// How much one call takes.
 #[derive(Clone, Copy, Debug)]
 struct Batch {
-    pages: usize,
-    /// When less is free, cleaning begins.
-    low: usize,
-    /// When so much is free, it ends.
-    high: usize,
+    measure: Measure,
     operations_max: usize,
     call_bytes_max: usize,
 }
@@ -168,48 +157,32 @@ impl Paging {
             false => None,
         };
         region.catch(Arc::new(Nobody))?;
-        // SAFETY: takes a number and flags by value and gives a new descriptor.
-        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if bell < 0 {
-            let error = std::io::Error::last_os_error();
-            return Err(StoredError::Argument(format!("eventfd failed ({error}); look at `ulimit -n`")));
-        }
-        // SAFETY: the kernel just gave us this descriptor; nobody else has it.
-        let bell = unsafe { OwnedFd::from_raw_fd(bell) };
+        let crew = Crew::new()
+            .map_err(|error| StoredError::Argument(format!("eventfd failed ({error}); look at `ulimit -n`")))?;
         let pages = options.bytes / PAGE_BYTES;
         let room = (options.cache_bytes_max / PAGE_BYTES).max(256);
         let can = store.capabilities();
-        // Several batches must be free before they are needed, and what is free is not used: a small part of the memory.
-        let batch_pages = BATCH_PAGES_MAX.min(room / 32).min((can.call_bytes_max / 2 / PAGE_BYTES).max(1));
         let batch = Batch {
-            pages: batch_pages,
-            low: (room / 8).max(2 * batch_pages).min(room / 3),
-            high: (room / 6).max(3 * batch_pages).min(room / 2),
+            measure: Measure::of(room, BATCH_PAGES_MAX.min((can.call_bytes_max / 2 / PAGE_BYTES).max(1))),
             operations_max: can.operations_max,
             call_bytes_max: can.call_bytes_max.min(2 << 20),
         };
         let paging = Arc::new(Paging {
             table: Mutex::new(Table::new(pages, room, !(options.is_private && options.is_new))),
-            ahead: Mutex::new(ReadAhead::new(pages as u64, batch_pages as u64)),
+            ahead: Mutex::new(ReadAhead::new(pages as u64, batch.measure.pages as u64)),
             region,
             store,
             options,
             batch,
             changed: Condvar::new(),
             short: Condvar::new(),
-            windows: Mutex::default(),
-            window_came: Condvar::new(),
             lines,
-            lead: Mutex::new(()),
-            stop: AtomicBool::new(false),
+            crew,
             is_sealed: AtomicBool::new(false),
             is_collecting: AtomicBool::new(false),
             cleaning: AtomicUsize::new(0),
-            bell,
             chunks: AtomicU64::new(0),
             counters: Counters::default(),
-            creator: std::process::id(),
-            threads: Mutex::default(),
         });
         for _ in 0..SERVERS {
             paging.spawn("trellis-serve", Paging::serve)?;
@@ -225,21 +198,12 @@ impl Paging {
 
     /// Ends the threads; nobody may touch the region any more. Nothing is written.
     pub fn stop(&self) {
-        if std::process::id() != self.creator || self.stop.swap(true, Ordering::SeqCst) {
+        if !self.crew.end() {
             return;
         }
-        let one = 1u64;
-        // SAFETY: writes the eight bytes of `one`, as eventfd(2) wants.
-        unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
         drop(self.table());
         self.arrived();
-        drop(self.windows.lock().unwrap_or_else(PoisonError::into_inner));
-        self.window_came.notify_all();
-        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
-        for thread in threads {
-            // A thread that panicked has said why.
-            let _ = thread.join();
-        }
+        self.crew.join();
         self.region.release();
     }
 
@@ -296,22 +260,17 @@ impl Paging {
 
     fn spawn(self: &Arc<Self>, name: &str, body: fn(&Paging)) -> Result<(), StoredError> {
         let paging = Arc::clone(self);
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
-            let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| body(&paging)));
-            if ran.is_err() {
-                // The program would wait for ever.
-                super::end::end_process(
-                    &"a thread that looks after pages panicked; please report it with the message above",
-                );
-            }
-        });
-        let thread = thread.map_err(|error| {
+        let spawned = self.crew.spawn(name, move || body(&paging));
+        spawned.map_err(|error| {
             StoredError::Argument(format!(
                 "a thread that looks after pages could not be started: {error}; look at `ulimit -u`"
             ))
-        })?;
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
-        Ok(())
+        })
+    }
+
+    /// How far changed bytes may be apart to be written as one run: not at all where others may have changed those between.
+    fn join_bytes(&self) -> usize {
+        if self.options.is_private { self.options.join_bytes } else { 0 }
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -319,7 +278,7 @@ impl Paging {
     }
 
     fn is_over(&self) -> bool {
-        self.stop.load(Ordering::SeqCst)
+        self.crew.is_over()
     }
 
     /// Something changed that others may wait for: memory is free, bytes are here, or in the store. Called after the

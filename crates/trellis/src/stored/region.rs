@@ -84,8 +84,8 @@ pub fn open(store: Arc<dyn Store>, settings: &Settings) -> Result<Opened, Stored
 }
 
 fn open_private(store: Arc<dyn Store>, settings: &Settings) -> Result<Opened, StoredError> {
-    abandoned::remove(&*store)?;
     let number = next_number(&*store)?;
+    abandoned::remove(&*store, number)?;
     let (header, name) = (new_header(settings, true), private_name(number));
     let change = Change::Put(header.encode());
     let make = Operation::Change { key: header_key(number), change };

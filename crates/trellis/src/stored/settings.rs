@@ -41,7 +41,7 @@ const SIZES: &str = "a number of bytes, or a number with KiB, MiB, GiB or TiB, s
 /// What a process wants of a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The store's address; see [`trellis_store::open`].
+    /// The store's address; see [`trellis_store::open`] and [`super::stores`].
     pub store: String,
     /// The region's name; without, it is private.
     pub region: Option<String>,
@@ -167,7 +167,7 @@ fn size(name: &'static str, text: &str, least: usize, most: usize) -> Result<usi
     Ok(bytes.next_multiple_of(PAGE_BYTES))
 }
 
-fn bytes_of_text(text: &str) -> Option<usize> {
+pub(crate) fn bytes_of_text(text: &str) -> Option<usize> {
     let text = text.trim();
     let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

@@ -47,6 +47,16 @@ impl Node {
     /// The answer, if it came within the caller's own time.
     pub(crate) fn demand_within(&self, id: u64, demand: Demand, patience: Patience) -> Result<Option<u64>, WaitError> {
         refuse_reserved(id)?;
+        self.demand_as(id, demand, patience)
+    }
+
+    /// The same, for an object of the program's or of our own.
+    pub(in crate::runtime) fn demand_as(
+        &self,
+        id: u64,
+        demand: Demand,
+        patience: Patience,
+    ) -> Result<Option<u64>, WaitError> {
         if demand.releases() {
             self.publish()?;
         }

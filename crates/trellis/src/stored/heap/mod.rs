@@ -20,6 +20,8 @@ mod directory;
 mod first_fit;
 mod intervals;
 mod native;
+#[cfg(test)]
+mod order_tests;
 mod pages;
 mod pools;
 pub mod process;

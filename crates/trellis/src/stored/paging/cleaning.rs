@@ -19,9 +19,6 @@ use crate::stored::error::StoredError;
 use crate::stored::frames::{Layer, State, Table, runs};
 use crate::stored::layout::PAGE_BYTES;
 
-/// Changed bytes of a private page that are no further apart are written as one run.
-pub(super) const JOIN_BYTES: usize = 64;
-
 impl Paging {
     /// A thread that cleans while memory is short.
     pub(super) fn clean(&self) {
@@ -46,16 +43,15 @@ impl Paging {
         }
     }
 
-    /// Whether cleaning should begin: before so little is free that nothing is given or fetched ahead any more.
     pub(super) fn is_short(&self, table: &Table) -> bool {
-        table.free() < usize::midpoint(self.batch.low, self.batch.high)
+        self.batch.measure.is_short(table)
     }
 
     /// Gives one batch up. False when there is enough memory.
     fn clean_once(&self) -> Result<bool, StoredError> {
         let mut table = self.table();
         // Looked at under the table: whoever seals waits for changes that are on their way after it.
-        if table.free() >= self.batch.high || self.is_sealed.load(Ordering::SeqCst) {
+        if table.free() >= self.batch.measure.high || self.is_sealed.load(Ordering::SeqCst) {
             return Ok(false);
         }
         if self.is_collecting.load(Ordering::SeqCst) && !self.is_over() {
@@ -64,12 +60,12 @@ impl Paging {
         }
         let before = table.queued();
         if table.candidates() < table.room() / 4 {
-            let mut mapped = table.deactivate(self.batch.pages);
+            let mut mapped = table.deactivate(self.batch.measure.pages);
             mapped.sort_unstable();
             self.unmap(&mapped)?;
         }
         // Of a region that is shared, what a release takes along stays on top of what is staged here.
-        let (clean, dirty) = table.take_candidates(self.batch.pages, !self.options.is_private);
+        let (clean, dirty) = table.take_candidates(self.batch.measure.pages, !self.options.is_private);
         if clean.is_empty() && dirty.is_empty() {
             if table.queued() == before && !self.is_over() {
                 // Everything is on its way already: whoever finishes says so.
@@ -92,7 +88,7 @@ impl Paging {
 
     /// What changed in pages that are not mapped; a change of them is on its way from here on.
     fn compare(&self, table: &mut Table, dirty: &[u64]) -> Result<Vec<Patch>, StoredError> {
-        let join = if self.options.is_private { JOIN_BYTES } else { 0 };
+        let join = self.join_bytes();
         let mut patches = Vec::new();
         for &page in dirty {
             if let Some(patch) = self.take_difference(table, page, join) {

@@ -13,7 +13,6 @@ use trellis_memory::diff;
 use trellis_store::{Change, Key, Operation};
 
 use super::Paging;
-use super::cleaning::JOIN_BYTES;
 use crate::stored::coherence::entry::{self, Notice, Patch};
 use crate::stored::coherence::log::{Collected, Copies};
 use crate::stored::error::StoredError;
@@ -34,7 +33,7 @@ impl Copies for Paging {
         }
         self.is_collecting.store(false, Ordering::SeqCst);
         let dirty = table.take_dirty();
-        let join = if self.options.is_private { JOIN_BYTES } else { 0 };
+        let join = self.join_bytes();
         let (mut patches, mut bytes, mut rest) = (Vec::new(), 0, &dirty[..]);
         while bytes < bytes_max
             && let Some((_, count)) = runs(rest).next()
@@ -113,7 +112,7 @@ impl Copies for Paging {
         self.arrived();
         to_merge.sort_unstable();
         to_merge.dedup();
-        for part in to_merge.chunks(self.batch.pages) {
+        for part in to_merge.chunks(self.batch.measure.pages) {
             self.merge(part.to_vec())?;
         }
         Ok(())

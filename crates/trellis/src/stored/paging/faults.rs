@@ -3,7 +3,6 @@
 //! Promises: a fault is answered whatever the state of its page is meanwhile; the thread that waits for the store does not
 //! keep others from being served. Must never wait while it has the lead or the table.
 
-use std::os::fd::AsRawFd;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
@@ -34,8 +33,8 @@ impl Paging {
         let mut faults = Vec::with_capacity(FAULT_BATCH);
         let mut slow = Vec::with_capacity(FAULT_BATCH);
         while !self.is_over() {
-            let lead = self.lead.lock().unwrap_or_else(PoisonError::into_inner);
-            while slow.is_empty() && self.wait_for_faults() {
+            let lead = self.crew.lead();
+            while slow.is_empty() && self.crew.wait_for_faults(&self.region) {
                 faults.clear();
                 self.region.take_faults(&mut faults);
                 self.counters.faults.fetch_add(faults.len() as u64, Ordering::Relaxed);
@@ -47,16 +46,6 @@ impl Paging {
             }
             self.serve_slowly(&mut slow);
         }
-    }
-
-    /// False when it is over.
-    fn wait_for_faults(&self) -> bool {
-        let Some(event) = self.region.event_fd() else { return false };
-        let wait = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut waits = [wait(event), wait(self.bell.as_raw_fd())];
-        // SAFETY: two valid entries. An interrupted call says nothing, and is repeated by the caller.
-        unsafe { libc::poll(waits.as_mut_ptr(), 2, -1) };
-        !self.is_over()
     }
 
     /// Answers what needs nobody else; the rest goes to `slow`.
@@ -131,7 +120,7 @@ impl Paging {
             self.short.notify_all();
             return Ok(Served::NoRoom);
         }
-        let window = match self.take_queued(page) {
+        let window = match self.crew.take_window_with(page) {
             // The program was faster than the thread that was to fetch this: it is fetched now, and the thread goes on
             // with the next one.
             Some(queued) => {
@@ -180,7 +169,7 @@ impl Paging {
             return Ok(Served::NoRoom);
         }
         let follows = page > 0 && table.state(page - 1) == State::Dirty;
-        let ahead = if follows && table.free() > self.batch.low { WRITE_AHEAD } else { 1 };
+        let ahead = if follows && table.free() > self.batch.measure.low { WRITE_AHEAD } else { 1 };
         let upto = (page + ahead).min(table.pages());
         let alike = |table: &Table, page: u64| table.state(page) == State::Clean && table.is_mapped(page);
         if !table.is_mapped(page) {
@@ -204,7 +193,7 @@ impl Paging {
     fn follow(&self, page: u64) {
         let window = self.ahead.lock().unwrap_or_else(PoisonError::into_inner).fault(page);
         if let Some(window) = window {
-            self.queue(window);
+            self.crew.queue(window);
         }
     }
 

@@ -3,7 +3,7 @@
 //! Promises: what is installed is what the store had after the page was asked for, with this process's own unreleased
 //! changes on top; a page that changed in the store meanwhile is asked for again. Must never hold the table during a call.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 
@@ -20,10 +20,10 @@ use crate::stored::readahead::Window;
 impl Paging {
     /// A thread that fetches ahead.
     pub(super) fn fetch_ahead(&self) {
-        while let Some(wanted) = self.wait_for_window() {
+        while let Some(wanted) = self.crew.wait_for_window() {
             let mut table = self.wait_for_room(self.table(), wanted);
             // Taken with the table: a fault inside it takes it first, or finds its pages on their way.
-            let Some(window) = self.windows().pop_front() else { continue };
+            let Some(window) = self.crew.next_window() else { continue };
             let begun = self.begin_window(&mut table, &window);
             self.notice_shortage(&table);
             drop(table);
@@ -31,38 +31,6 @@ impl Paging {
                 self.fail(&error);
             }
         }
-    }
-
-    /// Waits for a window that is to be fetched, and says how many pages it has; none when it is over.
-    fn wait_for_window(&self) -> Option<usize> {
-        let mut windows = self.windows();
-        loop {
-            if self.is_over() {
-                return None;
-            }
-            if let Some(window) = windows.front() {
-                return Some((window.pages.end - window.pages.start) as usize);
-            }
-            windows = self.window_came.wait(windows).unwrap_or_else(PoisonError::into_inner);
-        }
-    }
-
-    fn windows(&self) -> MutexGuard<'_, VecDeque<Window>> {
-        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Lets a thread fetch a window.
-    pub(super) fn queue(&self, window: Window) {
-        self.windows().push_back(window);
-        self.window_came.notify_one();
-    }
-
-    /// The window with this page, when nobody has begun to fetch it; it is the caller's then. Must be called with the
-    /// table.
-    pub(super) fn take_queued(&self, page: u64) -> Option<Window> {
-        let mut windows = self.windows();
-        let index = windows.iter().position(|window| window.pages.contains(&page))?;
-        windows.remove(index)
     }
 
     /// Waits until so many frames are free, or it is over.
@@ -110,7 +78,7 @@ impl Paging {
                 trigger = now.trigger;
             }
             drop(table);
-            later.into_iter().for_each(|later| self.queue(later));
+            later.into_iter().for_each(|later| self.crew.queue(later));
         }
         begun.sort_unstable();
         begun.dedup();

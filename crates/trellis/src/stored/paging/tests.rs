@@ -94,6 +94,7 @@ fn private(bytes: usize, cache_bytes_max: usize) -> Options {
         is_new: true,
         cache_bytes_max,
         has_lines: false,
+        join_bytes: 64,
     }
 }
 

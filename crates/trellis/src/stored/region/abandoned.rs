@@ -1,57 +1,59 @@
 //! Regions without a name whose process ended without leaving them: removed by who makes the next one.
 //!
-//! Promises: one start removes a bounded number of keys and goes on at the next start where there are more; what is cut
-//! short is found again, because the two records that lead here go last. Must never touch a region of a process that may
-//! run, or of one about which this machine knows nothing.
+//! Promises: a start looks at the regions that were made last, with one call however much the store holds; it removes one at
+//! most, and a bounded number of its keys, and goes on at the next start where there are more; what is cut short is found
+//! again, because the two records that lead here go last. Must never touch a region of a process that may run, or of one
+//! about which this machine knows nothing.
 
 use trellis_store::{Key, Kind, Store};
 
-use super::{DIRECTORY, ONLY_MEMBER, PRIVATE, delete, each_number, header_key, values};
+use super::{DIRECTORY, ONLY_MEMBER, PRIVATE, delete, header_key, values};
 use crate::stored::end;
 use crate::stored::error::StoredError;
 use crate::stored::synchronisation::member::{self, Card};
 
 /// So many keys are removed at one start: a few calls.
 const KEYS_MAX: usize = 4096;
-/// And so many regions at most, because keys are listed kind by kind.
-const REGIONS_MAX: usize = 8;
+/// So many numbers before its own a start looks at. Not all: a store without an order would look through everything it has
+/// for a list. Older ones are left to `trellis store rm`.
+const LOOKED_AT: u32 = 64;
 
-/// Removes what processes of this machine left that have ended. One call where there is no such region, and one more
-/// where all of them are used.
-pub(super) fn remove(store: &dyn Store) -> Result<(), StoredError> {
-    remove_some(store, KEYS_MAX)
+/// Removes what a process of this machine left that has ended; `next` is the number of who starts.
+pub(super) fn remove(store: &dyn Store, next: u32) -> Result<(), StoredError> {
+    remove_some(store, next, KEYS_MAX)
 }
 
-fn remove_some(store: &dyn Store, keys_max: usize) -> Result<(), StoredError> {
-    let mut left = keys_max;
-    for number in abandoned(store)?.into_iter().take(REGIONS_MAX) {
-        left = left.saturating_sub(remove_region(store, number, left)?);
-        if left == 0 {
-            break;
+fn remove_some(store: &dyn Store, next: u32, keys_max: usize) -> Result<(), StoredError> {
+    match abandoned(store, next)? {
+        Some(number) => remove_region(store, number, keys_max),
+        None => Ok(()),
+    }
+}
+
+/// The number of the first region whose only process has ended.
+fn abandoned(store: &dyn Store, next: u32) -> Result<Option<u32>, StoredError> {
+    let numbers = next.saturating_sub(LOOKED_AT).max(1)..next;
+    let records = values(store, numbers.clone().map(|number| member::key(number, ONLY_MEMBER)))?;
+    let ended = |record: &[u8]| {
+        let card = Card::read(ONLY_MEMBER, Some(record));
+        card.is_alive && end::has_ended(card.process, &card.identity)
+    };
+    // A region with a name has such a record too, and who has none is leaving and removes the region itself.
+    let candidates = numbers.zip(records).filter(|(_, record)| record.as_deref().is_some_and(ended));
+    for (number, _) in candidates {
+        if values(store, std::iter::once(directory_key(number)))?.iter().any(Option::is_some) {
+            return Ok(Some(number));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
-/// The numbers of regions whose only process has ended.
-fn abandoned(store: &dyn Store) -> Result<Vec<u32>, StoredError> {
-    let mut found = Vec::new();
-    each_number(store, DIRECTORY, Kind::Directory, PRIVATE, &mut |keys| {
-        let regions: Vec<u32> = keys.iter().filter_map(|key| u32::try_from(key & !PRIVATE).ok()).collect();
-        let records = values(store, regions.iter().map(|&region| member::key(region, ONLY_MEMBER)))?;
-        let ended = |record: &Option<Vec<u8>>| {
-            let card = Card::read(ONLY_MEMBER, record.as_deref());
-            // Who has no record is leaving, and removes the region itself.
-            card.is_alive && end::has_ended(card.process, &card.identity)
-        };
-        found.extend(regions.iter().zip(&records).filter(|(_, record)| ended(record)).map(|(&region, _)| region));
-        Ok(())
-    })?;
-    Ok(found)
+fn directory_key(number: u32) -> Key {
+    Key::new(DIRECTORY, Kind::Directory, PRIVATE | u64::from(number))
 }
 
-/// Removes at most so many keys of a region, and the region with its last ones: how many.
-fn remove_region(store: &dyn Store, number: u32, keys_max: usize) -> Result<usize, StoredError> {
+/// Removes at most so many keys of a region, and the region with its last ones.
+fn remove_region(store: &dyn Store, number: u32, keys_max: usize) -> Result<(), StoredError> {
     let mut removed = 0;
     let is_last = |kind: &Kind| matches!(kind, Kind::Named | Kind::Header | Kind::Member);
     for kind in Kind::ALL.into_iter().filter(|kind| !is_last(kind)) {
@@ -60,14 +62,10 @@ fn remove_region(store: &dyn Store, number: u32, keys_max: usize) -> Result<usiz
         removed += numbers.len();
         delete(store, numbers.into_iter().map(|key| Key::new(number, kind, key)).collect())?;
         if removed >= keys_max {
-            return Ok(removed);
+            return Ok(());
         }
     }
-    let directory = Key::new(DIRECTORY, Kind::Directory, PRIVATE | u64::from(number));
-    let last = vec![header_key(number), directory, member::key(number, ONLY_MEMBER)];
-    removed += last.len();
-    delete(store, last)?;
-    Ok(removed)
+    delete(store, vec![header_key(number), directory_key(number), member::key(number, ONLY_MEMBER)])
 }
 
 #[cfg(test)]
@@ -80,6 +78,9 @@ mod tests {
     use super::*;
     use crate::stored::region::Opened;
     use crate::stored::settings::Settings;
+
+    /// More than any number of these tests, and not so much that the first ones are not looked at.
+    const NEXT: u32 = 20;
 
     fn store() -> Arc<Counted> {
         Counted::new(trellis_store::open("embedded:").expect("it needs nothing"))
@@ -138,7 +139,7 @@ mod tests {
         let named = Settings { region: Some("jobs".to_owned()), ..Settings::default() };
         let named = open(Arc::clone(&store) as Arc<dyn Store>, &named).expect("made");
         of_another(&named, ended);
-        remove(&*store).expect("removed");
+        remove(&*store, NEXT).expect("removed");
         let kept = [own.name, elsewhere.name, unknown.name, leaving.name, "jobs".to_owned()];
         assert_eq!(names(&store), kept);
     }
@@ -151,21 +152,25 @@ mod tests {
             put(&*store, Key::page(large.number, page), vec![1]).expect("stored");
         }
         of_another(&large, ended);
-        remove_some(&*store, 4).expect("removed");
+        remove_some(&*store, NEXT, 4).expect("removed");
         assert_eq!(stat(&*store, &large.name).expect("readable").expect("still there").pages, 6);
-        remove_some(&*store, 4).expect("removed");
-        remove_some(&*store, 4).expect("removed");
+        remove_some(&*store, NEXT, 4).expect("removed");
+        remove_some(&*store, NEXT, 4).expect("removed");
         assert_eq!(names(&store), Vec::<String>::new());
-        let many: Vec<Opened> = (0..=REGIONS_MAX).map(|_| private(&store)).collect();
-        many.iter().for_each(|region| of_another(region, ended));
-        remove(&*store).expect("removed");
-        assert_eq!(names(&store), [many[REGIONS_MAX].name.as_str()]);
+        let several = [private(&store), private(&store)];
+        several.iter().for_each(|region| of_another(region, ended));
+        remove(&*store, NEXT).expect("removed");
+        assert_eq!(names(&store), [several[1].name.as_str()]);
     }
 
     #[test]
-    fn where_nothing_was_left_it_is_one_call() {
+    fn where_nothing_was_left_it_is_one_call_however_much_there_is() {
         let store = store();
-        remove(&*store).expect("nothing to remove");
-        assert_eq!(store.counts().calls(), 1);
+        let others: Vec<Opened> = (0..5).map(|_| private(&store)).collect();
+        let before = store.counts();
+        remove(&*store, NEXT).expect("nothing to remove");
+        let made = store.counts().since(&before);
+        assert_eq!((made.calls(), made.gets), (1, 1), "no list");
+        assert_eq!(names(&store).len(), others.len());
     }
 }

@@ -1,0 +1,454 @@
+//! Questions of a client as datagrams, and their answers.
+//!
+//! Promises: every question ends, with the status of its answer or with the host that gave none; one that a server has no
+//! room for is asked again, with another number. A question whose bytes do not fit one datagram is cut, and is still one:
+//! its bytes are written when all are there. What gets no answer for a while, or is said to be somebody else's (MOVED) or
+//! too early (RESTARTING), is asked again past the switch's redirects (DIRECT), under the same number, until the deadline: a
+//! range that moves or fails over is the network's matter. What is not done without a lease is done under one
+//! ([`super::by_lease`]). Must never ask again, under another number, what may have been done.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use trellis_protocol::memory_server::WINDOW;
+use trellis_protocol::wire::address::{Address, Arguments, Destination, Host, HostPrefix, Pointer, Source};
+use trellis_protocol::wire::command::Command;
+use trellis_protocol::wire::datagram::request::Small;
+use trellis_protocol::wire::datagram::{
+    Body, Extent, HEADER_BYTES, Operation, Reply, Request, Rules, Status, TagKind, seal,
+};
+use trellis_transport::links::ipv6::{Ask, NoAnswer, PARTS_MAX, Verdict};
+
+use super::super::{Hardware, RemoteError};
+use super::Client;
+use super::by_lease::{Changes, can_be};
+use super::waiting::{Wait, places};
+
+/// How long one more try waits when a server says that it is too early: at first, and at most.
+const PAUSE_MIN: Duration = Duration::from_millis(1);
+const PAUSE_MAX: Duration = Duration::from_millis(20);
+/// So often BUSY is heard before a lease is taken, for which home calls back whoever has the page.
+const BUSY_WITHOUT_LEASE: u32 = 2;
+/// So often a question is asked in a new session.
+const GREETED_MAX: u32 = 3;
+/// For how long one home is asked while others wait for their turn.
+const SLICE: Duration = Duration::from_millis(50);
+/// For how long a question may be delivered to whom a switch thinks fit.
+const DETOUR_MAX: Duration = Duration::from_millis(30);
+/// And so much longer for each that is asked with it.
+const DETOUR_EACH: Duration = Duration::from_micros(100);
+
+/// A request before it has a number, and the bytes that go with it.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted<'a> {
+    pub(super) pointer: Pointer,
+    pub(super) command: Command,
+    pub(super) arguments: Arguments,
+    pub(super) operation: Operation,
+    pub(super) epoch: u64,
+    pub(super) data: &'a [u8],
+    /// It is one step, however many pages it is about.
+    pub(super) is_whole: bool,
+    /// COMMIT: the lease is given back with it.
+    pub(super) is_release: bool,
+}
+
+impl<'a> Wanted<'a> {
+    pub(super) fn plain(pointer: Pointer, command: Command, operation: Operation) -> Wanted<'a> {
+        let arguments = Arguments::NONE;
+        Wanted { pointer, command, arguments, operation, epoch: 0, data: &[], is_whole: false, is_release: false }
+    }
+
+    /// A READ, without a header where its length allows that.
+    pub(super) fn read(pointer: Pointer, bytes: usize) -> Wanted<'a> {
+        let mut read = Wanted::plain(pointer, Command::Read, Operation::Read { bytes: bytes as u32 });
+        if bytes.is_power_of_two() {
+            read.arguments = Arguments::of_length(bytes.trailing_zeros() as u8).expect("a piece is not so long");
+        }
+        read
+    }
+
+    /// A WRITE that is done once: a datagram that is late must not undo what was written after it.
+    pub(super) fn write(pointer: Pointer, epoch: u64, data: &'a [u8]) -> Wanted<'a> {
+        let operation = Operation::Bytes(Extent::whole(data.len() as u32));
+        Wanted { data, epoch, ..Wanted::plain(pointer, Command::Write, operation) }
+    }
+
+    /// The same for bytes that are written in one step.
+    pub(super) fn write_whole(pointer: Pointer, epoch: u64, data: &'a [u8]) -> Wanted<'a> {
+        Wanted { is_whole: true, ..Wanted::write(pointer, epoch, data) }
+    }
+
+    /// In a session, and once, however often it arrives.
+    fn is_once(&self) -> bool {
+        self.command.is_once() || self.command == Command::Write
+    }
+
+    pub(super) fn refused(&self, status: Status) -> Failure {
+        Failure::Refused { command: self.command, pointer: self.pointer, status }
+    }
+}
+
+/// Why something was not done, as often as somebody wants to hear it.
+#[derive(Clone, Debug)]
+pub(super) enum Failure {
+    Silent(NoAnswer),
+    Refused { command: Command, pointer: Pointer, status: Status },
+    Range { pointer: Pointer, bytes: u64 },
+    TooLong { bytes: u64 },
+    Unserved { command: Command, pointer: Pointer, status: Status, told: Option<Host>, sent: u32, waited: Duration },
+    Unknown { command: Command, pointer: Pointer },
+}
+
+impl From<Failure> for RemoteError {
+    fn from(failure: Failure) -> RemoteError {
+        match failure {
+            Failure::Silent(why) => RemoteError::NoAnswer(why),
+            Failure::Refused { command, pointer, status } => RemoteError::Refused { command, pointer, status },
+            Failure::Range { pointer, bytes } => RemoteError::Range { pointer, bytes },
+            Failure::TooLong { bytes } => RemoteError::TooLong { bytes },
+            Failure::Unserved { command, pointer, status, told, sent, waited } => {
+                RemoteError::Unserved { command, pointer, status, told, sent, waited }
+            }
+            Failure::Unknown { command, pointer } => RemoteError::Unknown { command, pointer },
+        }
+    }
+}
+
+/// So many bytes on, of a range of so many in all.
+pub(super) fn plus(pointer: Pointer, at: u64, bytes: u64) -> Result<Pointer, Failure> {
+    pointer.plus(at).ok_or(Failure::Range { pointer, bytes })
+}
+
+/// The pieces of so many bytes from a pointer on, and where each is among them.
+pub(super) fn pieces(
+    pointer: Pointer,
+    bytes: usize,
+    piece: usize,
+) -> impl Iterator<Item = Result<(Pointer, Range<usize>), Failure>> {
+    (0..bytes).step_by(piece).map(move |at| {
+        let place = at..bytes.min(at + piece);
+        Ok((plus(pointer, at as u64, bytes as u64)?, place))
+    })
+}
+
+/// How a question ended.
+pub(super) type End = Result<Status, Failure>;
+
+/// Looks at an answer with its question's place and its bytes of memory, and says whether it is one.
+pub(super) type Take<'a> = &'a mut dyn FnMut(usize, &Reply, &[u8]) -> bool;
+
+impl Client {
+    /// Asks everything, as much at a time as servers remember; how each ended. After a host was silent it is asked nothing
+    /// more.
+    pub(super) fn ask_all(&mut self, wanted: &[Wanted<'_>], take: Take<'_>) -> Vec<End> {
+        if wanted.len() <= WINDOW as usize || !wanted.iter().any(Wanted::is_once) {
+            return self.ask(&wanted.iter().collect::<Vec<_>>(), take);
+        }
+        let (once, free): (Vec<usize>, Vec<usize>) = (0..wanted.len()).partition(|&place| wanted[place].is_once());
+        let mut ends: Vec<End> = vec![Ok(Status::Busy); wanted.len()];
+        let (first, rest) = once.split_at(once.len().min(WINDOW as usize));
+        let chunks =
+            std::iter::once([first, &free].concat()).chain(rest.chunks(WINDOW as usize).map(<[usize]>::to_vec));
+        let mut silent: Vec<(Host, Failure)> = Vec::new();
+        for mut places in chunks {
+            places.retain(|&place| {
+                let home = wanted[place].pointer.home();
+                let Some((_, why)) = silent.iter().find(|(host, _)| *host == home) else { return true };
+                ends[place] = Err(why.clone());
+                false
+            });
+            let some: Vec<&Wanted<'_>> = places.iter().map(|&place| &wanted[place]).collect();
+            let some_ends = self.ask(&some, &mut |number, reply, data| take(places[number], reply, data));
+            for (place, end) in places.into_iter().zip(some_ends) {
+                if let Err(why @ (Failure::Silent(_) | Failure::Unserved { .. })) = &end {
+                    silent.push((wanted[place].pointer.home(), why.clone()));
+                }
+                ends[place] = end;
+            }
+        }
+        ends
+    }
+
+    /// Asks, again where nothing can be done now, and by leases what is not done without. `take` looks at each other answer.
+    pub(super) fn ask(&mut self, wanted: &[&Wanted<'_>], take: Take<'_>) -> Vec<End> {
+        self.ask_until(wanted, Instant::now() + self.options.deadline, take)
+    }
+
+    /// The same, until then.
+    pub(super) fn ask_until(&mut self, wanted: &[&Wanted<'_>], deadline: Instant, take: Take<'_>) -> Vec<End> {
+        let began = Instant::now();
+        let mut waits: Vec<Wait> = wanted.iter().map(|wanted| Wait::new(self.way_of(wanted, began))).collect();
+        let (mut pause, mut changes) = (PAUSE_MIN, Changes::default());
+        loop {
+            let is_told_to_wait = self.ask_round(wanted, &mut waits, &mut changes, deadline, take);
+            if waits.iter().all(|wait| wait.end.is_some()) || Instant::now() >= deadline {
+                break;
+            }
+            if is_told_to_wait {
+                if Instant::now() + pause >= deadline {
+                    break;
+                }
+                std::thread::sleep(pause);
+                pause = PAUSE_MAX.min(2 * pause);
+            }
+        }
+        self.remember(wanted, &waits, began);
+        let at_deadline = |(wait, wanted): (Wait, &&Wanted<'_>)| wait.ended(wanted, began.elapsed());
+        waits.into_iter().zip(wanted).map(at_deadline).collect()
+    }
+
+    /// Asks once whatever is open; whether somebody says that it is too early.
+    fn ask_round<'a>(
+        &mut self,
+        wanted: &[&Wanted<'a>],
+        waits: &mut [Wait],
+        changes: &mut Changes<'a>,
+        deadline: Instant,
+        take: Take<'_>,
+    ) -> bool {
+        let mut is_told_to_wait = self.ask_anybody(wanted, waits, deadline, take);
+        let mut at_home: Vec<(u64, usize)> =
+            places(waits, Wait::is_plain).into_iter().filter_map(|place| Some((waits[place].number?, place))).collect();
+        at_home.sort_unstable();
+        let runs: Vec<&[(u64, usize)]> = at_home.chunk_by(|one, next| next.0 == one.0.wrapping_add(1)).collect();
+        // Who is silent must not keep the others' questions.
+        let is_only_one = runs.len() == 1 && waits.iter().all(|wait| wait.end.is_some() || wait.number.is_some());
+        for run in runs {
+            let until = if is_only_one { deadline } else { deadline.min(Instant::now() + SLICE) };
+            let here: Vec<usize> = run.iter().map(|(_, place)| *place).collect();
+            is_told_to_wait |= self.ask_these(run[0].0, wanted, &here, waits, Arguments::DIRECT, until, take);
+        }
+        is_told_to_wait | self.change_under_leases(wanted, waits, changes, deadline, take)
+    }
+
+    /// Asks what was not asked, or was told BUSY, wherever a switch delivers that.
+    fn ask_anybody(&mut self, wanted: &[&Wanted<'_>], waits: &mut [Wait], deadline: Instant, take: Take<'_>) -> bool {
+        // A home forgets what is far behind what it heard last: nothing new is asked of one that an older question is open at.
+        let held: BTreeSet<Host> = places(waits, |wait| wait.is_plain() && wait.number.is_some())
+            .into_iter()
+            .map(|place| wanted[place].pointer.home())
+            .collect();
+        let here: Vec<usize> = places(waits, |wait| wait.is_plain() && wait.number.is_none())
+            .into_iter()
+            .filter(|&place| !held.contains(&wanted[place].pointer.home()))
+            .collect();
+        if here.is_empty() {
+            return false;
+        }
+        let first = self.exchange.numbers(here.len());
+        for (number, &place) in here.iter().enumerate() {
+            waits[place].number = Some(first.wrapping_add(number as u64));
+        }
+        let patience = DETOUR_MAX + DETOUR_EACH * u32::try_from(here.len()).unwrap_or(u32::MAX);
+        let until = deadline.min(Instant::now() + patience);
+        self.ask_these(first, wanted, &here, waits, Arguments::NONE, until, take)
+    }
+
+    /// Asks the questions at these places, whose numbers follow each other; whether somebody says that it is too early.
+    #[allow(clippy::too_many_arguments, reason = "what is asked, how, and where the answers go")]
+    fn ask_these(
+        &mut self,
+        first: u64,
+        wanted: &[&Wanted<'_>],
+        here: &[usize],
+        waits: &mut [Wait],
+        flags: Arguments,
+        until: Instant,
+        take: Take<'_>,
+    ) -> bool {
+        let some: Vec<Wanted<'_>> = here.iter().map(|&place| waits[place].again(wanted[place])).collect();
+        let asked: Vec<&Wanted<'_>> = some.iter().collect();
+        let repeated = self.exchange.repeated();
+        let mut is_told_to_wait = false;
+        let mut with_leases: Vec<Host> = Vec::new();
+        let unanswered = self.ask_as(first, &asked, flags, until, &mut |number, reply, data| {
+            let (wanted, wait) = (&some[number], &mut waits[here[number]]);
+            let home = wanted.pointer.home();
+            match (reply.status, can_be(wanted)) {
+                // Who has the page now and then, or is another home: whoever is home says what is so. Nothing was done, and
+                // nobody remembers the number.
+                (Status::Moved | Status::Restarting, _) if home.is_one() => {
+                    wait.sent += 1;
+                    if flags.has(Arguments::DIRECT) {
+                        wait.heard = Some((reply.status, moved_to(reply)));
+                        is_told_to_wait = true;
+                    }
+                }
+                (Status::Lease, true) => {
+                    wait.take_a_lease();
+                    with_leases.push(home);
+                }
+                (Status::Lease, _) if wanted.command == Command::Delete => wait.is_busy(Status::Lease),
+                (Status::Busy, may) => {
+                    wait.is_busy(Status::Busy);
+                    if may && wait.busy >= BUSY_WITHOUT_LEASE {
+                        wait.take_a_lease();
+                    }
+                }
+                _ if take(here[number], reply, data) => wait.end = Some(Ok(reply.status)),
+                _ => return false,
+            }
+            true
+        });
+        for (number, why) in unanswered {
+            let wait = &mut waits[here[number]];
+            wait.sent += why.sent;
+            if why.error.is_some() {
+                wait.end = Some(Err(Failure::Silent(NoAnswer { sent: wait.sent, ..why })));
+            }
+        }
+        let is_first = self.exchange.repeated() == repeated;
+        self.greet_again(&some, here, waits, is_first);
+        let now = Instant::now();
+        with_leases.into_iter().for_each(|home| self.homes.has_backups(home, now));
+        let is_waiting = |wait: &Wait| wait.end.is_none() && wait.is_plain() && wait.number.is_none();
+        is_told_to_wait || here.iter().any(|&place| is_waiting(&waits[place]))
+    }
+
+    /// What was refused because its home knows no session of this client, perhaps because it is another home than before, is
+    /// asked again in a new one, where it cannot have been done: because it was sent once (`is_first`: nothing of this round
+    /// was sent again), or because what it makes would be known to nobody.
+    fn greet_again(&mut self, some: &[Wanted<'_>], here: &[usize], waits: &mut [Wait], is_first: bool) {
+        let is_unknown = |wanted: &Wanted<'_>, wait: &Wait| {
+            let makes = matches!(wanted.command, Command::Create | Command::CreateWrite);
+            let is_not_done = makes || is_first && wait.asks == 0;
+            wanted.is_once()
+                && matches!(wait.end, Some(Ok(Status::Fenced)))
+                && is_not_done
+                && wait.greeted < GREETED_MAX
+        };
+        let unknown: Vec<(usize, Host)> = (some.iter().zip(here))
+            .filter(|(wanted, place)| is_unknown(wanted, &waits[**place]))
+            .map(|(wanted, place)| (*place, wanted.pointer.home()))
+            .collect();
+        here.iter().for_each(|&place| waits[place].asks += u32::from(waits[place].number.is_some()));
+        if unknown.is_empty() {
+            return;
+        }
+        let homes: BTreeSet<Host> = unknown.iter().map(|(_, home)| *home).collect();
+        homes.iter().for_each(|home| self.sessions.forget(*home));
+        let failed = self.meet(&homes.into_iter().collect::<Vec<Host>>());
+        for (place, home) in unknown {
+            let wait = &mut waits[place];
+            wait.greet(self.sessions.epoch(home), failed.get(&home).cloned());
+        }
+    }
+
+    /// What the ends of questions say of sessions: one whose server knows it no more is opened again with the next call.
+    fn remember(&mut self, wanted: &[&Wanted<'_>], waits: &[Wait], began: Instant) {
+        for (wanted, wait) in wanted.iter().zip(waits).filter(|(wanted, _)| wanted.is_once()) {
+            let home = wanted.pointer.home();
+            match wait.end {
+                _ if matches!(wait.heard, Some((Status::Moved | Status::Restarting, _))) => self.sessions.forget(home),
+                Some(Ok(Status::Fenced)) => self.sessions.forget(home),
+                Some(Ok(_)) if wait.is_plain() => self.sessions.heard(home, began),
+                _ => {}
+            }
+        }
+    }
+
+    /// Asks with numbers from `first` on, and these flags.
+    pub(super) fn ask_as(
+        &mut self,
+        first: u64,
+        wanted: &[&Wanted<'_>],
+        flags: Arguments,
+        deadline: Instant,
+        take: Take<'_>,
+    ) -> Vec<(usize, NoAnswer)> {
+        let HostPrefix { cluster, host } = self.options.prefix;
+        let (rules, piece) =
+            (Rules { cluster, least: TagKind::Checksum, tags: &Hardware }, self.options.piece_bytes as usize);
+        let mut datagrams = Vec::with_capacity(wanted.len());
+        for (number, wanted) in wanted.iter().enumerate() {
+            let request = first.wrapping_add(number as u64);
+            let source = Source { cluster, host, incarnation: self.sessions.incarnation(), request };
+            datagrams_of(wanted, flags, source, piece, &mut datagrams);
+        }
+        let parts: Vec<[&[u8]; PARTS_MAX]> = datagrams.iter().map(Datagram::parts).collect();
+        let asks: Vec<Ask<'_>> = datagrams
+            .iter()
+            .zip(&parts)
+            .map(|(it, parts)| Ask { to: it.to.0, parts: &parts[..], is_more: it.is_more })
+            .collect();
+        self.exchange.ask(first, &asks, deadline, &mut |number, arrived, payload| {
+            let (source, destination) = (Address(arrived.source), Address(arrived.destination));
+            // Damaged, or not for this: as good as lost.
+            let Ok(reply) = Reply::decode(source, destination, payload, &rules) else { return Verdict::Ignored };
+            let command = Destination::decode(reply.from).map(|from| from.command);
+            if command != Ok(wanted[number].command) {
+                return Verdict::Ignored;
+            }
+            if let Body::Taken { position, .. } = reply.body {
+                // More than there are is no datagram of it, and ignored.
+                let is_one = wanted[number].data.len() > piece && (position as usize).is_multiple_of(piece);
+                return if is_one { Verdict::Part(position as usize / piece) } else { Verdict::Ignored };
+            }
+            let data = &payload[reply.body.data_at().min(payload.len())..];
+            if take(number, &reply, data) { Verdict::Accepted } else { Verdict::Ignored }
+        })
+    }
+}
+
+/// A datagram of a request.
+struct Datagram<'a> {
+    to: Address,
+    header: [u8; HEADER_BYTES],
+    small: Small,
+    data: &'a [u8],
+    /// It is all in the address.
+    is_bare: bool,
+    /// Not the first one of its request.
+    is_more: bool,
+}
+
+fn datagrams_of<'a>(
+    wanted: &Wanted<'a>,
+    flags: Arguments,
+    source: Source,
+    piece: usize,
+    datagrams: &mut Vec<Datagram<'a>>,
+) {
+    if wanted.data.len() <= piece {
+        return datagrams.push(Datagram::of(wanted, flags, wanted.operation, wanted.data, source));
+    }
+    let total = wanted.data.len() as u32;
+    for (number, data) in wanted.data.chunks(piece).enumerate() {
+        let extent = Extent::part((number * piece) as u32, data.len() as u32, total);
+        let datagram = Datagram::of(wanted, flags, Operation::Bytes(extent), data, source);
+        datagrams.push(Datagram { is_more: number > 0, ..datagram });
+    }
+}
+
+impl<'a> Datagram<'a> {
+    fn of(wanted: &Wanted<'a>, flags: Arguments, operation: Operation, data: &'a [u8], source: Source) -> Datagram<'a> {
+        let destination = wanted.pointer.request(wanted.command, wanted.arguments.and(flags));
+        let request = Request {
+            source,
+            destination,
+            tag_kind: TagKind::Checksum,
+            is_once: wanted.is_once(),
+            is_release: wanted.is_release,
+            epoch: wanted.epoch,
+            operation,
+        };
+        let (mut header, small) = request.encode();
+        let to = destination.encode();
+        seal(&mut header, source.encode(), to, [small.bytes(), data], &Hardware);
+        let is_bare = operation == Operation::Read { bytes: wanted.arguments.bytes() };
+        Datagram { to, header, small, data, is_bare, is_more: false }
+    }
+
+    fn parts(&self) -> [&[u8]; PARTS_MAX] {
+        if self.is_bare { [&[], &[], &[]] } else { [&self.header, self.small.bytes(), self.data] }
+    }
+}
+
+/// Where an answer says that the page is.
+pub(super) fn moved_to(reply: &Reply) -> Option<Host> {
+    let Body::Moved(address) = reply.body else { return None };
+    let there = Destination::decode(address).map(|there| there.pointer).or_else(|_| Pointer::decode(address));
+    there.ok().map(Pointer::home).filter(|home| home.is_one())
+}

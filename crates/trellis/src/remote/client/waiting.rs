@@ -1,0 +1,131 @@
+//! What is known of a question while it is not answered for good.
+//!
+//! Promises: a question that was sent keeps its number until somebody who would remember it says that nothing was done;
+//! at the deadline its end says what was heard last. Must never ask anything.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use trellis_protocol::wire::address::Host;
+use trellis_protocol::wire::datagram::Status;
+use trellis_transport::links::ipv6::NoAnswer;
+
+use super::asking::{End, Failure, Wanted};
+
+/// For so long a home that has backups is asked for leases at once.
+const BACKUPS_FOR: Duration = Duration::from_secs(10);
+
+/// How something is done.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// By one request.
+    Plain,
+    /// Under a lease.
+    ByLease,
+}
+
+/// See the top of this file.
+pub(super) struct Wait {
+    pub(super) end: Option<End>,
+    pub(super) way: Way,
+    /// Under which it may have been done.
+    pub(super) number: Option<u64>,
+    /// How often it was asked under that number.
+    pub(super) asks: u32,
+    /// The session that it is asked in, where it is another one than at first, and how often that was so.
+    epoch: Option<u64>,
+    pub(super) greeted: u32,
+    /// Datagrams that got no answer.
+    pub(super) sent: u32,
+    /// How often it was told BUSY.
+    pub(super) busy: u32,
+    /// What was said last, and which host was named.
+    pub(super) heard: Option<(Status, Option<Host>)>,
+}
+
+impl Wait {
+    pub(super) fn new(way: Way) -> Wait {
+        Wait { end: None, way, number: None, asks: 0, epoch: None, greeted: 0, sent: 0, busy: 0, heard: None }
+    }
+
+    pub(super) fn is_plain(&self) -> bool {
+        self.way == Way::Plain
+    }
+
+    /// Home says that it cannot be done now, and remembers that under this number.
+    pub(super) fn is_busy(&mut self, status: Status) {
+        self.heard = Some((status, None));
+        (self.number, self.asks) = (None, 0);
+        self.busy += 1;
+    }
+
+    /// It was not done, and is asked anew in this session, unless there is none.
+    pub(super) fn greet(&mut self, epoch: u64, failure: Option<Failure>) {
+        self.end = failure.map(Err);
+        (self.number, self.asks, self.epoch) = (None, 0, Some(epoch));
+        self.greeted += 1;
+    }
+
+    /// The question, in the session that it is asked in.
+    pub(super) fn again<'a>(&self, wanted: &Wanted<'a>) -> Wanted<'a> {
+        Wanted { epoch: self.epoch.unwrap_or(wanted.epoch), ..*wanted }
+    }
+
+    /// It is done under a lease from now on.
+    pub(super) fn take_a_lease(&mut self) {
+        (self.way, self.number) = (Way::ByLease, None);
+    }
+
+    /// Its end, or what is so at the deadline.
+    pub(super) fn ended(self, wanted: &Wanted<'_>, waited: Duration) -> End {
+        let &Wanted { command, pointer, .. } = wanted;
+        match (self.end, self.heard) {
+            (Some(end), _) => end,
+            (None, Some((status @ (Status::Moved | Status::Restarting), told))) => {
+                Err(Failure::Unserved { command, pointer, status, told, sent: self.sent, waited })
+            }
+            (None, Some((status, _))) if self.number.is_none() => Ok(status),
+            // Since something was heard it was asked again, and that may have been done.
+            (None, _) => {
+                let to = pointer.request(command, wanted.arguments).encode().0;
+                Err(Failure::Silent(NoAnswer { to, sent: self.sent, waited, error: None }))
+            }
+        }
+    }
+}
+
+/// The places of those that are open and so.
+pub(super) fn places(waits: &[Wait], is_so: impl Fn(&Wait) -> bool) -> Vec<usize> {
+    let is_one = |place: &usize| waits[*place].end.is_none() && is_so(&waits[*place]);
+    (0..waits.len()).filter(is_one).collect()
+}
+
+/// What is known of homes.
+#[derive(Default)]
+pub(super) struct Homes(BTreeMap<Host, Known>);
+
+#[derive(Clone, Copy, Default)]
+struct Known {
+    /// Until then it is taken to have backups.
+    backups_until: Option<Instant>,
+    /// Of the home that granted last.
+    incarnation: Option<u16>,
+}
+
+impl Homes {
+    /// A home refuses changes without a lease.
+    pub(super) fn has_backups(&mut self, home: Host, now: Instant) {
+        self.0.entry(home).or_default().backups_until = Some(now + BACKUPS_FOR);
+    }
+
+    /// Whether it did a moment ago.
+    pub(super) fn wants_leases(&self, home: Host, now: Instant) -> bool {
+        self.0.get(&home).and_then(|known| known.backups_until).is_some_and(|until| now < until)
+    }
+
+    /// A home of this incarnation granted a lease; whether it is another one than before.
+    pub(super) fn granted(&mut self, home: Host, incarnation: u16) -> bool {
+        let before = self.0.entry(home).or_default().incarnation.replace(incarnation);
+        before.is_some_and(|before| before != incarnation)
+    }
+}

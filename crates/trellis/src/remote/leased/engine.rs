@@ -1,0 +1,295 @@
+//! The threads of a [`super::Leased`]: one hears datagrams and watches the time, one tells events.
+//!
+//! Promises: what is no answer to a request of this process, no notice about its object, and no request, is dropped; who
+//! sends a request here, because a switch believes that the page is here, is told who is home. Sending never waits.
+
+use std::time::Duration;
+
+use trellis_protocol::lease::client::Input;
+use trellis_protocol::lease::{Ask, Effect, Epoch, Message, Party, Status as Outcome, epoch_of};
+use trellis_protocol::memory_server::{Client, keeper::party_of};
+use trellis_protocol::wire::address::{Address, Arguments, Destination, Host, HostPrefix, PAGE_BYTES, Pointer, Source};
+use trellis_protocol::wire::command::Command;
+use trellis_protocol::wire::datagram::{Body, Extent, Notice, Operation, Reply, Request, Rules, Status, TagKind, seal};
+use trellis_transport::links::ipv6::{Arrived, Way};
+
+use super::super::Hardware;
+use super::Shared;
+use super::state::{Event, State};
+
+/// How long the thread that hears waits at most before it looks whether it shall end.
+const LOOK: Duration = Duration::from_millis(20);
+/// The longest datagram there can be.
+const DATAGRAM_BYTES_MAX: usize = 64 << 10;
+
+impl Shared {
+    /// Hears datagrams until the end.
+    pub(super) fn hear(&self) {
+        let mut room = vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice();
+        loop {
+            // A socket that is open gives no error that another try would not.
+            let came = self.endpoint.receive(&mut room).ok().flatten();
+            let wait = {
+                let mut state = self.lock();
+                if state.is_closed {
+                    return;
+                }
+                let now = self.now();
+                if let Some(arrived) = came.filter(|arrived| arrived.bytes <= room.len()) {
+                    self.take(&mut state, now, &arrived, &room[..arrived.bytes]);
+                }
+                if now >= state.alarm() {
+                    state.tick(self, now);
+                    self.changed.notify_all();
+                }
+                Duration::from_nanos(state.alarm().saturating_sub(now))
+            };
+            if came.is_none() {
+                self.endpoint.wait(wait.min(LOOK));
+            }
+        }
+    }
+
+    /// Tells events until the end.
+    pub(super) fn tell(&self) {
+        let mut state = self.lock();
+        loop {
+            if state.is_closed {
+                return;
+            }
+            let Some(event) = state.next_event() else {
+                state = self.wait(state, Duration::from_secs(1));
+                continue;
+            };
+            drop(state);
+            match event {
+                Event::Invalidate(page) => self.events.invalidate(page),
+                Event::Recalled(page) => self.events.recalled(page),
+                Event::Lost(page) => self.events.lost(page),
+                Event::Used(page) => {
+                    let is_used = self.events.is_used(page);
+                    state = self.lock();
+                    state.was_used(page, is_used);
+                    continue;
+                }
+            }
+            state = self.lock();
+            if let Some((number, epoch)) = state.told(event) {
+                self.invalidated(&mut state, number, epoch);
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    fn take(&self, state: &mut State, now: u64, arrived: &Arrived, payload: &[u8]) {
+        let (source, destination) = (Address(arrived.source), Address(arrived.destination));
+        let rules = Rules { cluster: self.object.cluster(), least: TagKind::Checksum, tags: &Hardware };
+        if let Ok(reply) = Reply::decode(source, destination, payload, &rules) {
+            self.answered(state, now, &reply, payload);
+        } else if let Ok(notice) = Notice::decode(source, destination, payload, &rules) {
+            self.noticed(state, now, &notice);
+        } else if let Ok(request) = Request::decode(source, destination, payload, &rules) {
+            self.asked(state, now, &request, arrived.port);
+        }
+    }
+
+    fn is_me(&self, state: &State, to: &Source) -> bool {
+        to.host == self.options.prefix.host && to.incarnation == state.incarnation
+    }
+
+    /// An answer to a request of this process.
+    fn answered(&self, state: &mut State, now: u64, reply: &Reply, payload: &[u8]) {
+        let Ok(from) = Destination::decode(reply.from) else { return };
+        let number = from.pointer.page();
+        let is_of_object = from.pointer.home() == self.object.home();
+        let Some(page) = state.page(number, self).filter(|_| is_of_object && self.is_me(state, &reply.to)) else {
+            return;
+        };
+        let ask = match from.command {
+            Command::Clone => Ask::Copy,
+            Command::Update => Ask::Update,
+            Command::Renew => Ask::Renew(0),
+            Command::Commit => Ask::Commit { epoch: 0, release: reply.is_release },
+            _ => return,
+        };
+        let is_copy = ask == Ask::Copy;
+        let is_awaited = state.awaits(number, is_copy, reply.to.request);
+        let mut told = None;
+        let status = match (reply.status, reply.body) {
+            (Status::Ok, Body::Taken { .. }) => return,
+            (Status::Ok, _) => Outcome::Ok,
+            (Status::Moved, Body::Moved(address)) => match Pointer::decode(address) {
+                Ok(there) => {
+                    told = Some(there.home()).filter(|home| home.is_one());
+                    Outcome::Moved(there.home().0)
+                }
+                Err(_) => return,
+            },
+            (Status::Fenced, _) => Outcome::Fenced,
+            (Status::Busy, _) => Outcome::Busy,
+            (Status::Restarting, _) => Outcome::Restarting,
+            // It was damaged on the way, or will never be answered otherwise.
+            (Status::BadTag, _) => return,
+            // What was said to an older request may be another object's, or another home's.
+            (_, _) if !is_awaited => return,
+            (status, _) => {
+                state.refused(now, number, is_copy, status, None);
+                return self.changed.notify_all();
+            }
+        };
+        let bytes = &payload[reply.body.data_at().min(payload.len())..];
+        if let (Outcome::Ok, Body::Leased { term, .. }) = (status, reply.body) {
+            let is_whole = bytes.len() == self.page_bytes(page);
+            if matches!(ask, Ask::Copy | Ask::Update)
+                && !is_whole
+                && !(bytes.is_empty() && state.is_known(page, is_copy))
+            {
+                return;
+            }
+            if is_awaited && !state.hear_term(term) {
+                return;
+            }
+        }
+        let epoch = reply.epoch;
+        let message = Message::Reply { page: number, request: reply.to.request, ask, status, epoch };
+        if is_copy {
+            state.hear_copy(self, now, number, message, bytes, epoch);
+        } else {
+            let from = Party::of(state.client.belief.home);
+            state.hear(self, now, Input::Message(from, message), Some((bytes, epoch)));
+        }
+        // A turn is named by its epoch.
+        let has_turn = status == Outcome::Busy && epoch != 0 && matches!(ask, Ask::Copy | Ask::Update);
+        if is_awaited && has_turn {
+            state.is_queued(now, number, is_copy);
+        } else if is_awaited && matches!(status, Outcome::Busy | Outcome::Restarting | Outcome::Moved(_)) {
+            state.refused(now, number, is_copy, reply.status, told);
+        }
+    }
+
+    /// What home says unasked.
+    fn noticed(&self, state: &mut State, now: u64, notice: &Notice) {
+        let pointer = notice.from.pointer;
+        let is_of_object = pointer.home() == self.object.home() && pointer.generation() == self.object.generation();
+        let number = pointer.page();
+        if !is_of_object || !self.is_me(state, &notice.to) || state.page(number, self).is_none() {
+            return;
+        }
+        if notice.from.command == Command::Invalidate {
+            if let Some(epoch) = state.invalidate(now, number, notice.epoch) {
+                self.invalidated(state, number, epoch);
+            }
+            return self.changed.notify_all();
+        }
+        let from = Party::of(state.client.belief.home);
+        let message = Message::Recall { page: number, epoch: notice.epoch };
+        state.hear(self, now, Input::Message(from, message), None);
+    }
+
+    /// A switch delivered somebody's request here.
+    fn asked(&self, state: &mut State, now: u64, request: &Request, port: u16) {
+        let Destination { pointer, command, arguments } = request.destination;
+        if command == Command::Invalidated || command.is_told() {
+            return;
+        }
+        let is_of_object = pointer.home() == self.object.home() && pointer.generation() == self.object.generation();
+        let ask = match command {
+            Command::Read => Ask::Read,
+            Command::Update => Ask::Update,
+            _ => Ask::Release(0),
+        };
+        let (mut to, mut epoch) = (pointer.encode(), 0);
+        if is_of_object && state.page(pointer.page(), self).is_some() {
+            let home = Host(state.client.belief.home);
+            to = Pointer::to_host(pointer.cluster(), home).encode();
+            epoch = epoch_of(state.client.belief.incarnation);
+            let message = Message::Request { page: pointer.page(), request: request.source.request, ask };
+            let from = party_of(Client::of(&request.source));
+            // Whatever it says: bytes are the callers', so all that is said here is who is home.
+            let _: Vec<Effect> = state.hear(self, now, Input::Message(from, message), None);
+        }
+        if arguments.has(Arguments::NO_REPLY) {
+            return;
+        }
+        let reply = Reply {
+            to: request.source,
+            from: request.destination.encode(),
+            status: Status::Moved,
+            tag_kind: TagKind::Checksum,
+            is_several: false,
+            is_last: false,
+            is_release: false,
+            epoch,
+            body: Body::Moved(to),
+        };
+        let (mut header, small) = reply.encode();
+        let (from, to) = (reply.from, reply.to.encode());
+        if seal(&mut header, from, to, [small.bytes(), &[]], &Hardware) {
+            let _ = self.endpoint.send(&Way { from: from.0, to: to.0, port }, &[&header, small.bytes()]);
+        }
+    }
+
+    /// Sends what a machine wants sent to home.
+    pub(super) fn send(&self, state: &mut State, message: &Message) {
+        // Who places ranges is not asked: the range has one home.
+        let Message::Request { page: number, request, ask } = *message else { return };
+        let (known, is_again) = state.asks(number, ask == Ask::Copy);
+        let (command, epoch, is_release) = match ask {
+            Ask::Copy => (Command::Clone, known, false),
+            Ask::Update => (Command::Update, known, false),
+            Ask::Renew(epoch) => (Command::Renew, epoch, false),
+            Ask::Release(epoch) => (Command::Release, epoch, false),
+            Ask::Commit { epoch, release } => (Command::Commit, epoch, release),
+            Ask::Read => return,
+        };
+        let data = if command == Command::Commit { state.commit_bytes(number).unwrap_or_default() } else { &[] };
+        let operation = match command {
+            Command::Commit if data.is_empty() => return,
+            Command::Commit => Operation::Bytes(Extent::whole(data.len() as u32)),
+            _ => Operation::Plain,
+        };
+        let arguments = if is_again { Arguments::DIRECT } else { Arguments::NONE };
+        self.send_request(state.incarnation, number, request, (command, arguments, epoch, is_release), operation, data);
+    }
+
+    /// A copy is not in use any more, which home did not ask for.
+    pub(super) fn drop_copy(&self, state: &mut State, page: u64) {
+        if let Some((number, epoch)) = state.drop_copy(page) {
+            self.invalidated(state, number, epoch);
+        }
+    }
+
+    /// Says to home that a copy is not in use.
+    fn invalidated(&self, state: &mut State, number: u64, epoch: Epoch) {
+        let request = state.number();
+        let arguments = Arguments::NO_REPLY.and(Arguments::DIRECT);
+        let what = (Command::Invalidated, arguments, epoch, false);
+        self.send_request(state.incarnation, number, request, what, Operation::Plain, &[]);
+    }
+
+    fn send_request(
+        &self,
+        incarnation: trellis_protocol::wire::address::Incarnation,
+        number: u64,
+        request: u64,
+        (command, arguments, epoch, is_release): (Command, Arguments, Epoch, bool),
+        operation: Operation,
+        data: &[u8],
+    ) {
+        let HostPrefix { cluster, host } = self.options.prefix;
+        let source = Source { cluster, host, incarnation, request };
+        let page =
+            Pointer::new(self.object.cluster(), self.object.home(), self.object.generation(), number * PAGE_BYTES);
+        let Some(pointer) = page else { return };
+        let destination = pointer.request(command, arguments);
+        let tag_kind = TagKind::Checksum;
+        let request = Request { source, destination, tag_kind, is_once: false, is_release, epoch, operation };
+        let (mut header, small) = request.encode();
+        let (from, to) = (source.encode(), destination.encode());
+        if seal(&mut header, from, to, [small.bytes(), data], &Hardware) {
+            let way = Way { from: from.0, to: to.0, port: self.options.port };
+            // One that cannot go is as good as lost: it is said again.
+            let _ = self.endpoint.send(&way, &[&header, small.bytes(), data]);
+        }
+    }
+}

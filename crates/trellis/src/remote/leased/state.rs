@@ -1,0 +1,725 @@
+//! What a [`super::Leased`] knows: the two machines of the protocol, what callers wait for, and what is to be told.
+//!
+//! Promises: a page's event is told neither while a caller puts the page nor out of order; home hears that a copy is gone
+//! only by [`State::told`], after the event. Pages are those of the object here, and those of the server's memory in the
+//! machines.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::ops::RangeInclusive;
+
+use trellis_protocol::lease::client::{Client, Input};
+use trellis_protocol::lease::reader::{self, Followed, Reader};
+use trellis_protocol::lease::{Effect, Epoch, Message, Outcome, Party, Timing};
+use trellis_protocol::wire::address::{Host, Incarnation, PAGE_BYTES, Pointer};
+use trellis_protocol::wire::datagram::Status;
+
+use super::super::CLOCK_ERROR_PPM;
+use super::{LeasedOptions, Shared};
+
+/// The term that a client takes for granted before it heard of one.
+const TERM: u64 = 10_000_000_000;
+/// Of a term, the part at its end in which a right is not used any more: an event takes a moment.
+const MARGIN_PARTS: u64 = 20;
+/// The numbers of a reader's requests, and of what nobody answers, lie so far above those of a client's.
+const READER_NUMBERS: u64 = 1 << 62;
+const OTHER_NUMBERS: u64 = 1 << 61;
+/// Who was told BUSY asks again after this, then after twice as long, and so on up to the usual time.
+const BUSY_NANOSECONDS: u64 = 200_000;
+/// The same for who was told that the range is elsewhere, or that its home waits for something.
+const ELSEWHERE_NANOSECONDS: u64 = 1_000_000;
+const ELSEWHERE_NANOSECONDS_MAX: u64 = 20_000_000;
+/// Of a term, the part after which somebody who stands in a queue says that he still does; home forgets him after half.
+const QUEUED_PARTS: u64 = 5;
+/// So often a copy is renewed before the caller is asked whether it is used.
+const RENEWALS_UNASKED: u8 = 2;
+/// Terms that a server can have.
+const TERMS: RangeInclusive<u64> = 1_000_000..=u64::MAX >> 8;
+
+/// What a caller wants of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A copy.
+    Copy,
+    /// A lease.
+    Update,
+    /// That what it changed is the page.
+    Commit {
+        /// And the lease given back.
+        release: bool,
+    },
+}
+
+/// How that ended.
+#[derive(Debug)]
+pub(super) enum End {
+    /// These are the bytes, or those that are here; [`State::was_put`] is called afterwards.
+    Put(Option<Vec<u8>>),
+    /// Committed.
+    Done,
+    /// The lease was over.
+    Fenced,
+    /// The server will not.
+    Refused(Status),
+}
+
+/// Something to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A copy was recalled.
+    Invalidate(u64),
+    /// A lease was recalled.
+    Recalled(u64),
+    /// A copy or a lease ended.
+    Lost(u64),
+    /// A copy has been renewed for a while, and is once more only if it is used.
+    Used(u64),
+}
+
+/// What a caller waits for.
+struct Operation {
+    kind: Kind,
+    keeps: bool,
+    phase: Phase,
+    /// Datagrams that asked for it.
+    sent: u32,
+    /// How often the server said that somebody else has the page.
+    busy: u32,
+    /// How often it said that the page is elsewhere, or that it is too early.
+    elsewhere: u32,
+    /// What it said last, if it was no answer for good, and which host it named.
+    heard: Option<Heard>,
+}
+
+/// An answer that is none for good.
+pub(super) type Heard = (Status, Option<Host>);
+
+enum Phase {
+    Asked,
+    Ended(End),
+    Putting,
+}
+
+/// See the top of this file.
+pub(super) struct State {
+    first_page: u64,
+    retry: u64,
+    pub(super) incarnation: Incarnation,
+    pub(super) client: Client,
+    pub(super) reader: Reader,
+    operations: HashMap<u64, Operation>,
+    /// The bytes of commits that were not answered.
+    commits: HashMap<u64, Vec<u8>>,
+    /// As of which epoch the bytes are that the caller has.
+    known: BTreeMap<u64, Epoch>,
+    /// Copies that callers use.
+    held: HashSet<u64>,
+    /// How often copies were renewed since they came, or were found to be used.
+    renewed: HashMap<u64, u8>,
+    /// When copies end, if they are not renewed, as it was at some time.
+    ends: BTreeSet<(u64, u64)>,
+    /// Pages whose end is being told, and the epoch that home wants to hear then.
+    leaving: HashMap<u64, Option<Epoch>>,
+    recalled: HashSet<u64>,
+    events: VecDeque<Event>,
+    /// Pages that are asked for again soon, because they were busy.
+    hurry: BTreeSet<(u64, u64)>,
+    /// By their numbers, pages for which this process stands in a queue at home, and until when home is not asked again.
+    queued: HashMap<u64, u64>,
+    numbers: u64,
+    /// When something of a page of the machines is due, and the same by page.
+    due: BTreeSet<(u64, u64)>,
+    due_of: HashMap<u64, u64>,
+    pub(super) is_closed: bool,
+}
+
+impl State {
+    pub(super) fn new(options: &LeasedOptions, object: Pointer, bytes: u64, drawn: u64, number: u64) -> State {
+        let incarnation = Incarnation::new(drawn as u16);
+        let me = Party { host: options.prefix.host.0, incarnation: incarnation.bits() };
+        let home = object.home().0;
+        let retry = u64::try_from(options.retry.as_nanos()).unwrap_or(u64::MAX).clamp(1_000_000, TERM / 20);
+        let timing = timing(TERM, retry);
+        // Nobody places the range: who would be asked is home itself, and it is never asked.
+        let controller = Party::of(home);
+        // Numbers begin somewhere: an answer to a process that had the same incarnation before is nobody's.
+        let number = number >> 16;
+        debug_assert!(bytes > 0, "an object has a byte");
+        State {
+            first_page: object.offset() / PAGE_BYTES,
+            retry,
+            incarnation,
+            client: Client { requests: number, ..Client::new(me, controller, timing, home) },
+            reader: Reader { requests: READER_NUMBERS + number, ..Reader::new(me, controller, timing, home) },
+            operations: HashMap::new(),
+            commits: HashMap::new(),
+            known: BTreeMap::new(),
+            held: HashSet::new(),
+            renewed: HashMap::new(),
+            ends: BTreeSet::new(),
+            leaving: HashMap::new(),
+            recalled: HashSet::new(),
+            events: VecDeque::new(),
+            hurry: BTreeSet::new(),
+            queued: HashMap::new(),
+            numbers: OTHER_NUMBERS + number,
+            due: BTreeSet::new(),
+            due_of: HashMap::new(),
+            is_closed: false,
+        }
+    }
+
+    /// Whether nothing is under way with this page.
+    pub(super) fn may_begin(&self, page: u64) -> bool {
+        !self.operations.contains_key(&page) && !self.leaving.contains_key(&page)
+    }
+
+    /// Begins something with a page.
+    pub(super) fn begin(
+        &mut self,
+        shared: &Shared,
+        now: u64,
+        page: u64,
+        kind: Kind,
+        keeps: bool,
+        bytes: Option<&[u8]>,
+    ) {
+        self.queued.remove(&(self.first_page + page));
+        let operation = Operation { kind, keeps, phase: Phase::Asked, sent: 0, busy: 0, elsewhere: 0, heard: None };
+        self.operations.insert(page, operation);
+        let number = self.first_page + page;
+        let is_here = self.client.owns(now, number) || kind == Kind::Copy && keeps && self.held.contains(&page);
+        match kind {
+            Kind::Copy | Kind::Update if is_here => self.ended(page, End::Put(None)),
+            Kind::Copy => self.ask_reader(shared, now, reader::Input::Follow(number)),
+            Kind::Update => self.ask_client(shared, now, Input::Update(number)),
+            Kind::Commit { release } => {
+                self.commits.insert(page, bytes.expect("a commit has bytes").to_vec());
+                self.known.remove(&page);
+                self.ask_client(shared, now, Input::Commit { page: number, release });
+            }
+        }
+    }
+
+    /// Whether what was begun ended.
+    pub(super) fn has_ended(&self, page: u64) -> bool {
+        matches!(self.operations.get(&page), Some(Operation { phase: Phase::Ended(_), .. }))
+    }
+
+    /// How it ended.
+    pub(super) fn end(&mut self, page: u64) -> End {
+        let operation = self.operations.get_mut(&page).expect("it was begun");
+        let Phase::Ended(end) = std::mem::replace(&mut operation.phase, Phase::Putting) else {
+            unreachable!("it has ended")
+        };
+        if !matches!(end, End::Put(_)) {
+            self.operations.remove(&page);
+        }
+        end
+    }
+
+    /// The caller has put the page.
+    pub(super) fn was_put(&mut self, page: u64) {
+        self.operations.remove(&page);
+    }
+
+    /// What the caller of this page was told while it waited: how often was asked, and what the server said last.
+    pub(super) fn patience(&self, page: u64) -> (u32, Option<Heard>) {
+        self.operations.get(&page).map_or((0, None), |operation| (operation.sent, operation.heard))
+    }
+
+    /// Nobody waits for this any more.
+    pub(super) fn give_up(&mut self, shared: &Shared, now: u64, page: u64) {
+        let number = self.first_page + page;
+        self.queued.remove(&number);
+        match self.operations.remove(&page).map(|operation| operation.kind) {
+            Some(Kind::Copy) if !self.held.contains(&page) => self.forget(number),
+            Some(Kind::Update | Kind::Commit { .. }) => self.release(shared, now, page),
+            _ => {}
+        }
+    }
+
+    /// Gives a lease back.
+    pub(super) fn release(&mut self, shared: &Shared, now: u64, page: u64) {
+        self.commits.remove(&page);
+        self.recalled.remove(&page);
+        self.ask_client(shared, now, Input::Release(self.first_page + page));
+    }
+
+    fn forget(&mut self, number: u64) {
+        self.renewed.remove(&(number - self.first_page));
+        self.reader.forget(number);
+        self.retime(number);
+    }
+
+    /// A copy is not used here any more; the epoch under which it was granted, which home is told.
+    pub(super) fn drop_copy(&mut self, page: u64) -> Option<(u64, Epoch)> {
+        let number = self.first_page + page;
+        let copy = self.reader.pages.get(&number).and_then(|followed| followed.copy);
+        if !self.held.remove(&page) {
+            return None;
+        }
+        self.forget(number);
+        copy.map(|(epoch, _)| (number, epoch))
+    }
+
+    /// Gives everything back; nothing is told any more.
+    pub(super) fn close(&mut self, shared: &Shared, now: u64) {
+        let owned: Vec<u64> = self.client.pages.keys().copied().collect();
+        owned.into_iter().for_each(|number| self.ask_client(shared, now, Input::Release(number)));
+        let copies: Vec<u64> = self.held.iter().copied().collect();
+        copies.into_iter().for_each(|page| shared.drop_copy(self, page));
+        self.is_closed = true;
+    }
+
+    /// When [`State::tick`] has something to do.
+    pub(super) fn alarm(&self) -> u64 {
+        let sets = [&self.due, &self.hurry, &self.ends];
+        sets.into_iter().filter_map(|set| set.first()).map(|(at, _)| *at).min().unwrap_or(u64::MAX)
+    }
+
+    /// A page of the machines may be due at another time than before.
+    fn retime(&mut self, number: u64) {
+        let due = self.client.due(number).into_iter().chain(self.reader.due(number)).min();
+        let is_owned = self.client.pages.get(&number).is_some_and(|hold| hold.own.is_some());
+        let quiet = self.queued.get(&number).copied().filter(|_| !is_owned);
+        let due = due.map(|at| quiet.map_or(at, |quiet| at.max(quiet)));
+        let before = match due {
+            Some(at) => self.due_of.insert(number, at),
+            None => self.due_of.remove(&number),
+        };
+        if before == due {
+            return;
+        }
+        before.map(|at| self.due.remove(&(at, number)));
+        due.map(|at| self.due.insert((at, number)));
+    }
+
+    /// Every page may be: home is another one, or terms are others.
+    fn retime_all(&mut self) {
+        let numbers: BTreeSet<u64> = self.client.pages.keys().chain(self.reader.pages.keys()).copied().collect();
+        numbers.into_iter().for_each(|number| self.retime(number));
+    }
+
+    /// Time has passed.
+    pub(super) fn tick(&mut self, shared: &Shared, now: u64) {
+        while let Some(&(_, number)) = self.due.first().filter(|(at, _)| *at <= now) {
+            self.queued.remove(&number);
+            if self.asks_whether_used(number) {
+                continue;
+            }
+            self.ask_client(shared, now, Input::TickPage(number));
+            self.ask_reader(shared, now, reader::Input::TickPage(number));
+            self.retime(number);
+            if self.due_of.get(&number).is_some_and(|at| *at <= now) {
+                debug_assert!(false, "a machine that was told the time has something due at it");
+                break;
+            }
+        }
+        while let Some(&(at, page)) = self.hurry.first().filter(|(at, _)| *at <= now) {
+            self.hurry.remove(&(at, page));
+            let number = self.first_page + page;
+            match self.operations.get(&page) {
+                Some(Operation { kind: Kind::Copy, phase: Phase::Asked, .. }) => {
+                    self.ask_reader(shared, now, reader::Input::Follow(number));
+                }
+                Some(Operation { kind: Kind::Update, phase: Phase::Asked, .. }) => {
+                    self.ask_client(shared, now, Input::Update(number));
+                }
+                // When its lease is over by this clock, too, home may say yet that it counted: that is asked later.
+                Some(&Operation { kind: Kind::Commit { release }, phase: Phase::Asked, .. })
+                    if self.is_in_time(now, number) =>
+                {
+                    self.ask_client(shared, now, Input::Commit { page: number, release });
+                }
+                _ => {}
+            }
+        }
+        while let Some(&(at, page)) = self.ends.first().filter(|(at, _)| *at <= now) {
+            self.ends.remove(&(at, page));
+            if self.held.contains(&page) && !self.reader.has(now, self.first_page + page) {
+                self.drop_copy(page);
+                self.leave(page, None, Event::Lost(page));
+            }
+        }
+    }
+
+    /// Whether this is due to be renewed, and is not before the caller was asked. Nothing of it is due until then.
+    fn asks_whether_used(&mut self, number: u64) -> bool {
+        let page = number - self.first_page;
+        let is_asked_for = self.operations.contains_key(&page) || self.client.pages.contains_key(&number);
+        let is_often = self.renewed.get(&page).is_some_and(|times| *times >= RENEWALS_UNASKED);
+        let until = match self.reader.pages.get(&number) {
+            Some(&Followed { is_wanted: true, copy: Some((_, until)), asked: None, .. }) => until,
+            _ => return false,
+        };
+        if is_asked_for || !is_often || !self.held.contains(&page) {
+            return false;
+        }
+        self.renewed.remove(&page);
+        self.queued.insert(number, until);
+        self.retime(number);
+        self.events.push_back(Event::Used(page));
+        true
+    }
+
+    /// The caller says whether a copy was used: if not, it ends with its term.
+    pub(super) fn was_used(&mut self, page: u64, is_used: bool) {
+        let number = self.first_page + page;
+        if self.operations.contains_key(&page) || !self.held.contains(&page) {
+            return;
+        }
+        if !is_used {
+            self.reader.step(0, reader::Input::Leave(number), &mut Vec::new());
+        }
+        self.queued.remove(&number);
+        self.retime(number);
+    }
+
+    fn is_in_time(&self, now: u64, number: u64) -> bool {
+        self.client.pages.get(&number).and_then(|hold| hold.own).is_some_and(|own| now < own.until)
+    }
+
+    /// How long a right lasts is the server's to say; false when it cannot be so long.
+    pub(super) fn hear_term(&mut self, term: u64) -> bool {
+        if !TERMS.contains(&term) {
+            return false;
+        }
+        if self.client.timing.term != term {
+            let timing = timing(term, self.retry);
+            (self.client.timing, self.reader.timing) = (timing, timing);
+            self.retime_all();
+        }
+        true
+    }
+
+    /// Whether this is the number of the request about the page that is waited for: another one's answer says nothing.
+    pub(super) fn awaits(&self, number: u64, is_copy: bool, request: u64) -> bool {
+        let awaited = match is_copy {
+            true => self.reader.pages.get(&number).and_then(|followed| followed.asked).map(|(asked, _)| asked),
+            false => self.client.pages.get(&number).and_then(|hold| hold.wait).map(|wait| wait.request),
+        };
+        awaited == Some(request)
+    }
+
+    /// A number for what nobody answers.
+    pub(super) fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// The page of the object; `None` if it is not of it.
+    pub(super) fn page(&self, number: u64, shared: &Shared) -> Option<u64> {
+        let page = number.checked_sub(self.first_page)?;
+        (page < shared.bytes.div_ceil(PAGE_BYTES)).then_some(page)
+    }
+
+    /// Something is sent that asks for this page: as of which epoch the bytes are that the caller has, and whether it was
+    /// asked before.
+    pub(super) fn asks(&mut self, number: u64, is_copy: bool) -> (Epoch, bool) {
+        let page = number - self.first_page;
+        let known = self.known.get(&page).copied().unwrap_or(0);
+        let wait = self.client.pages.get(&number).and_then(|hold| hold.wait);
+        let is_retried = !is_copy && wait.is_some_and(|wait| wait.retries > 0);
+        match self.operations.get_mut(&page) {
+            Some(operation) => {
+                operation.sent += 1;
+                (if operation.keeps { known } else { 0 }, is_retried || operation.sent > 1)
+            }
+            // A copy is renewed: the bytes are those of before.
+            None => (if is_copy && self.held.contains(&page) { known } else { 0 }, is_retried),
+        }
+    }
+
+    /// The bytes of a commit that was not answered.
+    pub(super) fn commit_bytes(&self, number: u64) -> Option<&[u8]> {
+        self.commits.get(&(number - self.first_page)).map(Vec::as_slice)
+    }
+
+    /// Whether the caller of this page may be told that its bytes are the page's.
+    pub(super) fn is_known(&self, page: u64, is_copy: bool) -> bool {
+        let keeps = self.operations.get(&page).map(|operation| operation.keeps);
+        keeps.unwrap_or(is_copy && self.held.contains(&page)) && self.known.contains_key(&page)
+    }
+
+    /// A lease's machine takes a fact; what follows is done. `came`: bytes and epoch of the answer at hand.
+    pub(super) fn hear(
+        &mut self,
+        shared: &Shared,
+        now: u64,
+        input: Input,
+        came: Option<(&[u8], Epoch)>,
+    ) -> Vec<Effect> {
+        let (number, belief) = (page_of(&input), self.client.belief);
+        let mut effects = Vec::new();
+        self.client.step(now, input, &mut effects);
+        let mut answers = Vec::new();
+        for effect in effects {
+            match effect {
+                Effect::Done(number, outcome) => self.done(shared, now, number, outcome, came),
+                Effect::Lost(number) => {
+                    let page = number - self.first_page;
+                    self.recalled.remove(&page);
+                    self.leave(page, None, Event::Lost(page));
+                }
+                Effect::Recalled(number) => {
+                    let page = number - self.first_page;
+                    if self.recalled.insert(page) {
+                        self.events.push_back(Event::Recalled(page));
+                    }
+                }
+                Effect::Send { message: Message::Reply { .. }, .. } => answers.push(effect),
+                Effect::Send { message, .. } => shared.send(self, &message),
+                _ => {}
+            }
+        }
+        if self.client.belief == belief {
+            number.into_iter().for_each(|number| self.retime(number));
+        } else {
+            self.retime_all();
+        }
+        shared.changed.notify_all();
+        answers
+    }
+
+    fn ask_client(&mut self, shared: &Shared, now: u64, input: Input) {
+        let answers = self.hear(shared, now, input, None);
+        debug_assert!(answers.is_empty(), "nobody asked");
+    }
+
+    /// An operation of a lease's machine is over.
+    fn done(&mut self, shared: &Shared, now: u64, number: u64, outcome: Outcome, came: Option<(&[u8], Epoch)>) {
+        let page = number - self.first_page;
+        match (outcome, came) {
+            (Outcome::Owned, Some((bytes, _))) => {
+                // The caller may change it from now on: nobody else is answered from here.
+                self.client.change(now, number);
+                self.known.remove(&page);
+                self.recalled.remove(&page);
+                if !self.held.contains(&page) {
+                    self.forget(number);
+                }
+                let is_waited_for = self.operations.get(&page).is_some_and(|it| it.kind == Kind::Update);
+                if is_waited_for {
+                    self.ended(page, End::Put((!bytes.is_empty()).then(|| bytes.to_vec())));
+                } else {
+                    self.release(shared, now, page);
+                }
+            }
+            (Outcome::Committed, Some((_, epoch))) => {
+                self.commits.remove(&page);
+                self.recalled.remove(&page);
+                self.known.insert(page, epoch);
+                self.ended(page, End::Done);
+            }
+            (Outcome::Fenced, _) => {
+                self.commits.remove(&page);
+                self.recalled.remove(&page);
+                self.known.remove(&page);
+                self.ended(page, End::Fenced);
+            }
+            (Outcome::Owned | Outcome::Committed | Outcome::Read, _) => {}
+        }
+    }
+
+    /// A reader's machine takes an answer; what follows is done.
+    pub(super) fn hear_copy(
+        &mut self,
+        shared: &Shared,
+        now: u64,
+        number: u64,
+        message: Message,
+        bytes: &[u8],
+        epoch: Epoch,
+    ) {
+        let mut effects = Vec::new();
+        let from = Party::of(self.reader.belief.home);
+        self.reader.step(now, reader::Input::Message(from, message), &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Put(number) => self.copied(number, bytes, epoch),
+                Effect::Send { message, .. } => shared.send(self, &message),
+                _ => {}
+            }
+        }
+        self.retime(number);
+        shared.changed.notify_all();
+    }
+
+    fn ask_reader(&mut self, shared: &Shared, now: u64, input: reader::Input) {
+        let number = match input {
+            reader::Input::Follow(number)
+            | reader::Input::Leave(number)
+            | reader::Input::Drop(number)
+            | reader::Input::TickPage(number) => Some(number),
+            reader::Input::Message(..) | reader::Input::Tick => None,
+        };
+        let mut effects = Vec::new();
+        self.reader.step(now, input, &mut effects);
+        for effect in effects {
+            if let Effect::Send { message, .. } = effect {
+                shared.send(self, &message);
+            }
+        }
+        number.into_iter().for_each(|number| self.retime(number));
+    }
+
+    /// A copy came, or was renewed.
+    fn copied(&mut self, number: u64, bytes: &[u8], epoch: Epoch) {
+        let page = number - self.first_page;
+        let Some((_, until)) = self.reader.pages.get(&number).and_then(|followed| followed.copy) else { return };
+        let is_waited_for =
+            matches!(self.operations.get(&page), Some(Operation { kind: Kind::Copy, phase: Phase::Asked, .. }));
+        if !is_waited_for && !self.held.contains(&page) {
+            return self.forget(number);
+        }
+        self.known.insert(page, epoch);
+        self.held.insert(page);
+        self.ends.insert((until, page));
+        let times = self.renewed.entry(page).or_default();
+        *times = if is_waited_for { 0 } else { times.saturating_add(1) };
+        if is_waited_for {
+            self.ended(page, End::Put((!bytes.is_empty()).then(|| bytes.to_vec())));
+        }
+    }
+
+    /// Home recalls copies that are older than `epoch`. The epoch that home is told at once, if no copy is in use.
+    pub(super) fn invalidate(&mut self, now: u64, number: u64, epoch: Epoch) -> Option<Epoch> {
+        let message = Message::Invalidate { page: number, epoch };
+        let from = Party::of(self.reader.belief.home);
+        // What the machine would say now is said when the event was told.
+        self.reader.step(now, reader::Input::Message(from, message), &mut Vec::new());
+        self.retime(number);
+        let page = number - self.first_page;
+        if let Some(wanted) = self.leaving.get_mut(&page) {
+            *wanted = (*wanted).max(Some(epoch));
+            return None;
+        }
+        let is_newer = self.reader.pages.get(&number).is_some_and(|followed| followed.copy.is_some());
+        if is_newer || !self.held.remove(&page) {
+            return Some(epoch);
+        }
+        // Who waits for a lease wants no copy any more.
+        if !self.operations.get(&page).is_some_and(|operation| operation.kind == Kind::Copy) {
+            self.forget(number);
+        }
+        self.leave(page, Some(epoch), Event::Invalidate(page));
+        None
+    }
+
+    /// A page is not here any more, which is to be told.
+    fn leave(&mut self, page: u64, epoch: Option<Epoch>, event: Event) {
+        let wanted = self.leaving.entry(page).or_default();
+        *wanted = (*wanted).max(epoch);
+        self.events.push_back(event);
+    }
+
+    /// Home grants this page in its turn, and says so then. It is asked again before it forgets that, in case its answer is
+    /// lost.
+    pub(super) fn is_queued(&mut self, now: u64, number: u64, is_copy: bool) {
+        let page = number - self.first_page;
+        if let Some(operation) = self.operations.get_mut(&page).filter(|it| (it.kind == Kind::Copy) == is_copy) {
+            operation.heard = Some((Status::Busy, None));
+        }
+        self.queued.insert(number, now + self.client.timing.term / QUEUED_PARTS);
+        self.retime(number);
+    }
+
+    /// The server refuses an operation for good, or says that it is too early, or that the page is at that host.
+    pub(super) fn refused(&mut self, now: u64, number: u64, is_copy: bool, status: Status, told: Option<Host>) {
+        let page = number - self.first_page;
+        let retry = self.retry;
+        let Some(operation) = self.operations.get_mut(&page).filter(|it| (it.kind == Kind::Copy) == is_copy) else {
+            return;
+        };
+        operation.heard = Some((status, told));
+        match status {
+            Status::Busy if matches!(operation.kind, Kind::Commit { .. }) => {
+                self.hurry.insert((now + retry, page));
+            }
+            Status::Busy => {
+                let wait = (BUSY_NANOSECONDS << operation.busy.min(16)).min(retry);
+                operation.busy += 1;
+                self.hurry.insert((now + wait, page));
+            }
+            Status::Moved | Status::Restarting => {
+                let wait = (ELSEWHERE_NANOSECONDS << operation.elsewhere.min(16)).min(ELSEWHERE_NANOSECONDS_MAX);
+                operation.elsewhere += 1;
+                self.hurry.insert((now + wait, page));
+            }
+            _ => {
+                if is_copy {
+                    self.forget(number);
+                } else {
+                    self.client.pages.remove(&number);
+                    self.retime(number);
+                }
+                self.ended(page, End::Refused(status));
+            }
+        }
+    }
+
+    fn ended(&mut self, page: u64, end: End) {
+        if self.queued.remove(&(self.first_page + page)).is_some() {
+            self.retime(self.first_page + page);
+        }
+        if let Some(operation) = self.operations.get_mut(&page) {
+            operation.phase = Phase::Ended(end);
+        }
+    }
+
+    /// The next event that may be told.
+    pub(super) fn next_event(&mut self) -> Option<Event> {
+        let may = |event: &Event| {
+            !matches!(
+                self.operations.get(&event.page()),
+                Some(Operation { phase: Phase::Ended(_) | Phase::Putting, .. })
+            )
+        };
+        let place = self.events.iter().position(may)?;
+        self.events.remove(place)
+    }
+
+    fn is_left_again(&self, page: u64) -> bool {
+        self.events.contains(&Event::Invalidate(page)) || self.events.contains(&Event::Lost(page))
+    }
+
+    /// The event was told; what home wants to hear now.
+    pub(super) fn told(&mut self, event: Event) -> Option<(u64, Epoch)> {
+        match event {
+            Event::Recalled(_) | Event::Used(_) => None,
+            // The copy has gone, and then the lease: nothing begins before both are told.
+            Event::Invalidate(page) | Event::Lost(page) if self.is_left_again(page) => None,
+            Event::Invalidate(page) | Event::Lost(page) => {
+                let epoch = self.leaving.remove(&page)??;
+                Some((self.first_page + page, epoch))
+            }
+        }
+    }
+}
+
+impl Event {
+    fn page(self) -> u64 {
+        match self {
+            Event::Invalidate(page) | Event::Recalled(page) | Event::Lost(page) | Event::Used(page) => page,
+        }
+    }
+}
+
+/// For leases of this term, which end here a little earlier than they have to.
+fn timing(term: u64, retry: u64) -> Timing {
+    let whole = Timing::new(term, term, retry.min(term / 20), CLOCK_ERROR_PPM);
+    Timing { held: whole.held - whole.held / MARGIN_PARTS, ..whole }
+}
+
+/// The page that something is about.
+fn page_of(input: &Input) -> Option<u64> {
+    match input {
+        Input::Read(number) | Input::Update(number) | Input::Release(number) | Input::TickPage(number) => Some(*number),
+        Input::Commit { page, .. } => Some(*page),
+        Input::Message(
+            _,
+            Message::Request { page, .. } | Message::Reply { page, .. } | Message::Recall { page, .. },
+        ) => Some(*page),
+        Input::Message(..) | Input::Tick => None,
+    }
+}

@@ -1,0 +1,100 @@
+//! Where a server's bytes are: memory of its own, or memory that somebody shares who answers some requests by himself.
+//!
+//! Contract of a [`ServerMemory`]: it is zero at first; what is written is read; each call is one step for everybody who
+//! shares it. Its server checks every range against the page table before it names one; a range that is not inside the
+//! memory panics. Who shares it obeys the entries that were published last, and only these: it touches no byte that they
+//! do not admit.
+
+use std::ops::Range;
+
+use trellis_memory::Arena;
+use trellis_protocol::memory_server::PageEntry;
+
+/// See the top of this file.
+pub trait ServerMemory: Send {
+    /// How many bytes there are.
+    fn bytes(&self) -> u64;
+
+    /// Bytes from one offset up to another, as they are at one moment: where they lie, if nobody else can change them, or
+    /// copied into `room`.
+    fn read<'a>(&'a self, range: Range<u64>, room: &'a mut Vec<u8>) -> &'a [u8];
+
+    /// Writes bytes from an offset on.
+    fn write(&mut self, offset: u64, bytes: &[u8]);
+
+    /// Makes bytes zero: those of an object to be, which no entry admits.
+    fn zero(&mut self, range: Range<u64>);
+
+    /// Puts what `with` makes of eight bytes, little-endian, in their place, if it makes something; what was there.
+    fn replace(&mut self, offset: u64, with: &dyn Fn(u64) -> Option<u64>) -> u64;
+
+    /// Puts entries of the page table, as words ([`entry_word`]), in the place of those of the pages from `first_page` on.
+    /// When it returns, nothing goes on that those before admitted.
+    fn publish(&mut self, first_page: u64, entries: &mut dyn Iterator<Item = u64>);
+}
+
+impl ServerMemory for Arena {
+    fn bytes(&self) -> u64 {
+        Arena::bytes(self)
+    }
+
+    fn read<'a>(&'a self, range: Range<u64>, _: &'a mut Vec<u8>) -> &'a [u8] {
+        Arena::read(self, range)
+    }
+
+    fn write(&mut self, offset: u64, bytes: &[u8]) {
+        Arena::write(self, offset..offset + bytes.len() as u64).copy_from_slice(bytes);
+    }
+
+    fn zero(&mut self, range: Range<u64>) {
+        Arena::zero(self, range);
+    }
+
+    fn replace(&mut self, offset: u64, with: &dyn Fn(u64) -> Option<u64>) -> u64 {
+        let bytes = Arena::write(self, offset..offset + 8);
+        let before = u64::from_le_bytes((&*bytes).try_into().expect("eight bytes"));
+        if let Some(after) = with(before) {
+            bytes.copy_from_slice(&after.to_le_bytes());
+        }
+        before
+    }
+
+    /// Nobody else reads entries.
+    fn publish(&mut self, _: u64, _: &mut dyn Iterator<Item = u64>) {}
+}
+
+/// An entry as one number of the machine's byte order, whose bytes are those of the entry.
+pub fn entry_word(entry: PageEntry) -> u64 {
+    let PageEntry { generation, valid_bytes, flags, laps } = entry;
+    let mut bytes = [0; 8];
+    for (two, field) in bytes.as_chunks_mut::<2>().0.iter_mut().zip([generation, valid_bytes, flags, laps]) {
+        *two = field.to_ne_bytes();
+    }
+    u64::from_ne_bytes(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_is_a_word_of_the_same_bytes() {
+        let flags = PageEntry::FIRST | PageEntry::GUARDED;
+        let entry = PageEntry { generation: 0x0102, valid_bytes: 0x0304, flags, laps: 0x0506 };
+        let bytes = [0x0102_u16, 0x0304, 3, 0x0506].map(u16::to_ne_bytes).concat();
+        assert_eq!(entry_word(entry).to_ne_bytes()[..], bytes);
+    }
+
+    #[test]
+    fn an_arena_is_a_memory_of_its_own() {
+        let mut arena = Arena::new(1 << 16).expect("there is that much");
+        let memory: &mut dyn ServerMemory = &mut arena;
+        let mut room = Vec::new();
+        memory.write(4090, &[9; 20]);
+        assert_eq!(memory.read(4089..4111, &mut room)[..], [&[0][..], &[9; 20], &[0]].concat());
+        assert_eq!(memory.replace(4096, &|before| Some(before + 1)), u64::from_le_bytes([9; 8]));
+        assert_eq!(memory.read(4096..4098, &mut room), [10, 9]);
+        memory.zero(4090..4110);
+        assert_eq!((memory.read(4089..4111, &mut room), memory.bytes()), (&[0; 22][..], 1 << 16));
+    }
+}

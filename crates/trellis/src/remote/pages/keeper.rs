@@ -1,0 +1,104 @@
+//! Objects that go with this process: made in sessions that are kept open while it runs.
+//!
+//! Promises: an object is there as long as this process runs and is heard; when it was killed, or is not heard for as long as
+//! a server waits, the server deletes the object. Nothing but these objects is made in a session of a keeper, and each server
+//! has a client of its own here, so that no other one's trouble ends it.
+//!
+//! Must never be waited for by who touches a page: sessions are kept by a thread that does nothing else.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use super::super::{Client, ClientOptions, Host, Pointer, RemoteError};
+
+/// How often servers hear of this process: several times in the shortest time that one is told to wait.
+const BEAT: Duration = Duration::from_secs(5);
+
+/// See the module.
+pub(super) struct Keeper {
+    options: ClientOptions,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    clients: Mutex<BTreeMap<Host, Arc<Mutex<Client>>>>,
+    /// Where the thread waits between two beats.
+    beat: Condvar,
+    over: Mutex<bool>,
+}
+
+impl Keeper {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    ///
+    /// When the system gives no thread.
+    pub(super) fn start(options: ClientOptions) -> Result<Keeper, RemoteError> {
+        let shared = Arc::new(Shared { clients: Mutex::default(), beat: Condvar::new(), over: Mutex::new(false) });
+        let weak = Arc::downgrade(&shared);
+        let spawned = std::thread::Builder::new().name("trellis-keeper".to_owned()).spawn(move || keep(&weak));
+        spawned.map_err(|error| {
+            RemoteError::Setting(format!("a thread cannot be started: {error}; look at `ulimit -u`"))
+        })?;
+        Ok(Keeper { options, shared })
+    }
+
+    /// Makes an object.
+    ///
+    /// # Errors
+    ///
+    /// As [`Client::create_for_session`].
+    pub(super) fn create(&self, home: Host, bytes: u64) -> Result<Pointer, RemoteError> {
+        let home = if home.is_one() { home } else { locked(&*self.client(home)?).choose(home)? };
+        let client = self.client(home)?;
+        locked(&client).create_for_session(home, bytes)
+    }
+
+    /// The client of a server; that of no server asks which one it is to be.
+    fn client(&self, home: Host) -> Result<Arc<Mutex<Client>>, RemoteError> {
+        let mut clients = locked(&self.shared.clients);
+        if let Some(client) = clients.get(&home) {
+            return Ok(Arc::clone(client));
+        }
+        let client = Arc::new(Mutex::new(Client::open(self.options)?));
+        clients.insert(home, Arc::clone(&client));
+        Ok(client)
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        *locked(&self.shared.over) = true;
+        self.shared.beat.notify_all();
+    }
+}
+
+impl Shared {
+    /// False when it is over.
+    fn wait(&self) -> bool {
+        let over = locked(&self.over);
+        let waited = self.beat.wait_timeout_while(over, BEAT, |over| !*over);
+        !*waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// The thread.
+fn keep(shared: &Weak<Shared>) {
+    while let Some(shared) = shared.upgrade() {
+        if !shared.wait() {
+            return;
+        }
+        let clients: Vec<_> =
+            locked(&shared.clients).iter().map(|(home, client)| (*home, Arc::clone(client))).collect();
+        for (home, client) in clients.into_iter().filter(|(home, _)| home.is_one()) {
+            // A server that is silent is noticed by who needs a page of it.
+            let _ = locked(&client).hello(home);
+        }
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A thread that panicked left nothing half done that another call would not do again.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

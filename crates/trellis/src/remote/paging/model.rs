@@ -1,0 +1,166 @@
+//! A memory server in this process, for tests: one mutex, no network, no terms; each rule of leases in the open.
+//!
+//! Promises: a page has one owner or any number of copies; copies are recalled before a lease is granted; a commit counts
+//! only while its owner has the lease.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use super::{Events, PAGE_BYTES, Pages};
+
+/// Longer than any test waits: it says that nobody gives a page back.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Clone)]
+struct Page {
+    bytes: Vec<u8>,
+    owner: Option<usize>,
+    copies: HashSet<usize>,
+    /// A lease is being granted: nobody gets a copy meanwhile.
+    is_busy: bool,
+}
+
+/// The server.
+pub(super) struct Server {
+    pages: Mutex<Vec<Page>>,
+    changed: Condvar,
+    clients: Vec<OnceLock<Weak<dyn Events>>>,
+}
+
+/// A client of it.
+pub(super) struct Client {
+    pub(super) server: Arc<Server>,
+    pub(super) number: usize,
+}
+
+impl Server {
+    pub(super) fn new(pages: usize, clients: usize) -> Arc<Server> {
+        let page = Page { bytes: vec![0; PAGE_BYTES as usize], owner: None, copies: HashSet::new(), is_busy: false };
+        Arc::new(Server {
+            pages: Mutex::new(vec![page; pages]),
+            changed: Condvar::new(),
+            clients: (0..clients).map(|_| OnceLock::new()).collect(),
+        })
+    }
+
+    pub(super) fn meet(&self, number: usize, events: Weak<dyn Events>) {
+        assert!(self.clients[number].set(events).is_ok(), "each client comes once");
+    }
+
+    /// The bytes of a page as committed last.
+    pub(super) fn bytes(&self, page: u64) -> Vec<u8> {
+        self.pages()[page as usize].bytes.clone()
+    }
+
+    /// Who may change a page, and who has copies of it.
+    pub(super) fn rights(&self, page: u64) -> (Option<usize>, HashSet<usize>) {
+        let page = &self.pages()[page as usize];
+        (page.owner, page.copies.clone())
+    }
+
+    /// All rights of a client to a page end.
+    pub(super) fn expire(&self, page: u64) -> Option<usize> {
+        let owner = self.pages()[page as usize].owner.take();
+        self.changed.notify_all();
+        if let Some(events) = owner.and_then(|owner| self.events(owner)) {
+            events.lost(page);
+        }
+        owner
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Vec<Page>> {
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn events(&self, number: usize) -> Option<Arc<dyn Events>> {
+        self.clients[number].get()?.upgrade()
+    }
+
+    /// Waits until nobody owns a page and nobody is about to.
+    fn free(&self, page: u64) -> MutexGuard<'_, Vec<Page>> {
+        let mut told = None;
+        loop {
+            let pages = self.pages();
+            let wanted = &pages[page as usize];
+            match wanted.owner {
+                None if !wanted.is_busy => return pages,
+                Some(owner) if told != Some(owner) => {
+                    told = Some(owner);
+                    drop(pages);
+                    if let Some(events) = self.events(owner) {
+                        events.recalled(page);
+                    }
+                }
+                _ => {
+                    let waited = self.changed.wait_timeout(pages, PATIENCE);
+                    assert!(!waited.unwrap_or_else(PoisonError::into_inner).1.timed_out(), "page {page} stays away");
+                    // It may be another grant to the same one.
+                    told = None;
+                }
+            }
+        }
+    }
+}
+
+impl Pages for Client {
+    fn copy(&self, pages: &[u64], put: &mut dyn FnMut(u64, &[u8])) -> Result<(), String> {
+        for &page in pages {
+            let mut all = self.server.free(page);
+            let home = &mut all[page as usize];
+            home.copies.insert(self.number);
+            // Before anybody can recall it.
+            put(page, &home.bytes);
+        }
+        Ok(())
+    }
+
+    fn update(&self, pages: &[u64], keeps: bool, granted: &mut dyn FnMut(u64, Option<&[u8]>)) -> Result<(), String> {
+        for &page in pages {
+            let mut all = self.server.free(page);
+            let home = &mut all[page as usize];
+            home.is_busy = true;
+            let has_copy = home.copies.remove(&self.number);
+            let readers: Vec<usize> = home.copies.drain().collect();
+            drop(all);
+            for reader in readers {
+                if let Some(events) = self.server.events(reader) {
+                    events.invalidate(page);
+                }
+            }
+            let mut all = self.server.pages();
+            let home = &mut all[page as usize];
+            (home.is_busy, home.owner) = (false, Some(self.number));
+            granted(page, (!(keeps && has_copy)).then_some(&home.bytes));
+            drop(all);
+            self.server.changed.notify_all();
+        }
+        Ok(())
+    }
+
+    fn commit(&self, pages: &[(u64, &[u8])]) -> Result<Vec<u64>, String> {
+        let mut all = self.server.pages();
+        let mut late = Vec::new();
+        for (page, bytes) in pages {
+            let home = &mut all[*page as usize];
+            if home.owner == Some(self.number) {
+                home.bytes.copy_from_slice(bytes);
+                home.owner = None;
+            } else {
+                late.push(*page);
+            }
+        }
+        drop(all);
+        self.server.changed.notify_all();
+        Ok(late)
+    }
+
+    fn drop_copies(&self, pages: &[u64]) {
+        let mut all = self.server.pages();
+        for &page in pages {
+            all[page as usize].copies.remove(&self.number);
+        }
+    }
+
+    fn close(&self) {}
+}

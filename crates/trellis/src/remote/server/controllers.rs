@@ -1,0 +1,71 @@
+//! Which controller a server reports to: one of several, and the next one when that does not answer.
+
+use trellis_protocol::Nanoseconds;
+
+/// See the top of this file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Controllers {
+    hosts: Vec<u16>,
+    current: usize,
+    /// Since when a report has no answer.
+    asked: Option<Nanoseconds>,
+    /// How long one is waited for.
+    patience: Nanoseconds,
+}
+
+impl Controllers {
+    /// These, of which each is waited for so long.
+    pub(super) fn new(hosts: Vec<u16>, patience: Nanoseconds) -> Controllers {
+        Controllers { hosts, current: 0, asked: None, patience }
+    }
+
+    /// Whether a host is one.
+    pub(super) fn has(&self, host: u16) -> bool {
+        self.hosts.contains(&host)
+    }
+
+    /// Whom to report to now, and who did not answer if that is news.
+    pub(super) fn report(&mut self, now: Nanoseconds) -> Option<(u16, Option<u16>)> {
+        let before = *self.hosts.get(self.current)?;
+        match self.asked {
+            Some(since) if now >= since + self.patience => {
+                self.current = (self.current + 1) % self.hosts.len();
+                self.asked = Some(now);
+            }
+            Some(_) => {}
+            None => self.asked = Some(now),
+        }
+        let host = self.hosts[self.current];
+        Some((host, (host != before).then_some(before)))
+    }
+
+    /// This one said something.
+    pub(super) fn heard(&mut self, host: u16) {
+        if let Some(place) = self.hosts.iter().position(|known| *known == host) {
+            (self.current, self.asked) = (place, None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_is_asked_when_one_is_silent() {
+        let mut controllers = Controllers::new(vec![200, 201, 202], 100);
+        assert_eq!(controllers.report(5), Some((200, None)));
+        assert_eq!(controllers.report(104), Some((200, None)));
+        assert_eq!(controllers.report(105), Some((201, Some(200))));
+        assert_eq!(controllers.report(205), Some((202, Some(201))));
+        controllers.heard(202);
+        assert_eq!(controllers.report(1000), Some((202, None)), "what was answered begins anew");
+        controllers.heard(201);
+        assert_eq!(controllers.report(1001), Some((201, None)), "who says something is the one");
+        controllers.heard(7);
+        assert_eq!((controllers.has(7), controllers.has(200)), (false, true));
+        let mut one = Controllers::new(vec![200], 100);
+        assert_eq!((one.report(0), one.report(900)), (Some((200, None)), Some((200, None))));
+        assert_eq!(Controllers::new(Vec::new(), 1).report(0), None);
+    }
+}

@@ -1,0 +1,125 @@
+//! What all ranges of a server share: the socket, the clock, whom clients are, and how things are said.
+//!
+//! Promises: an answer leaves from the address that was asked, a notice from the page's, and what is told to servers and
+//! controllers from an address of this process. What cannot go is as good as lost: whoever waits for it asks again.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use trellis_protocol::lease::Epoch;
+use trellis_protocol::memory_server::Client;
+use trellis_protocol::wire::address::{
+    Address, Arguments, Destination, Host, HostPrefix, Incarnation, Pointer, Source,
+};
+use trellis_protocol::wire::command::Command;
+use trellis_protocol::wire::datagram::told::What;
+use trellis_protocol::wire::datagram::{Notice, Operation, Reply, Request, TagKind, Told, seal};
+use trellis_transport::links::ipv6::{Endpoint, Way};
+
+use super::super::memory::ServerMemory;
+use super::super::{Hardware, nanoseconds};
+use super::controllers::Controllers;
+use super::events::Event;
+
+/// See the top of this file.
+pub(super) struct Desk {
+    pub(super) endpoint: Endpoint,
+    pub(super) prefix: HostPrefix,
+    /// Where all servers and controllers listen.
+    pub(super) port: u16,
+    pub(super) began: Instant,
+    /// At which port clients are that have to do with leases, and when they were last heard.
+    pub(super) ports: BTreeMap<Client, (u16, u64)>,
+    /// Of this process, as a source of what it tells.
+    pub(super) incarnation: Incarnation,
+    /// How many notices and told things it sent, from what it drew.
+    pub(super) sent: u64,
+    /// For bytes on their way out.
+    pub(super) room: Vec<u8>,
+    /// What operators hear, in this order.
+    pub(super) events: Vec<Event>,
+    /// Whom to report to.
+    pub(super) controllers: Controllers,
+    /// How much memory is left for ranges of others.
+    pub(super) spare_bytes: u64,
+}
+
+impl Desk {
+    pub(super) fn now(&self) -> u64 {
+        nanoseconds(self.began)
+    }
+
+    /// A host by its name.
+    pub(super) fn prefix_of(&self, host: u16) -> HostPrefix {
+        HostPrefix { host: Host(host), ..self.prefix }
+    }
+
+    /// Says this to a client at a port; the bytes that it wants are those of `memory` from `offset` on.
+    pub(super) fn reply(&mut self, reply: &Reply, memory: Option<&dyn ServerMemory>, offset: u64, port: u16) {
+        let (mut header, small) = reply.encode();
+        let (from, to) = (self.own(reply.from), reply.to.encode());
+        let mut room = std::mem::take(&mut self.room);
+        // The place of a refused request need not be one.
+        let data = match (u64::from(reply.body.data_bytes()), memory) {
+            (0, _) | (_, None) => &[],
+            (bytes, Some(memory)) => memory.read(offset..offset + bytes, &mut room),
+        };
+        if seal(&mut header, from, to, [small.bytes(), data], &Hardware) {
+            let _ = self.endpoint.send(&Way { from: from.0, to: to.0, port }, &[&header, small.bytes(), data]);
+        }
+        self.room = room;
+    }
+
+    /// Says something about a page to a client that did not ask now.
+    pub(super) fn notify(&mut self, to: Client, page: Pointer, command: Command, epoch: Epoch) {
+        let Some(&(port, _)) = self.ports.get(&to) else { return };
+        self.sent += 1;
+        let Client { host, incarnation } = to;
+        let to = Source { cluster: self.prefix.cluster, host, incarnation, request: self.sent };
+        let from = page.request(command, Arguments::NONE);
+        let mut header = Notice { from, to, tag_kind: TagKind::Checksum, epoch }.encode();
+        let (from, to) = (from.encode(), to.encode());
+        if seal(&mut header, from, to, [&[], &[]], &Hardware) {
+            let _ = self.endpoint.send(&Way { from: from.0, to: to.0, port }, &[&header]);
+        }
+    }
+
+    /// Tells another server or a controller.
+    pub(super) fn tell(&mut self, to: u16, told: &Told, page: &[u8]) {
+        let body = told.encode();
+        let HostPrefix { cluster, host } = self.prefix;
+        self.sent += 1;
+        let source = Source { cluster, host, incarnation: self.incarnation, request: self.sent };
+        let destination = Pointer::to_host(cluster, Host(to)).request(told.command(), Arguments::NO_REPLY);
+        let operation = Operation::Told { bytes: (body.len() + page.len()) as u32 };
+        let tag_kind = TagKind::Checksum;
+        let request = Request { source, destination, tag_kind, is_once: false, is_release: false, epoch: 0, operation };
+        let (mut header, _) = request.encode();
+        let (from, to) = (source.encode(), destination.encode());
+        if seal(&mut header, from, to, [&body, page], &Hardware) {
+            let _ = self.endpoint.send(&Way { from: from.0, to: to.0, port: self.port }, &[&header, &body, page]);
+        }
+    }
+
+    /// Tells the controller that is asked now.
+    pub(super) fn report(&mut self, range: u16, what: What) {
+        let Some((host, silent)) = self.controllers.report(self.now()) else { return };
+        if let Some(before) = silent {
+            let [host, before] = [host, before].map(|host| self.prefix_of(host));
+            self.events.push(Event::Controller { host, before });
+        }
+        self.tell(host, &Told { range, what }, &[]);
+    }
+
+    /// What was asked of any server, or of all, is answered by this one: a switch lets nothing pass that comes from an
+    /// address of nobody.
+    fn own(&self, from: Address) -> Address {
+        match Destination::decode(from) {
+            Ok(asked) if !asked.pointer.home().is_one() => {
+                let HostPrefix { cluster, host } = self.prefix;
+                Pointer::to_host(cluster, host).request(asked.command, asked.arguments).encode()
+            }
+            _ => from,
+        }
+    }
+}

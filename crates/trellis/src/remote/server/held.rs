@@ -1,0 +1,325 @@
+//! One range of a server: its objects, its leases, its memory.
+//!
+//! Promises: what [`MemoryServer`] and [`Keeper`] order is carried out in their order, all of it before the next fact. Where a
+//! controller places the range, nothing is answered about it but by [`Placed`]'s leave.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use trellis_protocol::lease::{self, Status as Outcome, epoch_of};
+use trellis_protocol::memory_server::table_pages::table_pages;
+use trellis_protocol::memory_server::{
+    Carried, Client, Effect, Input, Keeper, MemoryServer, Order, Settings, Staged, refusal,
+};
+use trellis_protocol::wire::address::{Host, PAGE_BYTES, Pointer};
+use trellis_protocol::wire::command::{Class, Command};
+use trellis_protocol::wire::datagram::told::{About, What};
+use trellis_protocol::wire::datagram::{Body, Reply, Request, Status, Told, WRITE_BYTES_MAX};
+
+use super::super::memory::{ServerMemory, entry_word};
+use super::desk::Desk;
+use super::placed::{Placed, Standing};
+
+/// See the top of this file.
+pub(super) struct Held {
+    /// The host number in its pointers.
+    pub(super) range: u16,
+    pub(super) settings: Settings,
+    /// While this server answers for it.
+    pub(super) logic: Option<MemoryServer>,
+    pub(super) leases: Keeper,
+    /// Once it is known how much it is.
+    pub(super) memory: Option<Box<dyn ServerMemory>>,
+    /// Where a controller says who is home.
+    pub(super) placed: Option<Placed>,
+    /// Hosts that a controller named as home or backup; no other is believed to be home.
+    pub(super) named: BTreeSet<u16>,
+    /// Bytes that wait, by the number of their slot, where they were needed.
+    pub(super) slots: Vec<Vec<u8>>,
+    effects: Vec<Effect>,
+}
+
+/// The datagram at hand.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Hand<'a> {
+    /// All of it.
+    pub(super) payload: &'a [u8],
+    /// Who asked, and from which port.
+    pub(super) client: Option<(Client, u16)>,
+    /// Of a STORE: which page, by the home of which incarnation, and the bytes.
+    pub(super) store: Option<(u64, u16, &'a [u8])>,
+}
+
+impl Held {
+    pub(super) fn new(range: u16, settings: Settings, leases: Keeper, memory: Option<Box<dyn ServerMemory>>) -> Held {
+        let slots = vec![Vec::new(); settings.staging.slots];
+        let (logic, placed, effects) = (None, None, Vec::new());
+        let named = BTreeSet::new();
+        Held { range, settings, logic, leases, memory, placed, named, slots, effects }
+    }
+
+    /// A request about this range, from a port.
+    pub(super) fn asked(&mut self, desk: &mut Desk, request: &Request, payload: &[u8], port: u16) {
+        let client = Client::of(&request.source);
+        let command = request.command();
+        let now = desk.now();
+        if matches!(command.class(), Class::Leases) || matches!(command, Command::Commit | Command::Clone) {
+            desk.ports.insert(client, (port, now));
+        }
+        let hand = Hand { payload, client: Some((client, port)), store: None };
+        if command == Command::Invalidated {
+            let pointer = request.destination.pointer;
+            self.leases.invalidated(now, client, pointer.page(), request.epoch);
+            return self.obey(desk, hand);
+        }
+        match self.standing(now, request) {
+            Standing::Here => {}
+            Standing::Later => {
+                if let Some(placed) = &mut self.placed {
+                    placed.keep(request, payload, port);
+                }
+                return;
+            }
+            Standing::Elsewhere(status, epoch, body) => {
+                if let Some(reply) = refusal(request, status, epoch, body) {
+                    desk.reply(&reply, None, 0, port);
+                }
+                return;
+            }
+        }
+        if let Some(placed) = &mut self.placed {
+            placed.holds_back = matches!(command, Command::Create | Command::CreateWrite | Command::Delete);
+        }
+        self.step(desk, Input::Request(*request), hand);
+        if let Some(placed) = &mut self.placed {
+            placed.holds_back = false;
+        }
+    }
+
+    /// Whether this server may say something about a request now, by what the range's leases and its table say.
+    fn standing(&self, now: u64, request: &Request) -> Standing {
+        let Some(placed) = &self.placed else { return Standing::Here };
+        let command = request.command();
+        let page = request.destination.pointer.page();
+        let has_page = !matches!(command, Command::Create | Command::CreateWrite | Command::Hello | Command::Ping);
+        let server = self.leases.server();
+        match server.may_read(now, if has_page { page..page + 1 } else { 0..0 }) {
+            Ok(()) => {}
+            Err(Outcome::Moved(home)) => {
+                let to = Pointer::to_host(self.settings.cluster, Host(home)).encode();
+                return Standing::Elsewhere(Status::Moved, epoch_of(server.knows.1), Body::Moved(to));
+            }
+            Err(_) => return Standing::Elsewhere(Status::Restarting, 0, Body::Nothing),
+        }
+        if command == Command::CreateWrite && server.has_backups() {
+            // Backups keep what was committed, and nothing else.
+            return Standing::Elsewhere(Status::Lease, 0, Body::Nothing);
+        }
+        let is_handing = server.home.as_ref().is_some_and(|home| home.hand_to.is_some());
+        let changes = matches!(command, Command::Create | Command::CreateWrite | Command::Delete);
+        if changes && (is_handing || placed.is_under_way()) || has_page && placed.touches(page) {
+            return Standing::Later;
+        }
+        Standing::Here
+    }
+
+    /// Lets a fact be decided, and carries out what follows from it.
+    pub(super) fn step(&mut self, desk: &mut Desk, input: Input, hand: Hand<'_>) {
+        self.decide(desk, input, hand);
+        self.obey(desk, hand);
+    }
+
+    /// Does what whoever keeps leases wants, each thing before the next.
+    pub(super) fn obey(&mut self, desk: &mut Desk, hand: Hand<'_>) {
+        self.look(desk);
+        while let Some(order) = self.leases.next_order() {
+            match order {
+                Order::Server(fact) => self.decide(desk, fact, hand),
+                Order::Notice { to, page, command, epoch } => {
+                    let generation =
+                        self.logic.as_ref().and_then(|logic| logic.page(page)).map_or(0, |it| it.generation);
+                    let Settings { cluster, home, .. } = self.settings;
+                    if let Some(page) = Pointer::new(cluster, home, generation, page * PAGE_BYTES) {
+                        desk.notify(to, page, command, epoch);
+                    }
+                }
+                Order::Tell { what: What::Report { request, life, state, call, .. }, .. } => {
+                    let about = self.about(desk.spare_bytes);
+                    desk.report(self.range, What::Report { request, life, state, call, about });
+                }
+                Order::Tell { to, what, bytes } => self.tell(desk, to, what, bytes),
+                Order::Keep => self.keep(hand),
+                Order::Changed(page, counts) => {
+                    if let Some(placed) = &mut self.placed {
+                        placed.changed(page, counts);
+                    }
+                }
+            }
+        }
+    }
+
+    pub(super) fn decide(&mut self, desk: &mut Desk, input: Input, hand: Hand<'_>) {
+        let mut effects = std::mem::take(&mut self.effects);
+        let mut next = Some(input);
+        while let Some(input) = next.take() {
+            let now = desk.now();
+            let Some(logic) = &mut self.logic else { break };
+            logic.step(now, input, &mut self.leases, &mut effects);
+            let is_guard = matches!(input, Input::Guard { .. });
+            for effect in effects.drain(..) {
+                if let Effect::Lease(lease) = effect {
+                    self.leases.asked(now, lease);
+                } else if let Some(fact) = self.carry_out(desk, effect, hand, is_guard) {
+                    debug_assert!(next.is_none(), "a request asks for one thing at a time");
+                    next = Some(fact);
+                }
+            }
+        }
+        effects.clear();
+        self.effects = effects;
+    }
+
+    /// Does one thing; what is a fact because of it.
+    fn carry_out(&mut self, desk: &mut Desk, effect: Effect, hand: Hand<'_>, is_guard: bool) -> Option<Input> {
+        let part = |at: u32, bytes: u32| &hand.payload[at as usize..at as usize + bytes as usize];
+        let Some(memory) = &mut self.memory else { return None };
+        match effect {
+            Effect::Reply { reply, offset } => self.answer(desk, reply, offset, hand),
+            Effect::Write { offset, at, bytes } => memory.write(offset, part(at, bytes)),
+            Effect::Stage { slot, position, at, bytes } => {
+                let slot = &mut self.slots[slot as usize];
+                slot.resize(WRITE_BYTES_MAX as usize, 0);
+                let position = position as usize;
+                slot[position..position + bytes as usize].copy_from_slice(part(at, bytes));
+            }
+            Effect::WriteStaged { slot, offset, bytes } => {
+                memory.write(offset, &self.slots[slot as usize][..bytes as usize]);
+            }
+            Effect::Zero { offset, bytes } => memory.zero(offset..offset + bytes),
+            Effect::FetchAdd { request, offset, addend } => {
+                return Some(Input::Before(
+                    request,
+                    memory.replace(offset, &|before| Some(before.wrapping_add(addend))),
+                ));
+            }
+            Effect::CompareSwap { request, offset, expected, new } => {
+                let with = |before| (before == expected).then_some(new);
+                return Some(Input::Before(request, memory.replace(offset, &with)));
+            }
+            Effect::Publish { first_page, pages } => {
+                let logic = self.logic.as_ref()?;
+                let entries = (first_page..first_page.saturating_add(pages)).map_while(|page| logic.page(page));
+                memory.publish(first_page, &mut entries.map(entry_word));
+                if let Some(placed) = self.placed.as_mut().filter(|_| !is_guard) {
+                    placed.touch(first_page..first_page + pages);
+                }
+            }
+            Effect::Lease(_) => unreachable!("it was handed over"),
+        }
+        None
+    }
+
+    fn answer(&mut self, desk: &mut Desk, reply: Reply, offset: u64, hand: Hand<'_>) {
+        let to = Client::of(&reply.to);
+        // A grant goes to who was told BUSY a while ago.
+        let port = hand.client.filter(|(client, _)| *client == to).map(|(_, port)| port);
+        let Some(port) = port.or_else(|| desk.ports.get(&to).map(|(port, _)| *port)) else { return };
+        match &mut self.placed {
+            // A grant, to somebody else, has bytes and speaks of no object that is new or gone.
+            Some(placed) if placed.holds_back && placed.has_touched() && reply.body.data_bytes() == 0 => {
+                placed.withhold(reply, port)
+            }
+            _ => desk.reply(&reply, self.memory.as_deref(), offset, port),
+        }
+    }
+
+    /// Tells another server.
+    fn tell(&mut self, desk: &mut Desk, to: u16, what: What, bytes: Carried) {
+        let page = match &what {
+            What::Store { page, .. } => self.bytes_of(*page, bytes),
+            _ => Vec::new(),
+        };
+        desk.tell(to, &Told { range: self.range, what }, &page);
+    }
+
+    /// What a page shall be at a backup; nothing where that is all zero.
+    fn bytes_of(&self, page: u64, bytes: Carried) -> Vec<u8> {
+        let (Some(placed), Some(memory)) = (&self.placed, &self.memory) else { return Vec::new() };
+        let pages = placed.table.pages();
+        let whole = match page.checked_sub(pages) {
+            Some(number) if bytes == Carried::Own => placed.staged(number),
+            Some(number) => placed.table.bytes(number),
+            None if bytes == Carried::Nothing => return Vec::new(),
+            None => {
+                let mut whole = read(memory.as_ref(), page);
+                if let Carried::With { offset, staged: Staged { slot, bytes } } = bytes {
+                    let (at, bytes) = ((offset % PAGE_BYTES) as usize, bytes as usize);
+                    whole[at..at + bytes].copy_from_slice(&self.slots[slot as usize][..bytes]);
+                }
+                whole
+            }
+        };
+        if whole.iter().all(|byte| *byte == 0) { Vec::new() } else { whole }
+    }
+
+    /// What came with a STORE is the page's.
+    fn keep(&mut self, hand: Hand<'_>) {
+        let (Some((page, incarnation, bytes)), Some(placed)) = (hand.store, &mut self.placed) else { return };
+        let Some(memory) = &mut self.memory else { return };
+        let Some(number) = page.checked_sub(placed.table.pages()) else {
+            let at = page * PAGE_BYTES;
+            match bytes {
+                [] if !is_zero(memory.as_ref(), page) => memory.zero(at..at + PAGE_BYTES),
+                bytes => memory.write(at, bytes),
+            }
+            return;
+        };
+        let Some(records) = placed.table.read(number, bytes) else { return };
+        let mut zero: Option<Range<u64>> = None;
+        for (page, since) in placed.table.replace(number, &records) {
+            if !self.leases.is_zero_since(page, incarnation, since) {
+                continue;
+            }
+            match &mut zero {
+                Some(run) if run.end == page => run.end += 1,
+                run => {
+                    if let Some(before) = run.replace(page..page + 1) {
+                        memory.zero(before.start * PAGE_BYTES..before.end * PAGE_BYTES);
+                    }
+                }
+            }
+        }
+        if let Some(run) = zero {
+            memory.zero(run.start * PAGE_BYTES..run.end * PAGE_BYTES);
+        }
+    }
+
+    /// Whether a STORE says something that can be kept of this range.
+    pub(super) fn may_keep(&self, page: u64, bytes: &[u8]) -> bool {
+        // What is not known here is told to nobody but the controller.
+        let Some(placed) = &self.placed else { return true };
+        let pages = placed.table.pages();
+        match page.checked_sub(pages) {
+            Some(number) => number < table_pages(pages) && placed.table.read(number, bytes).is_some(),
+            None => true,
+        }
+    }
+
+    fn about(&self, spare_bytes: u64) -> About {
+        let lease::Timing { term, tenure, .. } = self.leases.server().timing;
+        let pages = self.placed.as_ref().map_or(0, |placed| placed.table.pages());
+        let requests = self.logic.as_ref().map_or(0, |logic| logic.statistics().requests);
+        About { pages, requests, spare_bytes, term, tenure }
+    }
+}
+
+fn read(memory: &dyn ServerMemory, page: u64) -> Vec<u8> {
+    let at = page * PAGE_BYTES;
+    let mut room = Vec::new();
+    memory.read(at..at + PAGE_BYTES, &mut room).to_vec()
+}
+
+fn is_zero(memory: &dyn ServerMemory, page: u64) -> bool {
+    let at = page * PAGE_BYTES;
+    memory.read(at..at + PAGE_BYTES, &mut Vec::new()).iter().all(|byte| *byte == 0)
+}

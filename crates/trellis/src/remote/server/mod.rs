@@ -1,0 +1,515 @@
+//! A memory server: one socket, one thread that answers, and the ranges that it has to do with: its own, and, where a
+//! controller says who is home of which, those that it keeps for others.
+//!
+//! The thread takes a datagram, lets [`MemoryServer`](trellis_protocol::memory_server::MemoryServer) decide, and carries out
+//! what it orders, all of it before the next datagram; so nothing here needs a lock, and an atomic addition is an addition.
+//! Leases of pages, and who is home, are decided by [`Keeper`], in the same thread.
+//!
+//! Must never answer whom it cannot tell, nor anything that says of itself that it is an answer; nor obey a controller that it
+//! was not told of.
+
+mod controllers;
+mod desk;
+mod events;
+mod held;
+mod placed;
+
+pub use events::Event;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use trellis_memory::Arena;
+use trellis_protocol::lease::server::Server as Leased;
+use trellis_protocol::lease::{Party, Placement, Timing};
+use trellis_protocol::memory_server::table_pages::{TablePages, table_pages};
+use trellis_protocol::memory_server::{
+    Keeper, MemoryServer, Range, SessionLimits, Settings, StagingLimits, Statistics, refusal,
+};
+use trellis_protocol::wire::address::{Address, Destination, Host, HostPrefix, Incarnation, PAGE_BYTES, PORT};
+use trellis_protocol::wire::command::Command;
+use trellis_protocol::wire::datagram::told::What;
+use trellis_protocol::wire::datagram::{Body, HEADER_BYTES, Request, Rules, Status, TagKind, Told};
+use trellis_transport::links::ipv6::{Arrived, Endpoint};
+
+use super::memory::ServerMemory;
+use super::{CLOCK_ERROR_PPM, Hardware, RemoteError, drawn};
+use controllers::Controllers;
+use desk::Desk;
+use held::{Hand, Held};
+use placed::Placed;
+
+/// How often a server that hears nothing looks whether it shall stop, and how often time passes for what it remembers.
+const TICK: Duration = Duration::from_millis(250);
+/// The longest datagram there can be.
+const DATAGRAM_BYTES_MAX: usize = 64 << 10;
+const SECOND: u64 = 1_000_000_000;
+/// How many datagrams are answered before what is due is looked at.
+const BURST: usize = 128;
+/// How many ranges a server may know nothing of but their numbers.
+const UNKNOWN_MAX: usize = 64;
+
+/// What a server keeps, and for whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerOptions {
+    /// Its addresses: `fdCC:CCCC:HHHH::/48`.
+    pub prefix: HostPrefix,
+    /// How much memory it gives, in whole pages of 4 KiB.
+    pub memory_bytes: u64,
+    /// What one host may have of it; `None` for all.
+    pub quota_bytes: Option<u64>,
+    /// Where it listens.
+    pub port: u16,
+    /// The weakest tag that it takes.
+    pub least: TagKind,
+    /// A client that says nothing for so long has no session any more; whole milliseconds.
+    pub session_silence_max: Duration,
+    /// How long a lease or a copy of a page lasts unless it is renewed; at least a millisecond.
+    pub lease_term: Duration,
+    /// The numbers of the hosts where controllers are, that say who is home of which range; the first that answers is
+    /// obeyed. None: this server is home of its own range for its whole life.
+    pub controllers: Vec<u16>,
+    /// How much memory it gives to ranges of others, besides its own.
+    pub backup_bytes: u64,
+    /// How long it answers without a controller's word; all servers and controllers must have the same.
+    pub tenure: Duration,
+}
+
+impl ServerOptions {
+    /// So much memory for everybody: port 5000, checksums, a minute of silence, leases of ten seconds, no controller.
+    pub fn new(prefix: HostPrefix, memory_bytes: u64) -> ServerOptions {
+        ServerOptions {
+            prefix,
+            memory_bytes,
+            quota_bytes: None,
+            port: PORT,
+            least: TagKind::Checksum,
+            session_silence_max: Duration::from_secs(60),
+            lease_term: Duration::from_secs(10),
+            controllers: Vec::new(),
+            backup_bytes: 0,
+            tenure: Duration::from_millis(500),
+        }
+    }
+
+    /// Whether there can be such a memory.
+    ///
+    /// # Errors
+    ///
+    /// When it is no whole number of pages, or other settings do not fit together.
+    pub fn check(&self) -> Result<(), RemoteError> {
+        let bytes = self.memory_bytes;
+        if bytes < PAGE_BYTES || !bytes.is_multiple_of(PAGE_BYTES) {
+            return Err(RemoteError::Setting(format!(
+                "a memory of {bytes} bytes is no whole number of pages of {PAGE_BYTES} bytes; the next one is {}",
+                bytes.max(1).next_multiple_of(PAGE_BYTES)
+            )));
+        }
+        let me = self.prefix.host.0;
+        if let Some(host) = self.controllers.iter().find(|host| matches!(**host, 0 | u16::MAX) || **host == me) {
+            return Err(RemoteError::Setting(format!(
+                "host {host} cannot be the controller of the server at host {me}; give one from 1 to 65534 that is another"
+            )));
+        }
+        if self.controllers.is_empty() && self.backup_bytes > 0 {
+            return Err(RemoteError::Setting(
+                "memory for backups is of no use without a controller that says whose; give a controller, too"
+                    .to_owned(),
+            ));
+        }
+        timing(self).map(|_| ())
+    }
+}
+
+/// Ends a [`Server::serve`] from another thread or a signal handler.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Within a quarter of a second.
+    pub fn stop(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The server.
+pub struct Server {
+    options: ServerOptions,
+    desk: Desk,
+    /// By the host number in their pointers; always its own.
+    ranges: BTreeMap<u16, Held>,
+    /// Of its ranges.
+    timing: Timing,
+    /// What this process drew: its life, as a controller knows it.
+    life: u16,
+    on_event: Box<dyn FnMut(&Event) + Send>,
+    /// Datagrams that came and wait until those about who is home are heard.
+    later: Vec<(Arrived, Vec<u8>)>,
+    refused: u64,
+}
+
+impl Server {
+    /// Takes memory and socket.
+    ///
+    /// # Errors
+    ///
+    /// When a setting cannot be, or the system gives neither.
+    pub fn open(options: ServerOptions) -> Result<Server, RemoteError> {
+        options.check()?;
+        let bytes = options.memory_bytes;
+        let arena = Arena::new(bytes).map_err(|error| RemoteError::Memory { bytes, error })?;
+        Server::opened(options, Box::new(arena))
+    }
+
+    /// Takes the socket, for a memory of as many bytes as the options say.
+    ///
+    /// # Errors
+    ///
+    /// When a setting cannot be, or the system gives no socket. Whoever shares the memory answers without asking who is home:
+    /// so there must be no controller.
+    pub fn with_memory(options: ServerOptions, memory: Box<dyn ServerMemory>) -> Result<Server, RemoteError> {
+        options.check()?;
+        if !options.controllers.is_empty() {
+            return Err(RemoteError::Setting(
+                "memory that is answered from in the kernel cannot be placed by a controller, because the kernel does not know when \
+                 this server may answer no more; leave one of the two out"
+                    .to_owned(),
+            ));
+        }
+        Server::opened(options, memory)
+    }
+
+    fn opened(options: ServerOptions, memory: Box<dyn ServerMemory>) -> Result<Server, RemoteError> {
+        assert_eq!(memory.bytes(), options.memory_bytes, "the memory is as long as the options say");
+        let port = options.port;
+        let endpoint = Endpoint::open(port).map_err(|error| RemoteError::Socket { port, error })?;
+        let timing = timing(&options)?;
+        let patience = 5 * timing.retry;
+        let desk = Desk {
+            endpoint,
+            prefix: options.prefix,
+            port,
+            began: Instant::now(),
+            ports: BTreeMap::new(),
+            incarnation: Incarnation::new(drawn()? as u16),
+            sent: drawn()? >> 16,
+            room: Vec::new(),
+            events: Vec::new(),
+            controllers: Controllers::new(options.controllers.clone(), patience),
+            spare_bytes: options.backup_bytes,
+        };
+        let mut server = Server {
+            options,
+            desk,
+            ranges: BTreeMap::new(),
+            timing,
+            life: (drawn()? as u16).max(1),
+            on_event: Box::new(|_| {}),
+            later: Vec::new(),
+            refused: 0,
+        };
+        let own = server.own(memory)?;
+        server.ranges.insert(own.range, own);
+        Ok(server)
+    }
+
+    /// Who hears what happens to ranges that a controller places.
+    pub fn on_event(&mut self, hears: impl FnMut(&Event) + Send + 'static) {
+        self.on_event = Box::new(hears);
+    }
+
+    /// Its own range.
+    fn own(&self, memory: Box<dyn ServerMemory>) -> Result<Held, RemoteError> {
+        let settings = self.settings(self.options.prefix.host, self.options.memory_bytes)?;
+        let logic = MemoryServer::new(settings);
+        let pages = settings.memory_bytes / PAGE_BYTES;
+        let range = self.options.prefix.host.0;
+        if self.options.controllers.is_empty() {
+            let of = Range { cluster: settings.cluster, of: range, me: range, pages };
+            // No lease of a life before can be meant: nobody has a pointer into this memory yet.
+            let leases = Keeper::alone(of, self.timing, seconds().max(1), self.desk.now(), None);
+            let mut held = Held::new(range, settings, leases, Some(memory));
+            held.logic = Some(logic);
+            return Ok(held);
+        }
+        let mut held = Held::new(range, settings, self.keeper(range, pages), Some(memory));
+        held.placed = Some(Placed::new(TablePages::of(&logic)));
+        Ok(held)
+    }
+
+    /// Its memory is new: no pointer and no session of a life before may mean anything now. Two lives within 18 hours differ
+    /// by their seconds, and pointers of one by 16 bits that were drawn.
+    fn settings(&self, home: Host, memory_bytes: u64) -> Result<Settings, RemoteError> {
+        let slots = 1024;
+        let silence_max = u64::try_from(self.options.session_silence_max.as_nanos()).unwrap_or(u64::MAX);
+        Ok(Settings {
+            cluster: self.options.prefix.cluster,
+            home,
+            memory_bytes,
+            generation: drawn()? as u16,
+            incarnation: seconds(),
+            quota_bytes: self.options.quota_bytes.unwrap_or(memory_bytes),
+            objects_max: 1 << 20,
+            sessions: SessionLimits { sessions_max: 16 << 10, sessions_per_host_max: 1 << 10, silence_max },
+            staging: StagingLimits { slots, slots_per_host_max: slots / 4, silence_max: 5 * SECOND },
+        })
+    }
+
+    /// For a range of so many pages that a controller places, of which nothing is here.
+    fn keeper(&self, range: u16, pages: u64) -> Keeper {
+        let (me, now) = (self.options.prefix.host.0, self.desk.now());
+        let controller = Party::of(self.options.controllers[0]);
+        let own = table_pages(pages);
+        let server = Leased::new(me, controller, pages + own, self.timing, self.life, range);
+        let server = server.restarted(now, self.life, None);
+        let of = Range { cluster: self.options.prefix.cluster, of: range, me, pages: pages + own };
+        let mut keeper = Keeper::of(of, server, now);
+        keeper.set_pages(pages + own, own);
+        keeper
+    }
+
+    /// Answers until it is told to stop.
+    ///
+    /// # Errors
+    ///
+    /// When the socket fails.
+    pub fn serve(&mut self, stop: &Stop) -> Result<(), RemoteError> {
+        let mut room = vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice();
+        let mut ticked = Instant::now();
+        while !stop.0.load(Ordering::Relaxed) {
+            let came = self.receive(&mut room)?;
+            let is_second = ticked.elapsed() >= TICK;
+            if is_second {
+                ticked = Instant::now();
+            }
+            self.go_on(is_second);
+            if came == 0 {
+                let now = self.desk.now();
+                let alarm = self.ranges.values().map(|held| held.leases.alarm()).min().unwrap_or(u64::MAX);
+                self.desk.endpoint.wait(TICK.min(Duration::from_nanos(alarm.saturating_sub(now))));
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers what has come, some of it; how many datagrams that were.
+    fn receive(&mut self, room: &mut [u8]) -> Result<usize, RemoteError> {
+        let is_placed = !self.options.controllers.is_empty();
+        let (mut came, mut later) = (0, std::mem::take(&mut self.later));
+        while came < BURST {
+            let Some(arrived) = self.desk.endpoint.receive(room).map_err(RemoteError::Failed)? else { break };
+            came += 1;
+            match room.get(..arrived.bytes) {
+                // Who is home does not wait behind pages: a tenure would end while a backup gets everything.
+                Some(payload) if is_placed && !is_about_placement(&arrived) => later.push((arrived, payload.to_vec())),
+                Some(payload) => self.answer(&arrived, payload),
+                None => self.refused += 1,
+            }
+        }
+        for (arrived, payload) in later.drain(..) {
+            self.answer(&arrived, &payload);
+        }
+        self.later = later;
+        Ok(came)
+    }
+
+    /// What happened so far at its own range, and what there is.
+    pub fn statistics(&self) -> Statistics {
+        let own = self.ranges.get(&self.options.prefix.host.0).and_then(|held| held.logic.as_ref());
+        own.map(MemoryServer::statistics).unwrap_or_default()
+    }
+
+    /// How many datagrams were no requests.
+    pub fn refused(&self) -> u64 {
+        self.refused
+    }
+
+    /// After some datagrams: what is due.
+    fn go_on(&mut self, is_second: bool) {
+        let now = self.desk.now();
+        for held in self.ranges.values_mut() {
+            if now >= held.leases.alarm() {
+                held.leases.tick(now);
+                held.obey(&mut self.desk, Hand::default());
+            }
+            if is_second {
+                held.tick(&mut self.desk);
+            }
+            held.look(&mut self.desk);
+            held.go_on(&mut self.desk);
+        }
+        if is_second {
+            let silent = now.saturating_sub(4 * self.timing.term);
+            self.desk.ports.retain(|_, (_, heard)| *heard >= silent);
+        }
+        for event in self.desk.events.drain(..) {
+            (self.on_event)(&event);
+        }
+    }
+
+    fn answer(&mut self, arrived: &Arrived, payload: &[u8]) {
+        let (source, destination) = (Address(arrived.source), Address(arrived.destination));
+        let rules = Rules { cluster: self.options.prefix.cluster, least: self.options.least, tags: &Hardware };
+        match Request::decode(source, destination, payload, &rules) {
+            Ok(request) if request.command().is_told() => self.told(&request, payload),
+            Ok(request) => {
+                let pointer = request.destination.pointer;
+                let is_known = self.ranges.contains_key(&pointer.home().0);
+                if !is_known && pointer.home().is_one() && !self.options.controllers.is_empty() {
+                    // Of a range that this server never heard of.
+                    let elsewhere = Body::Moved(pointer.encode());
+                    if let Some(reply) = refusal(&request, Status::Moved, 0, elsewhere) {
+                        self.desk.reply(&reply, None, 0, arrived.port);
+                    }
+                    return;
+                }
+                // What is asked of any server, or of all, this one answers for itself.
+                let range = if is_known { pointer.home() } else { self.options.prefix.host };
+                if let Some(held) = self.ranges.get_mut(&range.0) {
+                    held.asked(&mut self.desk, &request, payload, arrived.port);
+                }
+            }
+            Err(refused) => {
+                self.refused += 1;
+                if let Some(reply) = refused.reply(destination) {
+                    self.desk.reply(&reply, None, 0, arrived.port);
+                }
+            }
+        }
+    }
+
+    /// What a controller or another server says.
+    fn told(&mut self, request: &Request, payload: &[u8]) {
+        let from = request.source.host.0;
+        let command = request.command();
+        // Without a controller this server is home of its own range for its whole life.
+        if self.options.controllers.is_empty() || command == Command::Placed && !self.desk.controllers.has(from) {
+            self.refused += 1;
+            return;
+        }
+        let Some(Told { range, what }) = Told::decode(command, &payload[HEADER_BYTES..]) else {
+            self.refused += 1;
+            return;
+        };
+        if let What::Placed { pages, placement, .. } = &what {
+            self.desk.controllers.heard(from);
+            if !self.introduce(range, *pages, placement) {
+                return;
+            }
+            if let Some(held) = self.ranges.get_mut(&range) {
+                held.named.extend(placement.backups.iter().copied().chain([placement.home]));
+            }
+        }
+        let store = match what {
+            What::Store { page, incarnation, .. } => {
+                if !self.ranges.contains_key(&range) && !self.begin_unknown(range) {
+                    return;
+                }
+                let bytes = payload.get(Told::data_at()..).unwrap_or_default();
+                Some((page, incarnation, bytes))
+            }
+            _ => None,
+        };
+        let now = self.desk.now();
+        let Some(held) = self.ranges.get_mut(&range) else { return };
+        // Who says that he is home, and was never named by a controller, is one that was named since, or nobody: it is asked.
+        if matches!(what, What::Store { .. } | What::Leases { .. }) && !held.named.contains(&from) {
+            self.refused += 1;
+            held.leases.ask(now);
+            return;
+        }
+        if let Some((page, _, bytes)) = store
+            && !held.may_keep(page, bytes)
+        {
+            self.refused += 1;
+            return;
+        }
+        held.leases.told(now, from, what);
+        held.obey(&mut self.desk, Hand { payload, client: None, store });
+    }
+
+    /// A controller speaks of a range: where it is not known here yet, there has to be room for it. Says whether there is.
+    fn introduce(&mut self, range: u16, pages: u64, placement: &Placement) -> bool {
+        if self.ranges.get(&range).is_some_and(|held| held.memory.is_some()) {
+            return true;
+        }
+        let me = self.options.prefix.host.0;
+        let bytes = pages.saturating_mul(PAGE_BYTES);
+        let spare_bytes = self.desk.spare_bytes;
+        let is_new = !self.ranges.contains_key(&range);
+        if pages == 0 || bytes > spare_bytes {
+            if pages > 0 && is_new {
+                let range = self.desk.prefix_of(range);
+                self.desk.events.push(Event::NoRoom { range, bytes, spare_bytes });
+            }
+            // It was asked because a home took it for a backup. Nobody does any more.
+            if !is_new && !placement.backups.contains(&me) {
+                self.ranges.remove(&range);
+            }
+            return false;
+        }
+        let (Ok(arena), Ok(settings)) = (Arena::new(bytes), self.settings(Host(range), bytes)) else {
+            let range = self.desk.prefix_of(range);
+            self.desk.events.push(Event::NoRoom { range, bytes, spare_bytes: 0 });
+            return false;
+        };
+        if is_new && !self.begin_unknown(range) {
+            return false;
+        }
+        let Some(held) = self.ranges.get_mut(&range) else { return false };
+        let own = table_pages(pages);
+        held.leases.set_pages(pages + own, own);
+        held.settings = settings;
+        self.desk.spare_bytes -= bytes;
+        held.memory = Some(Box::new(arena));
+        held.placed = Some(Placed::new(TablePages::unknown(pages)));
+        let range = self.desk.prefix_of(range);
+        self.desk.events.push(Event::Introduced { range, bytes });
+        true
+    }
+
+    /// Somebody speaks of a range of which nothing is known here: what there was of it is lost, and the controller hears that.
+    fn begin_unknown(&mut self, range: u16) -> bool {
+        let unknown = self.ranges.values().filter(|held| held.memory.is_none()).count();
+        let Ok(settings) = self.settings(Host(range), 0) else { return false };
+        if unknown >= UNKNOWN_MAX {
+            return false;
+        }
+        let held = Held::new(range, settings, self.keeper(range, 0), None);
+        self.ranges.insert(range, held);
+        true
+    }
+}
+
+/// Whether a datagram is of a controller, or of a home that hands over.
+fn is_about_placement(arrived: &Arrived) -> bool {
+    let destination = Destination::decode(Address(arrived.destination));
+    destination.is_ok_and(|to| matches!(to.command, Command::Placed | Command::Leases | Command::Taken))
+}
+
+/// The time, as it tells two lives apart.
+fn seconds() -> u16 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()) as u16
+}
+
+/// How long leases last and a server's word without a controller's, and how soon something is said again.
+fn timing(options: &ServerOptions) -> Result<Timing, RemoteError> {
+    let whole = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    let (term, tenure) = (whole(options.lease_term), whole(options.tenure));
+    if !(1_000_000..=u64::MAX >> 8).contains(&term) {
+        let given = options.lease_term;
+        return Err(RemoteError::Setting(format!("a lease of {given:?} is not possible; give 1 ms or more")));
+    }
+    if options.controllers.is_empty() {
+        return Ok(Timing::new(term, term, (term / 50).clamp(1_000_000, 50_000_000), CLOCK_ERROR_PPM));
+    }
+    if !(10_000_000..=u64::MAX >> 8).contains(&tenure) {
+        let given = options.tenure;
+        return Err(RemoteError::Setting(format!("a tenure of {given:?} is not possible; give 10 ms or more")));
+    }
+    // Several tries fit into a term, and into a third of a tenure, when a server asks for the next one.
+    let retry = (term / 50).min(tenure / 15).clamp(1_000_000, 50_000_000);
+    Ok(Timing::new(term, tenure, retry, CLOCK_ERROR_PPM))
+}

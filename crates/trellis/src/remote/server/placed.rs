@@ -1,0 +1,305 @@
+//! A range that a controller places: what of its objects waits until every backup knows it, and what begins and ends with
+//! being its home.
+//!
+//! Promises: an object is named, and one is said to be gone, when every backup has the table pages that say so; until then
+//! nothing is said about its pages. Objects are made and deleted in *batches*: one is under way at a time, and what comes
+//! meanwhile waits, so much of it; the rest asks again. Who becomes home has the objects that its table says, before it
+//! answers anything; who is home no more answers nothing that waited.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::time::Duration;
+
+use trellis_protocol::lease::{Epoch, epoch_of};
+use trellis_protocol::memory_server::table_pages::{TablePage, TablePages, bytes_of};
+use trellis_protocol::memory_server::{Input, MemoryServer, Settings};
+use trellis_protocol::wire::datagram::{Body, Reply, Request, Status};
+
+use super::desk::Desk;
+use super::events::Event;
+use super::held::{Hand, Held};
+
+/// How many requests wait; who asks beyond that asks again by himself.
+const KEPT_MAX: usize = 256;
+
+/// Whether something may be said about a request.
+pub(super) enum Standing {
+    /// By this server, now.
+    Here,
+    /// When the batch is over.
+    Later,
+    /// This is all that may be said.
+    Elsewhere(Status, Epoch, Body),
+}
+
+/// See the top of this file.
+pub(super) struct Placed {
+    /// At home as all backups have it.
+    pub(super) table: TablePages,
+    /// What is answered now may speak of objects that not every backup knows.
+    pub(super) holds_back: bool,
+    /// What has changed and is not in a batch that is under way.
+    touched: BTreeSet<u64>,
+    /// The pages of the objects that were made or deleted.
+    objects: Vec<Range<u64>>,
+    /// Table pages on their way to the backups, by their number.
+    staged: BTreeMap<u64, TablePage>,
+    /// Those that were refused, because nobody knew whether this is home still: they are said again.
+    refused: BTreeSet<u64>,
+    withheld: Vec<(Reply, u16)>,
+    /// Requests that came meanwhile, as they came.
+    kept: Vec<(Request, Vec<u8>, u16)>,
+    /// What operators know.
+    shown: Shown,
+}
+
+/// What operators know of a range.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+struct Shown {
+    /// The incarnation as whose home it serves.
+    home: Option<u16>,
+    backups: Vec<u16>,
+    hand_to: Option<u16>,
+    is_settled: bool,
+    has_lapsed: bool,
+    was_blank: bool,
+}
+
+impl Placed {
+    pub(super) fn new(table: TablePages) -> Placed {
+        Placed {
+            table,
+            holds_back: false,
+            touched: BTreeSet::new(),
+            objects: Vec::new(),
+            staged: BTreeMap::new(),
+            refused: BTreeSet::new(),
+            withheld: Vec::new(),
+            kept: Vec::new(),
+            shown: Shown { was_blank: true, ..Shown::default() },
+        }
+    }
+
+    /// Whether table pages are on their way.
+    pub(super) fn is_under_way(&self) -> bool {
+        !self.staged.is_empty()
+    }
+
+    /// Whether an object was made or deleted, and not every backup knows it.
+    pub(super) fn has_touched(&self) -> bool {
+        !self.objects.is_empty()
+    }
+
+    /// Whether such an object has this page.
+    pub(super) fn touches(&self, page: u64) -> bool {
+        self.objects.iter().any(|pages| pages.contains(&page))
+    }
+
+    /// An object of these pages was made or deleted.
+    pub(super) fn touch(&mut self, pages: Range<u64>) {
+        self.touched.extend(TablePages::number_of(pages.start)..=TablePages::number_of(pages.end - 1));
+        self.objects.push(pages);
+    }
+
+    pub(super) fn withhold(&mut self, reply: Reply, port: u16) {
+        self.withheld.push((reply, port));
+    }
+
+    /// A request that is answered when the batch is over.
+    pub(super) fn keep(&mut self, request: &Request, payload: &[u8], port: u16) {
+        let is_known = |(kept, _, _): &(Request, Vec<u8>, u16)| kept == request;
+        if self.kept.len() < KEPT_MAX && !self.kept.iter().any(is_known) {
+            self.kept.push((*request, payload.to_vec(), port));
+        }
+    }
+
+    /// The bytes of a table page as it shall be.
+    pub(super) fn staged(&self, number: u64) -> Vec<u8> {
+        self.staged.get(&number).map_or_else(|| self.table.bytes(number), |page| bytes_of(page))
+    }
+
+    /// Every backup has a table page; or nobody was told, because nobody knows whether this is home still.
+    pub(super) fn changed(&mut self, page: u64, counts: bool) {
+        let Some(number) = page.checked_sub(self.table.pages()) else { return };
+        if !counts {
+            self.refused.insert(number);
+        } else if let Some(page) = self.staged.remove(&number) {
+            self.table.replace(number, &page);
+        }
+    }
+
+    fn forget_batch(&mut self) {
+        self.touched.clear();
+        self.objects.clear();
+        self.staged.clear();
+        self.refused.clear();
+        self.withheld.clear();
+    }
+}
+
+impl Held {
+    /// After facts: what was made and deleted goes to the backups, and what waited for that goes on.
+    pub(super) fn go_on(&mut self, desk: &mut Desk) {
+        loop {
+            self.begin_batch(desk);
+            let Some(placed) = &mut self.placed else { return };
+            if placed.is_under_way() {
+                return;
+            }
+            placed.objects.clear();
+            let withheld = std::mem::take(&mut placed.withheld);
+            for (reply, port) in withheld {
+                // None of them wants bytes of memory.
+                desk.reply(&reply, None, 0, port);
+            }
+            let is_handing = self.leases.server().home.as_ref().is_some_and(|home| home.hand_to.is_some());
+            let Some(placed) = self.placed.as_mut().filter(|placed| !placed.kept.is_empty() && !is_handing) else {
+                return;
+            };
+            for (request, payload, port) in std::mem::take(&mut placed.kept) {
+                self.asked(desk, &request, &payload, port);
+            }
+        }
+    }
+
+    fn begin_batch(&mut self, desk: &mut Desk) {
+        let now = desk.now();
+        let (Some(placed), Some(logic)) = (&mut self.placed, &self.logic) else { return };
+        if placed.is_under_way() {
+            if !placed.refused.is_empty() && self.leases.server().serves(now) {
+                let refused = std::mem::take(&mut placed.refused);
+                self.change(desk, refused.into_iter().collect());
+            }
+            return;
+        }
+        if placed.touched.is_empty() {
+            return;
+        }
+        let since = self.leases.next_epoch();
+        for number in std::mem::take(&mut placed.touched) {
+            if let Some(page) = placed.table.changed(number, logic, since) {
+                placed.staged.insert(number, page);
+            }
+        }
+        let numbers = placed.staged.keys().copied().collect();
+        self.change(desk, numbers);
+    }
+
+    fn change(&mut self, desk: &mut Desk, numbers: Vec<u64>) {
+        let pages = self.placed.as_ref().map_or(0, |placed| placed.table.pages());
+        for number in numbers {
+            self.leases.change(desk.now(), pages + number);
+            self.obey(desk, Hand::default());
+        }
+    }
+
+    /// Time has passed, for objects and sessions.
+    pub(super) fn tick(&mut self, desk: &mut Desk) {
+        let now = desk.now();
+        if let Some(placed) = &self.placed {
+            let server = self.leases.server();
+            let is_handing = server.home.as_ref().is_some_and(|home| home.hand_to.is_some());
+            // Objects go with sessions.
+            if !server.serves(now) || is_handing || placed.has_touched() {
+                return;
+            }
+        }
+        // What it says of objects that go with their sessions waits, too.
+        self.hold_back(true);
+        self.step(desk, Input::Tick, Hand::default());
+        self.hold_back(false);
+    }
+
+    fn hold_back(&mut self, holds_back: bool) {
+        if let Some(placed) = &mut self.placed {
+            placed.holds_back = holds_back;
+        }
+    }
+
+    /// Looks whether this server has become home of the range, or is it no more.
+    pub(super) fn look(&mut self, desk: &mut Desk) {
+        let now = desk.now();
+        let Some(placed) = &self.placed else { return };
+        let server = self.leases.server();
+        let home = server.home.as_ref().map(|home| home.incarnation);
+        match (placed.shown.home, home) {
+            (None, Some(incarnation)) => self.begin(desk, incarnation),
+            (Some(_), None) => self.end(desk),
+            _ => {}
+        }
+        self.show(desk, now);
+    }
+
+    /// It is home: its objects are those that the table says.
+    fn begin(&mut self, desk: &mut Desk, incarnation: u16) {
+        let Some(placed) = &mut self.placed else { return };
+        let range = desk.prefix_of(self.range);
+        let (entries, makers) = placed.table.objects();
+        // No session of a home before may mean anything here. The incarnation tells two that began in the same second apart.
+        let settings = Settings { incarnation: super::seconds().wrapping_add(incarnation), ..self.settings };
+        let maker = |page| makers.get(&page).copied().unwrap_or(self.settings.home);
+        match MemoryServer::restored(settings, &entries, maker) {
+            Ok(logic) => {
+                // What is no whole object is free from now on, before this home has given any epoch.
+                let since = epoch_of(incarnation);
+                for number in 0..trellis_protocol::memory_server::table_pages::table_pages(placed.table.pages()) {
+                    if let Some(page) = placed.table.changed(number, &logic, since) {
+                        placed.table.replace(number, &page);
+                    }
+                }
+                let objects = logic.statistics().objects;
+                let backups = self.leases.server().home.iter().flat_map(|home| home.backups.iter().copied());
+                let backups: Vec<u16> = backups.collect();
+                let is_anew = std::mem::take(&mut placed.shown.was_blank);
+                placed.shown = Shown { home: Some(incarnation), backups: backups.clone(), ..Shown::default() };
+                let backups = backups.into_iter().map(|host| desk.prefix_of(host)).collect();
+                desk.events.push(Event::Began { range, incarnation, backups, is_anew, objects });
+                self.logic = Some(logic);
+            }
+            Err(why) => {
+                placed.shown.home = Some(incarnation);
+                desk.events.push(Event::NoTable { range, why: why.to_string() });
+            }
+        }
+    }
+
+    /// It is home no more. What it has of the range is the next home's backup, if that wants one.
+    fn end(&mut self, desk: &mut Desk) {
+        let Some(placed) = &mut self.placed else { return };
+        let server = self.leases.server();
+        let is_handed = server.handed.is_some();
+        let home = placed.shown.hand_to.filter(|_| is_handed).unwrap_or(server.knows.0);
+        placed.shown = Shown::default();
+        placed.forget_batch();
+        self.logic = None;
+        let (range, home) = (desk.prefix_of(self.range), desk.prefix_of(home));
+        desk.events.push(Event::Ended { range, home, is_handed });
+    }
+
+    /// Says to operators what has changed.
+    fn show(&mut self, desk: &mut Desk, now: u64) {
+        let Some(placed) = &mut self.placed else { return };
+        let server = self.leases.server();
+        placed.shown.was_blank = server.memory.is_blank;
+        let Some(home) = &server.home else { return };
+        let range = desk.prefix_of(self.range);
+        placed.shown.hand_to = home.hand_to;
+        if placed.shown.backups != home.backups {
+            placed.shown.backups.clone_from(&home.backups);
+            placed.shown.is_settled = false;
+            let backups = home.backups.iter().map(|host| desk.prefix_of(*host)).collect();
+            desk.events.push(Event::Backups { range, backups });
+        }
+        let is_settled = home.is_settled() && !home.backups.is_empty();
+        if is_settled && !placed.shown.is_settled {
+            desk.events.push(Event::Settled { range });
+        }
+        placed.shown.is_settled = is_settled;
+        let has_lapsed = now >= home.until;
+        if has_lapsed != placed.shown.has_lapsed {
+            placed.shown.has_lapsed = has_lapsed;
+            let silence = Duration::from_nanos(server.timing.tenure_held);
+            desk.events.push(if has_lapsed { Event::Lapsed { range, silence } } else { Event::Resumed { range } });
+        }
+    }
+}

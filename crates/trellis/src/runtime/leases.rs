@@ -1,0 +1,194 @@
+//! A region that lies at memory servers: who makes it, who says where it is, and what this node's pages have to do with the
+//! rest of the node.
+//!
+//! The manager makes the region's objects when all have met, and tells the others in words of our own; when all have left it
+//! takes them away. Between, nodes do not ask each other for pages: each asks the servers ([`crate::remote::paging`]).
+//! Everything else goes over the link as under any protocol.
+//!
+//! Promises: no node's program begins before it knows where the region is; a node has committed everything it changed when
+//! it says that it leaves. A page that cannot be had is a failure of the node, told to its peers like any other.
+
+use std::ops::Range;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use trellis_protocol::NodeId;
+use trellis_protocol::sync::{Demand, EventDemand, Operation};
+use trellis_protocol::wire::address::{Cluster, Host, HostPrefix, Pointer};
+
+use super::synchronisation::Patience;
+use super::{Node, synchronisation::RESERVED_FIRST};
+use crate::cluster::WaitError;
+use crate::launch::{Activity, MEMORY_ENDS_VARIABLE};
+use crate::record::{FaultKind, LiveCounters};
+use crate::remote::paging::{self, Paging, objects};
+
+/// The event that is set when the words below say where the region is; nothing else of ours uses words or events where
+/// pages are leased.
+const KNOWN: u64 = RESERVED_FIRST;
+/// How many objects there are.
+const COUNT: u64 = RESERVED_FIRST + 1;
+/// Two words for each object.
+const FIRST: u64 = RESERVED_FIRST + 2;
+
+/// This node's pages, and where they lie.
+pub(super) struct Leases {
+    paging: Arc<Paging>,
+    objects: Vec<Pointer>,
+    prefix: HostPrefix,
+}
+
+impl Leases {
+    pub(super) fn prefetch(&self, pages: Range<u32>, write: bool) {
+        self.paging.prefetch(pages, write);
+    }
+}
+
+/// The node, as its pages see it; does not keep it alive.
+struct Owner(Weak<Node>);
+
+impl paging::Host for Owner {
+    fn count(&self, counter: fn(&LiveCounters) -> &AtomicU64, amount: u64) {
+        if let Some(node) = self.0.upgrade() {
+            LiveCounters::add(counter(node.counters()), amount);
+        }
+    }
+
+    fn served(&self, page: u64, kind: FaultKind, waited: Duration) {
+        if let Some(node) = self.0.upgrade() {
+            let waited = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+            node.count_fault(page as u32, kind, node.now().saturating_sub(waited), waited);
+        }
+    }
+
+    fn fail(&self, sentence: String) -> ! {
+        match self.0.upgrade() {
+            Some(node) => {
+                node.fail(sentence);
+                node.end_after_failure()
+            }
+            None => super::failure::end_process(&sentence),
+        }
+    }
+}
+
+impl Node {
+    /// The region can be used when this returns; at once where it does not lie at memory servers.
+    ///
+    /// # Errors
+    ///
+    /// A sentence: the servers, or the node that makes the region, do not answer.
+    pub(crate) fn begin_leases(self: &Arc<Node>) -> Result<(), String> {
+        if !self.config.is_leased() {
+            return Ok(());
+        }
+        let prefix = self.config.prefix.ok_or("prefix: nobody says which addresses this host has")?;
+        let pages = self.region.pages() as u64;
+        let objects = match usize::from(self.me.0) == self.config.manager {
+            true => {
+                let objects = objects::create(&self.config.memory_servers, prefix, pages, self.patience())?;
+                self.tell_where(&objects).map_err(|error| error.to_string())?;
+                objects
+            }
+            false => self.hear_where().map_err(|error| error.to_string())?,
+        };
+        let no_threads =
+            |error| format!("threads for pages cannot be started ({error}); look at `ulimit -u` and `ulimit -n`");
+        let owner = Box::new(Owner(Arc::downgrade(self)));
+        let paging = Paging::new(Arc::clone(&self.region), self.config.cache_bytes_max, owner).map_err(no_threads)?;
+        let paging = Arc::new(paging);
+        let from = objects::Objects::open(&objects, prefix, pages, self.patience(), &paging)?;
+        paging.start(Arc::new(from)).map_err(no_threads)?;
+        // It is begun once.
+        let _ = self.leases.set(Leases { paging, objects, prefix });
+        Ok(())
+    }
+
+    /// Everything that was changed here is at the servers when this returns: no thread of the program uses the region.
+    pub(crate) fn flush_leases(&self) {
+        if let Some(leases) = self.leases.get() {
+            leases.paging.flush();
+        }
+    }
+
+    /// All have left, or the cluster failed: nothing is served any more.
+    pub(crate) fn end_leases(&self) {
+        let Some(leases) = self.leases.get() else { return };
+        leases.paging.stop();
+        let ends_anyway = std::env::var_os(MEMORY_ENDS_VARIABLE).is_some();
+        if usize::from(self.me.0) == self.config.manager
+            && !ends_anyway
+            && let Err(sentence) = objects::delete(&leases.objects, leases.prefix, self.patience())
+        {
+            eprintln!("trellis: node {}: {sentence}", self.me.0);
+        }
+    }
+
+    /// Refuses what pages under leases have not.
+    pub(super) fn refuse_with_leases(&self, what: &str, next: &str) -> Result<(), WaitError> {
+        match self.config.is_leased() {
+            true => Err(WaitError::Misuse(format!("the region lies at memory servers, where {what}; {next}"))),
+            false => Ok(()),
+        }
+    }
+
+    /// How long a memory server may be silent.
+    fn patience(&self) -> Duration {
+        Duration::from_secs(self.config.silence_seconds_max)
+    }
+
+    fn tell_where(&self, objects: &[Pointer]) -> Result<(), WaitError> {
+        let put = |id, value| self.operate_as(id, Operation::Exchange(value), Activity::Atomic(id)).map(drop);
+        for (number, object) in (0..).zip(objects) {
+            let [one, two] = words_of(*object);
+            put(FIRST + 2 * number, one)?;
+            put(FIRST + 2 * number + 1, two)?;
+        }
+        put(COUNT, objects.len() as u64)?;
+        self.demand_as(KNOWN, Demand::Event(EventDemand::Set), Patience::Configured).map(drop)
+    }
+
+    fn hear_where(&self) -> Result<Vec<Pointer>, WaitError> {
+        let wait = Demand::Event(EventDemand::Wait);
+        let patience = Duration::from_secs(self.config.start_seconds_max);
+        if self.demand_as(KNOWN, wait, Patience::For(patience))?.is_none() {
+            return Err(WaitError::TooLong {
+                what: "waiting to hear where the region lies".to_owned(),
+                seconds: self.config.start_seconds_max,
+                whom: format!("{} did not say it", self.name_of(NodeId(self.config.manager as u16))),
+            });
+        }
+        let load = |id| self.operate_as(id, Operation::Load, Activity::Atomic(id));
+        let unknown =
+            || WaitError::Misuse("where the region lies was told in words that this version does not know".to_owned());
+        (0..load(COUNT)?)
+            .map(|number| object_of([load(FIRST + 2 * number)?, load(FIRST + 2 * number + 1)?]).ok_or_else(unknown))
+            .collect()
+    }
+}
+
+/// A pointer in two words.
+fn words_of(object: Pointer) -> [u64; 2] {
+    let host = u64::from(object.home().0) << 48;
+    [host | object.offset(), u64::from(object.cluster().number()) << 16 | u64::from(object.generation())]
+}
+
+fn object_of([one, two]: [u64; 2]) -> Option<Pointer> {
+    let (host, offset) = (Host((one >> 48) as u16), one & ((1 << 48) - 1));
+    Pointer::new(Cluster::new((two >> 16) as u32)?, host, two as u16, offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_an_object_is_survives_two_words() {
+        let cluster = Cluster::new(0x12_3456).expect("24 bits");
+        for (host, generation, offset) in [(1, 0, 0), (0xfffe, 0xffff, (1 << 48) - 4096), (7, 0x1234, 0x5678_9000)] {
+            let object = Pointer::new(cluster, Host(host), generation, offset).expect("an address");
+            assert_eq!(object_of(words_of(object)), Some(object));
+        }
+    }
+}
