@@ -12,7 +12,7 @@
 //! PREFIX/lib/pkgconfig/{trellis,libivy}.pc
 //! PREFIX/lib/cmake/Trellis/TrellisConfig.cmake, TrellisConfigVersion.cmake
 //! PREFIX/include/{trellis.h,trellis.hpp,ivy.hh,libivy.hh}, PREFIX/include/libivy/*.hh
-//! PREFIX/include/trellis/*.hpp, PREFIX/include/trellis/{parmacs.h,stored.h,stored_synchronisation.h}
+//! PREFIX/include/trellis/*.hpp, PREFIX/include/trellis/{parmacs.h,remote.h,stored.h,stored_synchronisation.h}
 //! PREFIX/share/trellis/c.m4.{trellis,pthreads,null}
 //! PREFIX/share/trellis/parmacs/                 the programs that `trellis reproduce vismi` builds
 //! ```
@@ -21,12 +21,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// Headers, below `include/` both here and there.
-const HEADERS: [&str; 14] = [
+const HEADERS: [&str; 17] = [
     "trellis.h",
     "trellis.hpp",
     "trellis/heap.hpp",
     "trellis/synchronisation.hpp",
     "trellis/parmacs.h",
+    "trellis/remote.h",
+    "trellis/remote.hpp",
+    "trellis/remote_memory.hpp",
     "trellis/stored.h",
     "trellis/stored_synchronisation.h",
     "trellis/stored_synchronisation.hpp",

@@ -392,6 +392,9 @@ typedef struct trellis_counters {
     uint64_t program_threads;       /* of the program that synchronised, at least 1 */
     uint64_t pages_carried_out;     /* pages sent along with the token of a lock */
     uint64_t pages_carried_in;      /* pages that came so and were put into copies */
+    uint64_t pages_evicted;         /* given up because memory was short (home memory-server) */
+    uint64_t pages_written_back;    /* changed pages that went back to their memory servers */
+    uint64_t recalls;               /* pages that their memory server wanted back */
 } trellis_counters;
 
 /* Fill `*counters`. `counters_bytes` is sizeof(trellis_counters) as the caller was compiled: an older program gets the

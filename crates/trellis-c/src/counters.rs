@@ -39,6 +39,9 @@ pub struct Counters {
     pub program_threads: u64,
     pub pages_carried_out: u64,
     pub pages_carried_in: u64,
+    pub pages_evicted: u64,
+    pub pages_written_back: u64,
+    pub recalls: u64,
 }
 
 impl From<trellis::Counters> for Counters {
@@ -78,6 +81,9 @@ impl From<trellis::Counters> for Counters {
             program_threads: from.program_threads,
             pages_carried_out: from.pages_carried_out,
             pages_carried_in: from.pages_carried_in,
+            pages_evicted: from.pages_evicted,
+            pages_written_back: from.pages_written_back,
+            recalls: from.recalls,
         }
     }
 }

@@ -21,6 +21,10 @@ impl Failure {
         debug_assert!(status < 0, "a failure has a negative status");
         Failure { status, sentence: sentence.to_string() }
     }
+
+    pub(crate) fn status(&self) -> c_int {
+        self.status
+    }
 }
 
 thread_local! {

@@ -16,6 +16,7 @@ pub mod counters;
 mod failure;
 pub mod heap;
 pub mod parmacs;
+pub mod remote;
 pub mod signals;
 pub mod status;
 pub mod stored;

@@ -50,6 +50,21 @@ pub extern "C" fn trellis_status_text(status: c_int) -> *const c_char {
         NODE_LOST => c"node lost",
         STATE => c"does not fit the state",
         INTERNAL => c"internal error",
+        // Of trellis/remote.h.
+        -100 => c"no route",
+        -101 => c"moved",
+        -102 => c"object deleted",
+        -103 => c"out of bounds",
+        -104 => c"session over",
+        -105 => c"busy",
+        -106 => c"no memory",
+        -107 => c"quota used up",
+        -108 => c"wrong tag",
+        -109 => c"unknown command",
+        -110 => c"means nothing",
+        -111 => c"denied",
+        -112 => c"restarting",
+        -114 => c"lease needed",
         _ => c"unknown status",
     };
     text.as_ptr()

@@ -10,7 +10,9 @@ use std::process::Command;
 
 use support::{C, CPP, Language};
 use trellis_c::counters::Counters;
+use trellis_c::remote::{self, batch};
 use trellis_c::{cluster, status, synchronisation};
+use trellis_protocol::wire::datagram::Status;
 
 /// Compiles `text` without linking, with every compiler of the language.
 fn compiles(test: &str, language: &Language, text: &str, extra: &[&str]) {
@@ -34,6 +36,8 @@ fn the_c_header_stands_alone_in_every_c() {
         compiles(&format!("c-header{standard}"), &C, &twice("trellis.h"), &[standard, "-Wstrict-prototypes"]);
     }
     compiles("c-header-in-cpp", &CPP, &twice("trellis.h"), &[]);
+    compiles("remote-header", &C, &twice("trellis/remote.h"), &["-Wstrict-prototypes"]);
+    compiles("remote-header-in-cpp", &CPP, &twice("trellis/remote.h"), &[]);
 }
 
 #[test]
@@ -42,6 +46,8 @@ fn the_cpp_headers_stand_alone() {
         "trellis.hpp",
         "trellis/heap.hpp",
         "trellis/synchronisation.hpp",
+        "trellis/remote.hpp",
+        "trellis/remote_memory.hpp",
         "trellis/stored_synchronisation.hpp",
         "ivy.hh",
         "libivy.hh",
@@ -119,8 +125,78 @@ fn numbers_and_layouts_are_the_librarys() {
         messages_in messages_out invalidations lock_acquires lock_acquires_local barriers atomics fault_wait_ns
         lock_wait_ns barrier_wait_ns strangers_refused frames_refused upgrade_owner_faults retries redirects packets_in
         packets_out overhead_ns diffs_out diffs_in handler_ns program_ns program_threads
-        pages_carried_out pages_carried_in);
+        pages_carried_out pages_carried_in pages_evicted pages_written_back recalls);
     assert_eq!(library.len(), 17 + size_of::<Counters>() / 8, "every field is compared");
+    assert_eq!(header, library);
+}
+
+#[test]
+fn numbers_and_layouts_of_remote_memory_are_the_librarys() {
+    let source = support::program("remote_layout.c");
+    let Some(program) = support::compile("remote-layout", &C, &source, &[]) else { return };
+    let printed = support::succeed(&mut Command::new(program));
+    let mut library: Vec<(String, i64)> = Vec::new();
+    // On the wire a refusal is a small number, which is told by its name to people.
+    for status in Status::ALL.into_iter().filter(|it| !matches!(it, Status::Ok | Status::Mismatch)) {
+        let letters: Vec<char> = format!("{status:?}").chars().collect();
+        let name: String = letters
+            .iter()
+            .enumerate()
+            .flat_map(|(at, letter)| {
+                [(at > 0 && letter.is_uppercase()).then_some('_'), Some(letter.to_ascii_uppercase())]
+            })
+            .flatten()
+            .collect();
+        library.push((format!("TRELLIS_REMOTE_{name}"), i64::from(remote::client::NO_ROUTE) - i64::from(status as u8)));
+    }
+    let mut add = |name: &str, number: i64| library.push((name.to_owned(), number));
+    add("TRELLIS_REMOTE_NO_ROUTE", remote::client::NO_ROUTE.into());
+    for (name, kind) in [
+        ("READ", batch::READ),
+        ("WRITE", batch::WRITE),
+        ("WRITE_WHOLE", batch::WRITE_WHOLE),
+        ("FETCH_ADD", batch::FETCH_ADD),
+        ("COMPARE_SWAP", batch::COMPARE_SWAP),
+        ("CREATE", batch::CREATE),
+        ("CREATE_WITH", batch::CREATE_WITH),
+        ("DELETE", batch::DELETE),
+        ("INQUIRE", batch::INQUIRE),
+    ] {
+        add(&format!("TRELLIS_REMOTE_{name}"), kind.into());
+    }
+    add("TRELLIS_REMOTE_TEXT_BYTES", remote::pointer::TEXT_BYTES as i64);
+    add("sizeof(trellis_remote_pointer)", size_of::<remote::pointer::Pointer>() as i64);
+    add("sizeof(trellis_remote_options)", size_of::<remote::client::Options>() as i64);
+    add("sizeof(trellis_remote_welcome)", size_of::<remote::client::Welcome>() as i64);
+    add("sizeof(trellis_remote_call)", size_of::<batch::Entry>() as i64);
+    for (name, at) in [
+        ("kind", offset_of!(batch::Entry, kind)),
+        ("status", offset_of!(batch::Entry, status)),
+        ("pointer", offset_of!(batch::Entry, pointer)),
+        ("into", offset_of!(batch::Entry, memory)),
+        ("from", offset_of!(batch::Entry, memory)),
+        ("bytes", offset_of!(batch::Entry, bytes)),
+        ("value", offset_of!(batch::Entry, value)),
+        ("desired", offset_of!(batch::Entry, desired)),
+        ("server", offset_of!(batch::Entry, server)),
+    ] {
+        add(&format!("offsetof(trellis_remote_call, {name})"), at as i64);
+    }
+    for (name, at) in [
+        ("prefix", offset_of!(remote::client::Options, prefix)),
+        ("deadline_ms", offset_of!(remote::client::Options, deadline_ms)),
+        ("piece_bytes", offset_of!(remote::client::Options, piece_bytes)),
+        ("port", offset_of!(remote::client::Options, port)),
+    ] {
+        add(&format!("offsetof(trellis_remote_options, {name})"), at as i64);
+    }
+    let mut header: Vec<(String, i64)> = printed
+        .lines()
+        .map(|line| line.rsplit_once(' ').expect("a name and a number"))
+        .map(|(name, number)| (name.to_owned(), number.parse().expect("a number")))
+        .collect();
+    header.sort();
+    library.sort();
     assert_eq!(header, library);
 }
 
@@ -136,8 +212,9 @@ fn every_declared_function_is_exported() {
     let mut exported: Vec<&str> =
         listed.lines().filter_map(|line| line.split(' ').next()).filter(|name| name.starts_with("trellis_")).collect();
     exported.sort_unstable();
-    let headers = ["trellis.h", "trellis/parmacs.h", "trellis/stored.h", "trellis/stored_synchronisation.h"]
-        .map(|header| std::fs::read_to_string(support::crate_folder().join("include").join(header)).unwrap());
+    let headers =
+        ["trellis.h", "trellis/parmacs.h", "trellis/remote.h", "trellis/stored.h", "trellis/stored_synchronisation.h"]
+            .map(|header| std::fs::read_to_string(support::crate_folder().join("include").join(header)).unwrap());
     let mut declared: Vec<&str> = headers.iter().flat_map(|header| declared_functions(header)).collect();
     declared.sort_unstable();
     assert_eq!(exported, declared);

@@ -40,6 +40,17 @@ fn pkg_config_builds_programs_for_both_interfaces() {
             assert!(support::run_alone("pkg-config", &program).contains("hello from node 0"));
         }
     }
+    for (source, standard) in [("remote/crud.c", "-std=c11"), ("remote/crud.cpp", "-std=c++20")] {
+        let (source, program) = (support::example(source), folder.join("crud"));
+        let language = if standard == "-std=c11" { &support::C } else { &support::CPP };
+        let Some(compiler) = support::compilers(test, language).first().copied() else { continue };
+        let mut command = Command::new(compiler);
+        command.arg(standard).arg(source).arg("-o").arg(&program).args(flags_of("trellis", &prefix));
+        support::succeed(&mut command);
+        // It is found, and asks for what it needs.
+        let complained = support::complains(Command::new(&program).env_remove("TRELLIS_PREFIX"));
+        assert!(complained.contains("usage: crud SERVER"), "{complained}");
+    }
     let version = Command::new("pkg-config")
         .args(["--modversion", "trellis"])
         .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"))
@@ -61,8 +72,10 @@ fn cmake_finds_the_package_and_both_targets() {
         "cmake_minimum_required(VERSION 3.16)\nproject(consumer C CXX)\nset(CMAKE_CXX_STANDARD 20)\n\
          find_package(Trellis 0.1 REQUIRED)\nfind_package(Trellis CONFIG REQUIRED)\n\
          add_executable(hello \"{}\")\ntarget_link_libraries(hello Trellis::trellis)\n\
+         add_executable(crud \"{}\")\ntarget_link_libraries(crud Trellis::trellis)\n\
          add_executable(ivy \"{}\")\ntarget_link_libraries(ivy Trellis::ivy)\n",
         support::example("hello/hello.c").display(),
+        support::example("remote/crud.cpp").display(),
         support::program("ivy_interface.cc").display(),
     );
     std::fs::write(folder.join("CMakeLists.txt"), text).unwrap();
@@ -72,6 +85,8 @@ fn cmake_finds_the_package_and_both_targets() {
     support::succeed(&mut configure);
     support::succeed(Command::new("cmake").arg("--build").arg(&build));
     assert!(support::run_alone("cmake", &build.join("hello")).contains("hello from node 0"));
+    let complained = support::complains(&mut Command::new(build.join("crud")));
+    assert!(complained.contains("usage: crud SERVER"), "{complained}");
 }
 
 #[test]

@@ -60,7 +60,8 @@ extern "C" {
 
 /* What a process wants. A member that is NULL or 0 is taken from the environment, or has the default. */
 typedef struct trellis_store_options {
-    /* The store's address, such as "redis://127.0.0.1:6379"; default "embedded:", which is memory of this process. */
+    /* The store's address, such as "redis://127.0.0.1:6379" or "memory-server:fd12:3456:7::/48"; default "embedded:",
+     * which is memory of this process. */
     const char *store;
     /* The region's name; without, it is this process's alone. */
     const char *region;
@@ -105,10 +106,12 @@ int trellis_store_set_root(const char *name, const void *address);
 
 /* Memory of the region. Any process that has the region open may free it. NULL when there is no room. */
 void *trellis_store_malloc(size_t bytes);
+/* The same at a multiple of `alignment`, a power of two. */
+void *trellis_store_aligned_alloc(size_t alignment, size_t bytes);
 void trellis_store_free(void *address);
 
 /* What this process did so far. */
-typedef struct trellis_store_statistics {
+typedef struct trellis_store_counts {
     /* Calls of the store: all, and by kind: pages and other values, reads of several things at once, changes, changes
      * that wait, lists. */
     uint64_t calls;

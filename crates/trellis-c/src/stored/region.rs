@@ -26,7 +26,7 @@ pub struct StoreOptions {
     cache_bytes_max: usize,
 }
 
-/// `struct trellis_store_statistics`
+/// `struct trellis_store_counts`
 #[repr(C)]
 #[derive(Default)]
 pub struct StoreStatistics {
@@ -224,15 +224,30 @@ pub unsafe extern "C" fn trellis_store_statistics(into: *mut StoreStatistics) ->
 /// Memory of the region, as `malloc` gives it; NULL without room, or without a region.
 #[unsafe(no_mangle)]
 pub extern "C" fn trellis_store_malloc(bytes: usize) -> *mut c_void {
+    answer_or(std::ptr::null_mut(), || allocated(bytes, || super::heap::__trellis_malloc(bytes)))
+}
+
+/// The same at a multiple of a power of two.
+#[unsafe(no_mangle)]
+pub extern "C" fn trellis_store_aligned_alloc(alignment: usize, bytes: usize) -> *mut c_void {
     answer_or(std::ptr::null_mut(), || {
-        memory()?;
-        let address = super::heap::__trellis_malloc(bytes);
-        if address.is_null() {
-            let next = "free some of it, or make a larger region (TRELLIS_STORE_REGION_BYTES)";
-            return Err(Failure::new(status::STATE, format!("the region has no room for {bytes} bytes; {next}")));
+        if !alignment.is_power_of_two() {
+            let why = format!("{alignment} is no power of two, so nothing can be at a multiple of it");
+            return Err(Failure::new(status::ARGUMENT, why));
         }
-        Ok(address)
+        allocated(bytes, || super::heap::__trellis_aligned_alloc(alignment, bytes))
     })
+}
+
+/// What the heap gives, or a sentence.
+fn allocated(bytes: usize, allocate: impl FnOnce() -> *mut c_void) -> Result<*mut c_void, Failure> {
+    memory()?;
+    let address = allocate();
+    if address.is_null() {
+        let next = "free some of it, or make a larger region (TRELLIS_STORE_REGION_BYTES)";
+        return Err(Failure::new(status::STATE, format!("the region has no room for {bytes} bytes; {next}")));
+    }
+    Ok(address)
 }
 
 /// Gives memory of [`trellis_store_malloc`] back.

@@ -57,5 +57,8 @@ int main(void) {
     FIELD(program_threads);
     FIELD(pages_carried_out);
     FIELD(pages_carried_in);
+    FIELD(pages_evicted);
+    FIELD(pages_written_back);
+    FIELD(recalls);
     return 0;
 }

@@ -138,6 +138,13 @@ pub(crate) fn addresses(count: usize) -> Vec<String> {
     held.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
 }
 
+/// Runs a command that must fail and returns what it said about it.
+pub(crate) fn complains(command: &mut Command) -> String {
+    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(!output.status.success(), "{command:?} should have failed");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
 /// A process of a cluster and the files it prints into; killed when dropped.
 pub(crate) struct Node {
     child: Child,
