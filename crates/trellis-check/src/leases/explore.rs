@@ -15,6 +15,7 @@ use crate::explore::{Model, Successors};
 use crate::fingerprint::Table;
 use crate::intern::{Numbered, guarded};
 use crate::leases::ghost::Event;
+use trellis_protocol::lease::controller::Input as Wish;
 
 /// One thing that can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,7 @@ enum Action {
     Time,
     Tick(usize),
     Go(usize),
+    Change(usize),
     /// The letter at this place of the state arrives at this node; and stays under way.
     Deliver {
         place: usize,
@@ -137,6 +139,9 @@ impl Orders {
             if machine.can_go(&self.setup) {
                 actions.push(Action::Go(node));
             }
+            if machine.can_change(&self.setup, now) {
+                actions.push(Action::Change(node));
+            }
         }
         let left = |index: &usize| state.blows >> index & 1 == 0;
         actions.extend((0..self.setup.blows.len()).filter(left).map(Action::Blow));
@@ -152,6 +157,7 @@ impl Orders {
             Action::Time => return None,
             Action::Tick(node) => (node, Cause::Tick),
             Action::Go(node) => (node, Cause::Go),
+            Action::Change(node) => (node, Cause::Change),
             Action::Deliver { place, node, .. } => {
                 (node, Cause::Letter(self.letters.value(state.letters[place]).clone()))
             }
@@ -159,7 +165,9 @@ impl Orders {
                 Blow::Restart(node) => (node, Cause::Restart { keeps: true }),
                 Blow::Blank(node) => (node, Cause::Restart { keeps: false }),
                 Blow::Death(node) => (node, Cause::Death),
-                Blow::Move(to) => (self.setup.controller(), Cause::Move(to)),
+                Blow::Move(to) => (self.setup.controller(), Cause::Wish(Wish::Move(to))),
+                Blow::Back(host) => (self.setup.controller(), Cause::Wish(Wish::Back(host))),
+                Blow::Drop(host) => (self.setup.controller(), Cause::Wish(Wish::Drop(host))),
             },
         })
     }
@@ -193,7 +201,7 @@ impl Orders {
             Action::Deliver { place, stays: false, .. } => drop(next.letters.remove(place)),
             Action::Deliver { .. } => next.duplicates += 1,
             Action::Blow(index) => next.blows |= 1 << index,
-            Action::Tick(_) | Action::Go(_) => {}
+            Action::Tick(_) | Action::Go(_) | Action::Change(_) => {}
         }
         if let Action::Deliver { place, node, .. } = action {
             let meant = self.setup.node(self.letters.value(state.letters[place]).to.host);
@@ -261,6 +269,7 @@ impl Model for Orders {
                 format!("node {node} notices the time: {}", self.setup.now(node, state.real.into()))
             }
             Action::Go(node) => format!("node {node} goes on"),
+            Action::Change(node) => format!("node {node} changes the last page itself"),
         };
         let mut out = Out { story: Some(vec![first]), ..Out::default() };
         if let Some((node, cause)) = self.cause(&state, action) {

@@ -9,6 +9,7 @@ use super::node::{Cause, Letter, Machine, Node};
 use trellis_protocol::Nanoseconds;
 use trellis_protocol::lease::client::{Hold, Own};
 use trellis_protocol::lease::home::{Home, Leased};
+use trellis_protocol::lease::queue::{Waiter, Wish};
 use trellis_protocol::lease::server::Server;
 use trellis_protocol::lease::{Ask, Bytes, Effect, Message, Party, State, Status, Timing};
 
@@ -77,6 +78,11 @@ faults! {
     RepeatKeepsLease = "repeat-keeps-lease", "a client goes on under an epoch that home acknowledged after it forgot the lease";
     HandsOverInGrace = "hands-over-in-grace", "a home that does not know all leases hands over those that it knows";
     SkipsIncarnations = "skips-incarnations", "a home takes a backup that was dropped and came back for complete";
+    ChangesEarly = "changes-early", "what a home changes itself counts before the backups have it";
+    PassesWaiting = "passes-waiting", "a copy is granted past somebody who waits for a lease";
+    ServesTwice = "serves-twice", "who waited and was served keeps a place in the queue";
+    GivenUnheard = "given-unheard", "a page that is on its way to a new backup counts as given";
+    ForgetsNewCopy = "forgets-new-copy", "who gave up a copy is taken to have none, also of later ones";
     CompleteAtOnce = "complete-at-once", "a new backup may become home before it has everything";
 }
 
@@ -136,6 +142,16 @@ pub(super) fn instead(
         effects.push(Effect::Send { to: *from, message, bytes });
     }
     answers
+}
+
+/// Lets a home change a page itself, wrongly.
+pub(super) fn change(fault: Fault, server: &mut Server, change: impl FnOnce(&mut Server)) {
+    let hide = |server: &mut Server| server.home.as_mut().map(|home| std::mem::take(&mut home.backups));
+    let backups = if fault == Fault::ChangesEarly { hide(server) } else { None };
+    change(server);
+    if let (Some(home), Some(backups)) = (&mut server.home, backups) {
+        home.backups = backups;
+    }
 }
 
 /// Alters what the machine hears, and what it is.
@@ -200,6 +216,13 @@ fn before_server(fault: Fault, server: &mut Server, now: Nanoseconds, from: Part
     {
         home.incarnation = placement.incarnation - 1;
     }
+    if let (Fault::ForgetsNewCopy, Message::Invalidated { page, epoch }) = (fault, &mut *heard) {
+        let copies = home.leased.get(page).map_or(&[][..], |leased| &leased.copies);
+        if let Some(copied) = copies.iter().find(|copied| copied.party == from) {
+            *epoch = copied.by.1;
+        }
+        return;
+    }
     let Message::Request { page, ask, .. } = heard else {
         if let (Fault::NoFreeze, Message::Taken { .. }) = (fault, &heard) {
             home.hand_to = Some(from.host);
@@ -210,16 +233,20 @@ fn before_server(fault: Fault, server: &mut Server, now: Nanoseconds, from: Part
     match (fault, &mut *ask, leased) {
         (Fault::AnyEpoch, Ask::Commit { epoch, .. }, Some(leased)) => *epoch = leased.epoch,
         (Fault::RenewsAnybody, Ask::Renew(epoch), Some(leased)) => *epoch = leased.epoch,
-        (Fault::GrantsOwned, Ask::Update, Some(leased)) if leased.staged.is_none() => leased.owner = None,
+        (Fault::GrantsOwned, Ask::Update, Some(leased)) if !home.staged.contains_key(page) => leased.owner = None,
         (Fault::GrantKeepsEpoch, Ask::Update, _) | (Fault::CommitKeepsEpoch, Ask::Commit { .. }, _) => {
             home.counter = home.counter.saturating_sub(1);
         }
-        (Fault::ForgetsReaders, Ask::Update, Some(leased)) => leased.readers.clear(),
-        (Fault::CopiesOwned, Ask::Copy, Some(leased)) => (leased.owner, leased.next) = (None, None),
+        (Fault::ForgetsReaders, Ask::Update, Some(leased)) => leased.copies.clear(),
+        (Fault::CopiesOwned, Ask::Copy, Some(leased)) => {
+            leased.owner = None;
+            home.queues.remove(page);
+        }
         (Fault::GrantsStaged, Ask::Update, Some(leased)) => {
-            leased.staged = None;
+            home.staged.remove(page);
             leased.owner = leased.owner.filter(|owner| now < owner.until);
         }
+        (Fault::PassesWaiting, Ask::Copy, _) => drop(home.queues.remove(page)),
         (Fault::AcknowledgesEarly, Ask::Commit { .. }, _) => home.backups.clear(),
         (Fault::NoFreeze, ..) => home.hand_to = None,
         _ => {}
@@ -308,16 +335,23 @@ fn after_server(
         Message::Request { ask, .. } => Some(*ask),
         _ => None,
     };
+    if fault == Fault::ServesTwice {
+        keep_places(home, saved, effects);
+    }
     let was = page.and_then(|page| saved.leased.get(&page));
+    let was_staged = page.is_some_and(|page| saved.staged.contains_key(&page));
     match (fault, ask, page, was) {
         (Fault::CopiesOwned, Some(Ask::Copy), Some(page), Some(Leased { owner: Some(_), .. })) => {
             let was = was.cloned().unwrap_or_default();
-            let readers = home.leased.get(&page).map_or(Vec::new(), |leased| leased.readers.clone());
-            home.leased.insert(page, Leased { readers, ..was });
+            let copies = home.leased.get(&page).map_or(Vec::new(), |leased| leased.copies.clone());
+            home.leased.insert(page, Leased { copies, ..was });
         }
         (Fault::AcknowledgesEarly, Some(Ask::Commit { .. }), ..) => home.backups.clone_from(&saved.backups),
         (Fault::NoFreeze, Some(_), ..) => home.hand_to = saved.hand_to,
-        (Fault::ShowsStaged, Some(Ask::Read), _, Some(Leased { staged: Some(_), .. })) => {
+        (Fault::PassesWaiting, Some(Ask::Copy), Some(page), _) => {
+            home.queues.extend(saved.queues.get(&page).map(|queue| (page, queue.clone())));
+        }
+        (Fault::ShowsStaged, Some(Ask::Read), ..) if was_staged => {
             for effect in effects {
                 if let Effect::Send { bytes, message: Message::Reply { status: Status::Ok, .. }, .. } = effect {
                     *bytes = Bytes::Staged;
@@ -328,6 +362,20 @@ fn after_server(
     }
 }
 
+/// Gives those who were served their places back.
+fn keep_places(home: &mut Home, saved: &Home, effects: &[Effect]) {
+    for effect in effects {
+        let Effect::Send { to, message: Message::Reply { page, ask, status: Status::Ok, .. }, .. } = effect else {
+            continue;
+        };
+        let is_it = |waiter: &&Waiter| waiter.party == *to && (waiter.wish == Wish::Copy) == (*ask == Ask::Copy);
+        let waited = saved.queues.get(page).and_then(|queue| queue.waiters.iter().find(is_it));
+        if let Some(waiter) = waited.filter(|_| matches!(ask, Ask::Copy | Ask::Update)) {
+            home.queues.entry(*page).or_default().waiters.push_front(*waiter);
+        }
+    }
+}
+
 /// Whatever the cause was.
 pub(super) fn always(fault: Fault, node: &mut Node, effects: &mut Vec<Effect>) {
     match &mut node.machine {
@@ -335,6 +383,7 @@ pub(super) fn always(fault: Fault, node: &mut Node, effects: &mut Vec<Effect>) {
             if let Some(home) = &mut server.home {
                 match fault {
                     Fault::ServesForEver => home.until = Nanoseconds::MAX,
+                    Fault::GivenUnheard => home.settling.under_way.clear(),
                     Fault::HandsOverInGrace if home.hand_to.is_some() => home.grace_until = 0,
                     _ => {}
                 }

@@ -57,6 +57,10 @@ pub enum Blow {
     Death(usize),
     /// The range shall move to this server.
     Move(Host),
+    /// This server shall be a backup.
+    Back(Host),
+    /// This one shall be none any more.
+    Drop(Host),
 }
 
 /// A cluster and what its clients do. Nodes are numbered: servers, clients, readers, the controller.
@@ -72,6 +76,10 @@ pub struct Setup {
     pub backups: Vec<Host>,
     /// What each client does.
     pub clients: Vec<Vec<Operation>>,
+    /// How often each server, while it is home, changes the last page itself; clients only read that one.
+    pub home_changes: u8,
+    /// How many pages are on their way to backups that lack them at a time.
+    pub window: usize,
     /// Hosts that follow every page.
     pub readers: u16,
     /// How long rights last.
@@ -98,6 +106,11 @@ const READERS: Host = 200;
 const CONTROLLER: Host = 300;
 
 impl Setup {
+    /// Pages that somebody may have a lease or a copy of: all but the one that homes change.
+    pub fn leased_pages(&self) -> PageNumber {
+        self.pages - PageNumber::from(self.home_changes > 0)
+    }
+
     /// How many nodes there are.
     pub fn nodes(&self) -> usize {
         usize::from(self.servers) + self.clients.len() + usize::from(self.readers) + 1

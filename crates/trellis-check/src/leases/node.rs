@@ -6,16 +6,22 @@
 use super::faults;
 use super::ghost::Event;
 use super::{Operation, Setup, Value};
+use std::collections::BTreeMap;
 use trellis_protocol::Nanoseconds;
 use trellis_protocol::lease::client::{self, Client};
 use trellis_protocol::lease::controller::{self, Controller, Record};
 use trellis_protocol::lease::home::{Desk, Home};
+use trellis_protocol::lease::queue::{Queue, Waiter, Wish};
 use trellis_protocol::lease::reader::{self, Reader};
 use trellis_protocol::lease::server::{self, Server};
-use trellis_protocol::lease::{Ask, Belief, Bytes, Effect, Host, Message, Outcome, Party, Placement};
+use trellis_protocol::lease::settling::Settling;
+use trellis_protocol::lease::{
+    Ask, Belief, Bytes, Effect, Host, Message, Outcome, PageNumber, Party, Placement, Status,
+};
 
 /// What runs on a host.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[allow(clippy::large_enum_variant, reason = "most of what a cluster does is done by its servers")]
 pub enum Machine {
     /// A memory server.
     Server(Server),
@@ -56,8 +62,12 @@ pub enum Cause {
     Tick,
     /// Its program goes on.
     Go,
-    /// An operator wants the range to move.
-    Move(Host),
+    /// As home, it changes the last page.
+    Change,
+    /// The controller is told what an operator wants.
+    Wish(controller::Input),
+    /// A reader gives up its copy of a page, and wants another.
+    Renounce(PageNumber),
     /// It stopped and starts again; a server has kept its memory or not.
     Restart {
         /// What a server kept.
@@ -120,6 +130,7 @@ impl Node {
             backups: setup.backups.clone(),
             complete: setup.backups.clone(),
             moving: None,
+            anew: false,
         };
         let belief = Belief { home: 0, incarnation: 1 };
         let is_client = (servers..servers + clients).contains(&number);
@@ -131,7 +142,7 @@ impl Node {
             Machine::Client(Client { belief, ..Client::new(party, controller, timing, 0) })
         } else if number < setup.controller() {
             let mut reader = Reader { belief, ..Reader::new(party, controller, timing, 0) };
-            for page in 0..setup.pages {
+            for page in 0..setup.leased_pages() {
                 let followed = reader.pages.entry(page).or_default();
                 followed.is_wanted = true;
             }
@@ -176,9 +187,11 @@ impl Node {
     pub fn step(&mut self, setup: &Setup, now: Nanoseconds, cause: &Cause, out: &mut Out) {
         let value = match cause {
             Cause::Letter(letter) => letter.value,
+            Cause::Change => Some(self.next_change()),
             _ => None,
         };
         let mut effects = Vec::new();
+        let waiting = self.home().map(|home| home.queues.clone());
         if faults::instead(setup.fault, self, now, cause, &mut effects) {
             return self.carry_out(effects, value, out);
         }
@@ -198,11 +211,18 @@ impl Node {
                 faults::always(setup.fault, self, &mut effects);
             }
             Cause::Go => self.go(setup, now, &mut effects, out),
-            Cause::Move(to) => {
+            Cause::Change => self.change(setup, now, &mut effects, out),
+            Cause::Wish(wish) => {
                 if let Machine::Controller(controller) = &mut self.machine {
-                    controller.step(now, controller::Input::Move(*to), &mut effects);
+                    controller.step(now, wish.clone(), &mut effects);
                 }
                 faults::always(setup.fault, self, &mut effects);
+            }
+            Cause::Renounce(page) => {
+                if let Machine::Reader(reader) = &mut self.machine {
+                    reader.step(now, reader::Input::Drop(*page), &mut effects);
+                    reader.step(now, reader::Input::Follow(*page), &mut effects);
+                }
             }
             Cause::Restart { keeps } => self.restart(setup, now, *keeps, out),
             Cause::Death => {
@@ -210,7 +230,41 @@ impl Node {
                 out.events.push(Event::Gone(self.number as u8));
             }
         }
+        if let (Some(waiting), Some(home)) = (waiting, self.home()) {
+            check_turns(now, &waiting, home, &effects);
+        }
         self.carry_out(effects, value, out);
+    }
+
+    fn home(&self) -> Option<&Home> {
+        match &self.machine {
+            Machine::Server(server) => server.home.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Whether a server may change the last page itself.
+    pub fn can_change(&self, setup: &Setup, now: Nanoseconds) -> bool {
+        let Machine::Server(server) = &self.machine else { return false };
+        !self.is_dead && self.changes < Value::from(setup.home_changes) && server.serves(now)
+    }
+
+    /// What the next change of a server makes of the page.
+    fn next_change(&self) -> Value {
+        Value::from(self.number as u8) * 1000 + self.changes + 1
+    }
+
+    fn change(&mut self, setup: &Setup, now: Nanoseconds, effects: &mut Vec<Effect>, out: &mut Out) {
+        let (page, me) = (setup.pages - 1, self.number as u8);
+        let Machine::Server(server) = &mut self.machine else { return };
+        faults::change(setup.fault, server, |server| server.step(now, server::Input::Change(page), effects));
+        if effects.contains(&Effect::Stage(page)) {
+            // Of what it changed in another tenure nobody knows the end.
+            out.events.push(Event::Gone(me));
+            let base = self.bytes[page as usize];
+            out.events.push(Event::CommitBegins(me, page as u8, base, self.next_change()));
+            self.changes += 1;
+        }
     }
 
     fn hear(&mut self, now: Nanoseconds, from: Party, message: Message, effects: &mut Vec<Effect>) {
@@ -326,11 +380,14 @@ impl Node {
                     }
                 }
                 Effect::Stage(page) => self.aside[page as usize] = value.expect("bytes came with it"),
+                Effect::Changed(page, true) => {
+                    out.events.push(Event::CommitEnds(self.number as u8, page as u8, true));
+                }
                 Effect::Apply(page) => self.bytes[page as usize] = self.aside[page as usize],
                 Effect::Done(page, outcome) => self.done(page as u8, outcome, value, out),
                 Effect::Persist(record) => self.log = Some(record),
                 Effect::Lost(page) => self.bytes[page as usize] = self.aside[page as usize],
-                Effect::Recalled(_) | Effect::Unserved => {}
+                Effect::Changed(_, false) | Effect::Recalled(_) | Effect::Unserved => {}
             }
         }
     }
@@ -367,21 +424,48 @@ impl Node {
     }
 }
 
+/// Nobody is served before somebody who came first and waits still; who is served waits no more.
+fn check_turns(now: Nanoseconds, waiting: &BTreeMap<PageNumber, Queue>, home: &Home, effects: &[Effect]) {
+    for effect in effects {
+        let Effect::Send { to, message: Message::Reply { page, ask, status: Status::Ok, .. }, .. } = effect else {
+            continue;
+        };
+        let wish = match ask {
+            Ask::Copy => Wish::Copy,
+            Ask::Update => Wish::Lease,
+            _ => continue,
+        };
+        let waits = |who: Party, wish: Wish| {
+            let left = home.queues.get(page).into_iter().flat_map(|queue| &queue.waiters);
+            left.into_iter().any(|waiter| (waiter.party, waiter.wish) == (who, wish))
+        };
+        assert!(!waits(*to, wish), "{} was served page {page} and waits still", name(*to));
+        let first = waiting.get(page).into_iter().flat_map(|queue| &queue.waiters);
+        let first = first.take_while(|waiter| (waiter.party, waiter.wish) != (*to, wish));
+        for Waiter { party, wish, .. } in first.filter(|waiter| now < waiter.until) {
+            assert!(!waits(*party, *wish), "{} is served page {page} before {}", name(*to), name(*party));
+        }
+    }
+}
+
 /// A server at the start: the first is home, and everything is settled.
 fn server(setup: &Setup, host: Host) -> Server {
     let timing = faults::timing(setup.fault, setup, usize::from(host));
     let mut server = Server::new(host, setup.controller_party(), setup.pages, timing, FIRST_LIFE, 0);
+    server.own = setup.pages - setup.leased_pages();
+    server.window = setup.window;
     server.memory.incarnation = 1;
     server.knows = (0, 1);
     server.report_at = None;
     if host == 0 {
-        let placement = Placement { incarnation: 1, home: 0, backups: setup.backups.clone(), hand_to: None };
-        let (pages, mut effects) = (setup.pages, Vec::new());
-        let desk = Desk { now: 0, timing: &timing, pages, stamps: &mut server.memory.stamps, effects: &mut effects };
-        let mut home = Home::new(&placement, Some(Vec::new()), &desk);
-        home.lacking.clear();
-        home.settling.clear();
-        home.settled = setup.pages;
+        let (backups, hand_to) = (setup.backups.clone(), None);
+        let placement = Placement { incarnation: 1, home: 0, backups, hand_to, anew: false };
+        let mut effects = Vec::new();
+        let desk = Desk { now: 0, timing: &timing, stamps: &mut server.memory.stamps, effects: &mut effects };
+        let settling = Settling::new(server.pages, server.own, server.window);
+        let mut home = Home::new(&placement, Some(Vec::new()), settling, &desk);
+        home.settling.begin(Vec::new());
+        home.retry_at = 0;
         home.until = timing.tenure_held;
         server.home = Some(home);
         server.report_at = Some((timing.tenure_held / 3).max(1));

@@ -45,6 +45,8 @@ fn setup(name: &str, servers: u16, backups: &[u16], clients: Vec<Vec<Operation>>
         servers,
         backups: backups.to_vec(),
         clients,
+        home_changes: 0,
+        window: 64,
         readers: 0,
         timing: timing(12, NEVER),
         rates: Vec::new(),
@@ -140,6 +142,31 @@ pub fn small() -> Vec<Setup> {
         Setup { timing: timing(6, 6), ticks: 2, misrouted: 1, ..setup("silence", 2, &[1], vec![vec![READ]]) },
         // The range moves to a backup that has everything.
         Setup { misrouted: 1, blows: vec![Blow::Move(1)], ..setup("move", 2, &[1], two(change(true), vec![READ])) },
+        // It gets a backup, which is none any more a little later.
+        Setup { blows: vec![Blow::Back(1), Blow::Drop(1)], ..setup("backup", 2, &[], two(change(true), vec![READ])) },
+        // Two wait for leases, one for a copy: each has its turn.
+        with_readers(1, setup("turns", 1, &[], two(change(true), change(true)))),
+        // Home changes the page itself, stops and starts again.
+        Setup {
+            home_changes: 2,
+            blows: vec![Blow::Restart(0)],
+            ..setup("home-changes", 2, &[1], two(vec![READ], vec![READ]))
+        },
+        // It dies meanwhile, and its backup changes the page on.
+        Setup {
+            home_changes: 1,
+            timing: timing(6, 6),
+            ticks: 2,
+            misrouted: 1,
+            blows: vec![Blow::Death(0)],
+            ..setup("home-changes-failover", 2, &[1], vec![vec![READ, READ]])
+        },
+        // The range moves meanwhile.
+        Setup {
+            home_changes: 1,
+            blows: vec![Blow::Move(1)],
+            ..setup("home-changes-move", 2, &[1], two(vec![READ], vec![READ]))
+        },
         // Somebody owns the page meanwhile.
         Setup { ticks: 1, blows: vec![Blow::Move(1)], ..setup("move-owned", 2, &[1], two(look(), look())) },
     ]
@@ -150,7 +177,7 @@ pub fn larger() -> Vec<Setup> {
     vec![
         renewing(Setup { ticks: 4, ..with_worst_clocks(setup("renewal-commit", 1, &[], two(change(true), look()))) }),
         Setup {
-            ticks: 4,
+            ticks: 3,
             duplicates: 1,
             ..with_worst_clocks(setup("expiry-twice", 1, &[], two(change(true), change(true))))
         },
@@ -160,7 +187,7 @@ pub fn larger() -> Vec<Setup> {
             ..setup("redirect-twice", 1, &[], two([change(false), again()].concat(), vec![READ, READ, READ]))
         },
         Setup {
-            ticks: 2,
+            ticks: 1,
             misrouted: 1,
             duplicates: 1,
             ..with_readers(1, setup("copies-twice", 1, &[], two(change(true), vec![READ])))

@@ -14,6 +14,7 @@ use crate::intern::guarded;
 use crate::litmus::random::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use trellis_protocol::lease::controller::Input as Wish;
 use trellis_protocol::lease::{Host, Message, State, Timing};
 
 /// How a seed ended.
@@ -50,6 +51,8 @@ const RATE_ERROR: u64 = 50;
 const TERM: u64 = 1_000;
 const TENURE: u64 = 1_200;
 const RETRY: u64 = 60;
+/// If more happens at an instant, time stands still.
+const AT_ONCE_MAX: u32 = 100_000;
 /// When the calm begins.
 const CALM: u64 = 12_000;
 /// When everybody has come to an end, or never will.
@@ -72,6 +75,7 @@ pub fn run(seed: u64, fault: Fault, with_story: bool) -> Outcome {
     let (setup, weather) = draw(&mut random, fault);
     let mut cluster = format!("servers={} backups={}", setup.servers, setup.backups.len());
     cluster += &format!(" clients={} readers={} pages={}", setup.clients.len(), setup.readers, setup.pages);
+    cluster += &format!(" home changes={}", setup.home_changes);
     cluster += &format!(" {weather:?}");
     let operations = setup.clients.iter().map(|script| script.len() as u64).sum();
     let mut world = World::new(setup, weather, random, with_story);
@@ -91,14 +95,19 @@ fn draw(random: &mut Random, fault: Fault) -> (Setup, Weather) {
     let servers = 1 + random.below(4) as u16;
     let backups: Vec<Host> = (1..servers).filter(|_| random.once_in(2)).collect();
     let pages = 1 + u64::from(random.below(3));
-    let clients = (0..1 + random.below(3)).map(|_| script(random, pages)).collect();
+    // One page more, that homes change themselves.
+    let home_changes = if random.once_in(4) { 1 + random.below(6) as u8 } else { 0 };
+    let all_pages = pages + u64::from(home_changes > 0);
+    let clients = (0..1 + random.below(3)).map(|_| script(random, pages, all_pages)).collect();
     let timing = Timing::new(TERM * RATE, TENURE * RATE, RETRY * RATE, RATE_ERROR as u32 * 1_000);
     let mut setup = Setup {
         name: "swarm".to_string(),
-        pages,
+        pages: all_pages,
         servers,
         backups,
         clients,
+        home_changes,
+        window: 1 + random.below(4) as usize,
         readers: random.below(3) as u16,
         timing,
         rates: Vec::new(),
@@ -125,13 +134,13 @@ fn draw(random: &mut Random, fault: Fault) -> (Setup, Weather) {
     (setup, weather)
 }
 
-/// What a client does; at the end, in the calm, it reads every page.
-fn script(random: &mut Random, pages: u64) -> Vec<Operation> {
+/// What a client does with the pages that it may change; at the end, in the calm, it reads every page.
+fn script(random: &mut Random, pages: u64, all_pages: u64) -> Vec<Operation> {
     let mut script = Vec::new();
     for _ in 0..4 + random.below(12) {
         let page = u64::from(random.below(pages as u32));
         if random.once_in(3) {
-            script.push(Operation::Read(page));
+            script.push(Operation::Read(u64::from(random.below(all_pages as u32))));
             continue;
         }
         script.push(Operation::Update(page));
@@ -146,7 +155,7 @@ fn script(random: &mut Random, pages: u64) -> Vec<Operation> {
             script.push(Operation::Release(page));
         }
     }
-    script.extend((0..pages).map(Operation::Read));
+    script.extend((0..all_pages).map(Operation::Read));
     script
 }
 
@@ -160,6 +169,8 @@ struct World {
     goes_at: Vec<u64>,
     ghost: Ghost,
     real: u64,
+    /// How many things have happened since then.
+    at_once: u32,
     /// By time and number: to which node, which letter.
     queue: BinaryHeap<Reverse<(u64, u64, usize, Letter)>>,
     blows_at: Vec<u64>,
@@ -192,6 +203,7 @@ impl World {
             goes_at: vec![1; count],
             ghost,
             real: 0,
+            at_once: 0,
             queue: BinaryHeap::new(),
             blows_at,
             numbered: 0,
@@ -214,8 +226,9 @@ impl World {
             let Some((at, node, what)) = self.next() else {
                 return Err(self.stuck());
             };
+            self.at_once = if at > self.real { 0 } else { self.at_once + 1 };
             self.real = self.real.max(at);
-            if self.real > END {
+            if self.real > END || self.at_once > AT_ONCE_MAX {
                 return Err(self.stuck());
             }
             match what {
@@ -233,6 +246,20 @@ impl World {
                             self.step(node, &Cause::Letter(letter))?;
                         }
                     }
+                }
+            }
+            if self.setup.readers > 0 && self.random.once_in(100) {
+                let reader = self.setup.controller() - 1 - self.random.below(self.setup.readers.into()) as usize;
+                if self.real >= self.asleep[reader] {
+                    let page = u64::from(self.random.below(self.setup.leased_pages() as u32));
+                    self.step(reader, &Cause::Renounce(page))?;
+                }
+            }
+            if self.setup.home_changes > 0 && self.random.once_in(10) {
+                let server = self.random.below(u32::from(self.setup.servers)) as usize;
+                let can_change = self.nodes[server].can_change(&self.setup, self.setup.now(server, self.real));
+                if can_change && self.real >= self.asleep[server] {
+                    self.step(server, &Cause::Change)?;
                 }
             }
         }
@@ -348,7 +375,15 @@ impl World {
                 if self.nodes[to].is_dead {
                     return Ok(());
                 }
-                return self.step(self.setup.controller(), &Cause::Move(to as Host));
+                let to_host = to as Host;
+                let wish = match self.random.below(6) {
+                    0 | 1 => Wish::Back(to_host),
+                    2 if self.is_dispensable(to) => Wish::Drop(to_host),
+                    // There is a home that has its memory, or a backup: void, or a new beginning with all that there was.
+                    3 if self.is_home_with_memory(to) => Wish::Anew(to_host),
+                    _ => Wish::Move(to_host),
+                };
+                return self.step(self.setup.controller(), &Cause::Wish(wish));
             }
             _ => Cause::Restart { keeps: true },
         };
@@ -358,6 +393,12 @@ impl World {
             self.asleep[node] = self.real + u64::from(self.random.below(TENURE as u32));
         }
         Ok(())
+    }
+
+    fn is_home_with_memory(&self, node: usize) -> bool {
+        let record = self.nodes[self.setup.controller()].log.as_ref();
+        let Machine::Server(server) = &self.nodes[node].machine else { return false };
+        record.is_some_and(|record| usize::from(record.home) == node) && !server.memory.is_blank
     }
 
     /// Whether somebody else lives and has everything, by what the controller has persisted.
