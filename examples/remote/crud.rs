@@ -1,6 +1,7 @@
-//! Objects in the memory of another machine: made, written, read, counted in, and deleted.
+//! Objects in the memory of another machine: made, written, read, counted in, and deleted. `crud.c` and `crud.cpp` do the
+//! same, and print the same.
 //!
-//! Try it in a lab of this machine, which needs root, from the folder of this repository:
+//! Try it in a lab of this machine, from the folder of this repository:
 //!
 //!     cargo build --example crud
 //!     trellis lab up --clients 1 --servers 1
@@ -10,7 +11,7 @@
 //!
 //! The argument is the server: its number in the cluster, or its name in a lab (`s1` is number 0x1001).
 
-use trellis::remote::{Client, ClientOptions, Host, HostPrefix};
+use trellis::remote::{Call, Client, ClientOptions, Host, HostPrefix};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let prefix =
@@ -29,15 +30,36 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     client.read(object, &mut read)?;
     println!("it begins: {}", String::from_utf8_lossy(&read));
 
-    // Two places at the same time.
+    // Several calls at the same time, of any kind, each with an end of its own.
     let half = object.plus(1 << 19).ok_or("the object is longer than that")?;
-    client.write_many(&[(half, b"left"), (half.plus(4).ok_or("it is inside")?, b"right")])?;
+    let ends = client.batch(&mut [
+        Call::Write { pointer: half, bytes: b"left" },
+        Call::Write { pointer: half.plus(4).ok_or("it is inside")?, bytes: b"right" },
+        Call::Inquire { pointer: half },
+        Call::Read { pointer: half.plus(1 << 19).ok_or("an address")?, bytes: &mut [0] },
+    ]);
+    println!("{} of {} calls were done", ends.iter().filter(|end| end.is_ok()).count(), ends.len());
+    let mut both = [0; 9];
+    client.read(half, &mut both)?;
+    println!("in the middle: {}", String::from_utf8_lossy(&both));
 
     // Whole words can be changed by what they are; each is done once, however often its datagrams arrive.
     let word = half.plus(64).ok_or("it is inside")?;
     client.fetch_add(word, 40)?;
     client.compare_swap(word, 40, 42)?;
     println!("the word is {}", client.fetch_add(word, 0)?);
+
+    // Five datagrams, and one step.
+    let place = object.plus(1_000).ok_or("it is inside")?;
+    client.write_whole(place, &[7; 20_000])?;
+    let mut bytes = vec![0; 20_000];
+    client.read(place, &mut bytes)?;
+    println!("{} sevens are there", bytes.iter().filter(|byte| **byte == 7).count());
+
+    let (first, length) = client.inquire(place)?;
+    println!("that is in {length} bytes at {first}");
+    let welcome = client.hello(server)?;
+    println!("this host has {} of {} bytes", welcome.used_bytes, welcome.quota_bytes);
 
     client.delete(object)?;
     match client.read(object, &mut read) {

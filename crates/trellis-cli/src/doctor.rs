@@ -2,6 +2,8 @@
 //!
 //! Looks, tries and reports; changes nothing. Every advice names the file or the setting.
 
+mod remote_memory;
+
 use std::fmt::Write;
 use std::fs;
 
@@ -31,10 +33,16 @@ pub(crate) struct DoctorArguments {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    /// Join two hosts with a switch of this kind, and end: what `doctor` starts itself for
+    #[arg(long, hide = true)]
+    try_switch: Option<String>,
 }
 
 /// The `doctor` subcommand.
 pub(crate) fn doctor(arguments: &DoctorArguments) -> Ending {
+    if let Some(kind) = &arguments.try_switch {
+        return remote_memory::try_switch(kind);
+    }
     let capabilities = probe();
     let machine = Machine::look();
     let chosen = choose(None, &capabilities).map_err(|why| format!("no catcher works here: {why}"));
@@ -210,6 +218,13 @@ fn as_text(capabilities: &Capabilities, machine: &Machine, chosen: &Chosen, advi
             "  no   {name}: `cargo xtask install --prefix PREFIX --features {name}` installs one with it"
         );
     }
+    let _ = writeln!(out, "\nMemory behind a switch (`trellis serve`, `trellis switch`, `trellis lab`)");
+    for (name, tried) in remote_memory::look() {
+        let _ = match tried {
+            Ok(what) => writeln!(out, "  yes  {name}: {what}"),
+            Err(why) => writeln!(out, "  no   {name}: {why}"),
+        };
+    }
     let _ = writeln!(out, "\nCatchers");
     for catcher in Catcher::ALL {
         match choose(Some(catcher), capabilities) {
@@ -260,6 +275,10 @@ fn as_json(capabilities: &Capabilities, machine: &Machine, chosen: &Chosen, advi
             json!({ "interface": name, "address": address.to_string(), "works": multicast.is_ok(), "why": why })
         })
         .collect();
+    let behind_a_switch: Vec<serde_json::Value> = remote_memory::look()
+        .into_iter()
+        .map(|(name, tried)| json!({ "name": name, "works": tried.is_ok(), "detail": tried.unwrap_or_else(|why| why) }))
+        .collect();
     let sysctls: serde_json::Map<String, serde_json::Value> =
         capabilities.sysctls.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
     json!({
@@ -283,6 +302,7 @@ fn as_json(capabilities: &Capabilities, machine: &Machine, chosen: &Chosen, advi
         "fabric_providers": fabric_providers(),
         "stores": stores().0,
         "stores_not_built": stores().1,
+        "behind_a_switch": behind_a_switch,
         "security_loopback": loopback_security(),
         "security_between_hosts": "sealed",
         "advice": advice,

@@ -7,6 +7,7 @@ mod bench;
 mod chart;
 mod check;
 mod compile;
+mod controller;
 mod doctor;
 mod exit;
 mod lab;
@@ -18,6 +19,7 @@ mod serve;
 mod size;
 mod store;
 mod svg;
+mod switch;
 mod terminal;
 
 use std::process::ExitCode;
@@ -37,6 +39,7 @@ Examples:
   trellis store run --store redis://127.0.0.1:6379 ./program          its heap lies in a store
   trellis cc --mode line -O2 program.c    the same, compiled
   trellis serve --memory 8GiB --prefix fd12:3456:7::/48               give memory to others
+  trellis controller status               which server is home of which memory, and who keeps copies
   trellis lab up --clients 3 --servers 3  hosts and a switch on this machine, to try networks with
 
 Exit codes: 0 fine; 1 the answer is no; 2 wrong command line; 70 cluster failure; 71 refused by the operating system;
@@ -73,6 +76,8 @@ enum Command {
     #[command(name = "c++")]
     Cxx(compile::CompileArguments),
     Serve(serve::ServeArguments),
+    Controller(controller::ControllerArguments),
+    Switch(switch::SwitchArguments),
     Lab(lab::LabArguments),
     /// The process that keeps a lab
     #[command(hide = true)]
@@ -83,6 +88,12 @@ enum Command {
     /// A node of `trellis bench`
     #[command(hide = true)]
     BenchNode {
+        /// The task as JSON
+        task: String,
+    },
+    /// The process in which a benchmark makes its labs
+    #[command(hide = true)]
+    BenchInside {
         /// The task as JSON
         task: String,
     },
@@ -101,9 +112,12 @@ fn main() -> ExitCode {
         Command::Cc(arguments) => compile::compile(&arguments, compile::Language::C),
         Command::Cxx(arguments) => compile::compile(&arguments, compile::Language::Cxx),
         Command::Serve(arguments) => serve::serve(&arguments),
+        Command::Controller(arguments) => controller::controller(&arguments),
+        Command::Switch(arguments) => switch::switch(&arguments),
         Command::Lab(arguments) => lab::lab(&arguments),
         Command::LabKeeper { order } => lab::keeper::keep(&order),
         Command::BenchNode { task } => bench::node::run(&task),
+        Command::BenchInside { task } => bench::switch::inside::run(&task),
     };
     match ending {
         Ok(code) => ExitCode::from(code),

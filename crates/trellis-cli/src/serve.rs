@@ -1,11 +1,15 @@
 //! `trellis serve`: a memory server.
 
+#[cfg(feature = "bpf")]
+mod in_kernel;
+
 use std::io::Write;
+use std::time::Duration;
 
-use clap::Args;
-use trellis::remote::{HostPrefix, PORT, RemoteError, Server, ServerOptions, Stop};
-use trellis_protocol::wire::datagram::TagKind;
+use clap::{Args, ValueEnum};
+use trellis::remote::{HostPrefix, PORT, RemoteError, Server, ServerMemory, ServerOptions, Stop};
 
+use crate::controller::number;
 use crate::exit::{self, Ending, Failure};
 use crate::size::size;
 
@@ -14,6 +18,7 @@ Examples:
   trellis serve --memory 8GiB --prefix fd12:3456:7::/48
   trellis serve --memory 512MiB --quota 64MiB --prefix fd12:3456:7::/48
   trellis lab run s1 -- trellis serve --memory 64MiB --prefix fd00:1:1001::/48    in a host of `trellis lab`
+  trellis serve --memory 8GiB --backup-memory 8GiB --controller 200 --prefix fd12:3456:7::/48
 
 The prefix is fd, a cluster of 24 bits, a host of 16 bits (1 to fffe) and /48; all hosts have the same cluster and each its own
 number. Prints one line when clients may come, and serves until it gets SIGINT or SIGTERM. The memory lives as long as the
@@ -26,9 +31,22 @@ address; for a network device eth0 and a switch or router at fe80::1:
   ip -6 rule add pref 5 iif eth0 lookup 100
 `trellis lab` does that for its hosts. On this machine alone: ip -6 route add local fd12:3456::/32 dev lo
 
+READ, and WRITE that need not be done once, are answered in the kernel, without waking this process, where that is possible:
+as root, on Linux 6.6, in a build with the cargo feature `bpf`; the line at the start says so, or why not. The kernel answers
+before the host's own packet filter sees the request. --in-kernel off leaves all to the process.
+
+With --controller, `trellis controller` at that host says which server answers for which range of memory (the one that a host
+began with), and who keeps copies: a range survives the death of its server while a copy is complete, and moves while clients
+work. --backup-memory is what this server gives to ranges of others. What is changed in a range that has copies is changed under
+a lease; it is acknowledged when every copy has it. With several controllers the first that answers is obeyed, and the next is
+asked when it does not. A server that hears none for --tenure answers nothing until it does. --lease-term and --tenure must be
+the same at all servers and controllers. What happens to ranges is said on stderr, a sentence each. The kernel answers nothing
+then, because it does not know when this server may answer no more.
+
 Nobody is asked who he is: give the port to hosts that you trust, behind a switch that lets no host use another's addresses.
 
-Exit codes: 2 wrong command line; 71 the memory or the port cannot be had; 78 a size or a prefix is refused.";
+Exit codes: 2 wrong command line; 71 the memory or the port cannot be had, or with --in-kernel on the kernel's help; 78 a size
+or a prefix is refused.";
 
 /// Give memory to other machines: a server of objects that are named by IPv6 addresses
 #[derive(Debug, Args)]
@@ -46,6 +64,40 @@ pub(crate) struct ServeArguments {
     /// UDP port
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     port: u16,
+    /// Whether READ and WRITE are answered in the kernel: where it can be done, always, or never
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = InKernel::Auto)]
+    in_kernel: InKernel,
+    /// The interface that requests come in at, for the kernel [default: where the route to the cluster leads]
+    #[arg(long, value_name = "NAME")]
+    device: Option<String>,
+    /// The hosts of controllers that say who answers for which range, by number, for example 200 or 200,201,202
+    #[arg(long, value_name = "HOSTS", value_delimiter = ',', value_parser = number)]
+    controller: Vec<u16>,
+    /// How much memory, besides its own, for copies of what other servers have, for example 8GiB [default: none]
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "controller")]
+    backup_memory: Option<u64>,
+    /// How long a lease of a page lasts unless it is renewed [default: 10s; 2s with a controller]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    lease_term: Option<Duration>,
+    /// How long this server answers without a controller's word
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "500ms", requires = "controller")]
+    tenure: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum InKernel {
+    Auto,
+    On,
+    Off,
+}
+
+/// A number of milliseconds or seconds; not zero.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    let units = [("ms", 1), ("s", 1000)];
+    let given = units.iter().find_map(|(unit, milliseconds)| Some((text.strip_suffix(unit)?, milliseconds)));
+    let number = given.and_then(|(number, unit)| number.trim().parse::<u64>().ok()?.checked_mul(*unit));
+    let why = || "is no time; write milliseconds or seconds, such as 500ms or 2s".to_owned();
+    number.filter(|number| *number > 0).map(Duration::from_millis).ok_or_else(why)
 }
 
 fn prefix(text: &str) -> Result<HostPrefix, String> {
@@ -54,14 +106,66 @@ fn prefix(text: &str) -> Result<HostPrefix, String> {
 
 /// The `serve` subcommand.
 pub(crate) fn serve(arguments: &ServeArguments) -> Ending {
-    let ServeArguments { memory, prefix, quota, port } = *arguments;
-    let options = ServerOptions { prefix, memory_bytes: memory, quota_bytes: quota, port, least: TagKind::Checksum };
-    let mut server = Server::open(options).map_err(failure)?;
+    let ServeArguments { memory, prefix, quota, port, .. } = *arguments;
+    let plain = ServerOptions::new(prefix, memory);
+    let is_placed = !arguments.controller.is_empty();
+    let term = if is_placed { Duration::from_secs(2) } else { plain.lease_term };
+    let options = ServerOptions {
+        quota_bytes: quota,
+        port,
+        controllers: arguments.controller.clone(),
+        backup_bytes: arguments.backup_memory.unwrap_or(0),
+        tenure: arguments.tenure,
+        lease_term: arguments.lease_term.unwrap_or(term),
+        ..plain
+    };
+    let (mut server, who) = open(options, arguments)?;
+    // Standard output is for who waits until clients may come.
+    server.on_event(|event| {
+        let _ = writeln!(std::io::stderr(), "{event}");
+    });
     let mut output = std::io::stdout();
     // Who does not read that is served all the same.
-    let _ = writeln!(output, "serving {memory} bytes as {prefix} at port {port}").and_then(|()| output.flush());
+    let _ = writeln!(output, "serving {memory} bytes as {prefix} at port {port}, {who}").and_then(|()| output.flush());
     server.serve(&Stop::default()).map_err(failure)?;
     Ok(exit::FINE)
+}
+
+/// The server, and who answers.
+fn open(options: ServerOptions, arguments: &ServeArguments) -> Result<(Server, String), Failure> {
+    options.check().map_err(failure)?;
+    let shared = match arguments.in_kernel {
+        InKernel::On if !options.controllers.is_empty() => {
+            let why = "the kernel cannot answer for memory that a controller places, because it does not know when this server may \
+                       answer no more; leave out --in-kernel or --controller";
+            return Err(Failure::new(exit::CONFIGURATION, why.to_owned()));
+        }
+        InKernel::Auto if !options.controllers.is_empty() => Err("a controller places it".to_owned()),
+        InKernel::Off => Err("as told".to_owned()),
+        InKernel::Auto | InKernel::On => in_kernel(&options, arguments.device.as_deref()),
+    };
+    match shared {
+        Ok((memory, device)) => {
+            let server = Server::with_memory(options, memory).map_err(failure)?;
+            Ok((server, format!("READ and WRITE in the kernel at {device}")))
+        }
+        Err(sentence) if arguments.in_kernel == InKernel::On => Err(Failure::new(exit::SYSTEM, sentence)),
+        Err(why) => Ok((Server::open(options).map_err(failure)?, format!("all by this process ({why})"))),
+    }
+}
+
+#[cfg(feature = "bpf")]
+fn in_kernel(options: &ServerOptions, device: Option<&str>) -> Result<(Box<dyn ServerMemory>, String), String> {
+    let opened = in_kernel::open(options.prefix, options.memory_bytes, options.port, device);
+    let memory = opened.map_err(|error| error.to_string())?;
+    let device = memory.0.device().to_owned();
+    Ok((Box::new(memory), device))
+}
+
+#[cfg(not(feature = "bpf"))]
+fn in_kernel(_: &ServerOptions, _: Option<&str>) -> Result<(Box<dyn ServerMemory>, String), String> {
+    let next = "`cargo xtask install --prefix PREFIX --features bpf` installs one that can";
+    Err(format!("this build cannot answer in the kernel; {next}"))
 }
 
 fn failure(error: RemoteError) -> Failure {
@@ -70,4 +174,16 @@ fn failure(error: RemoteError) -> Failure {
         _ => exit::SYSTEM,
     };
     Failure::new(code, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units_and_are_not_zero() {
+        let of = |milliseconds| Ok(Duration::from_millis(milliseconds));
+        assert_eq!((time("500ms"), time("2s"), time("1 s")), (of(500), of(2000), of(1000)));
+        assert!(["5", "0s", "-1s", "1.5s", "much", "99999999999999999999s"].iter().all(|text| time(text).is_err()));
+    }
 }

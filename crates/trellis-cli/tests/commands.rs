@@ -4,6 +4,7 @@
 mod support;
 
 use std::fs;
+use std::process::Command;
 
 use serde_json::Value;
 use support::{Ended, Folder, start_command, start_nodes};
@@ -170,6 +171,14 @@ fn doctor_says_what_is_chosen() {
     let found = json_of(&start_command(&["doctor", "--json"]).finish());
     assert_eq!(found["works"], true);
     assert!(found["catch"].is_string() && found["capabilities"].is_array(), "{found}");
+    let tried = found["behind_a_switch"].as_array().expect("a list");
+    let switch =
+        |name: &str| tried.iter().find(|row| row["name"] == format!("switch `{name}`")).expect("each kind is there");
+    assert!(switch("bpf")["detail"].is_string() && switch("openflow")["detail"].is_string(), "{found}");
+    let possible = Command::new("unshare").args(["--user", "--map-root-user", "--net", "true"]).status();
+    if possible.is_ok_and(|status| status.success()) {
+        assert_eq!(switch("user")["works"], true, "{found}");
+    }
     let text = start_command(&["doctor"]).finish();
     let chosen = format!("the catcher `{}` is used", found["catch"].as_str().expect("word"));
     assert!(text.stdout.contains(&chosen), "{}", text.stdout);

@@ -104,6 +104,7 @@ fn ways(test: &str) -> Vec<&'static [&'static str]> {
         Command::new("unshare").args(["--user", "--map-root-user", "--net", "--pid", "--fork", "true"]).status();
     if possible.is_ok_and(|status| status.success()) {
         ways.push(&["--rootless", "--switch", "user"]);
+        ways.push(&["--rootless", "--switch", "nft"]);
     }
     if is_root() {
         ways.push(&["--switch", "user"]);
@@ -191,6 +192,55 @@ fn a_lab_leaves_nothing_however_it_ends() {
         assert!(Command::new("kill").args(["-KILL", &keeper]).status().expect("kill").success());
         assert_eq!(running.wait().expect("ended").code(), Some(128 + 9));
         wait_until("its name is gone", || !lab.is_listed());
+    }
+}
+
+#[test]
+fn a_lab_has_a_switch_that_others_tell_what_to_do() {
+    for way in ways("a_lab_has_a_switch_that_others_tell_what_to_do") {
+        println!("{way:?}");
+        let lab = Lab::up("told", way);
+        let trellis = env!("CARGO_BIN_EXE_trellis");
+        let switch = |arguments: &[&str]| {
+            let mut command = Command::new(trellis);
+            command.arg("switch").args(arguments).args(["--lab", &lab.name]).output().expect("it can be started")
+        };
+        let done = |arguments: &[&str]| {
+            let output = switch(arguments);
+            assert!(output.status.success(), "{arguments:?}: {}", told(&output));
+            String::from_utf8_lossy(&output.stdout).into_owned()
+        };
+        let prefix = lab.host("s1")["prefix"].as_str().expect("a prefix").to_owned();
+        let page = prefix.replace("::/48", ":100::5000");
+        let port = lab.host("c2")["port"].to_string();
+        done(&["redirect", &page, &port]);
+        // In a host it is told by the connection that the host was given.
+        let inside = lab.ask("run", &["c1", "--", trellis, "switch", "status", "--json"]);
+        let status: Value = serde_json::from_slice(&inside.stdout).expect("JSON");
+        assert_eq!(
+            (status["switch"].as_str(), status["ports"].as_array().map(Vec::len)),
+            (way.last().copied(), Some(6))
+        );
+        let rules = std::env::temp_dir().join(format!("{}-rules", lab.name));
+        std::fs::write(&rules, "any any reading # and nothing else\n").expect("a file");
+        done(&["allow", rules.to_str().expect("a path")]);
+        std::fs::remove_file(&rules).expect("it is there");
+        done(&["allow", "--all"]);
+        for (arguments, code, sentence) in [
+            (&["redirect", "fd00::1", &port][..], 1, "is not of this cluster"),
+            (&["route", "fd00:1:7::/48"], 1, "is not of this cluster"),
+            (&["redirect", &page, "77777"], 2, "invalid value"),
+            (&["copy", &prefix, "--classes", "writing"], 2, "accepted: reading"),
+        ] {
+            let output = switch(arguments);
+            assert!(output.status.code() == Some(code) && told(&output).contains(sentence), "{}", told(&output));
+        }
+        // It forgets what it was told, and goes on.
+        assert!(lab.ask("restart", &[]).status.success());
+        let forgotten = switch(&["redirect", &page]);
+        assert!(forgotten.status.code() == Some(1) && told(&forgotten).contains("has no redirect"));
+        lab.send("c1", "s1");
+        wait_until("it arrives", || lab.count("s1", "packets_out") == 1);
     }
 }
 

@@ -1,9 +1,12 @@
 //! `trellis serve` in a lab of this machine, through a switch, over a good network and a bad one.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Output, Stdio};
+#[path = "support/lab.rs"]
+mod lab;
+
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use lab::Lab;
 use trellis::remote::{Client, ClientOptions, Host, HostPrefix, RemoteError};
 
 /// Set where this test program is a client in a host of the lab; it says how many rounds.
@@ -11,63 +14,12 @@ const ROUNDS: &str = "TRELLIS_TEST_ROUNDS";
 /// The number of the server `s1` in a lab.
 const SERVER: Host = Host(0x1001);
 
-struct Lab {
-    name: String,
-    server: Option<Child>,
-}
-
-impl Lab {
-    /// None where nobody may make one; the reason is said.
-    fn up(test: &str, name: &str, more: &[&str]) -> Option<Lab> {
-        let lab = Lab { name: format!("serve-{name}-{}", std::process::id()), server: None };
-        let output = lab.ask("up", &[&["--clients", "2", "--servers", "1", "--switch", "user"], more].concat());
-        let told = String::from_utf8_lossy(&output.stderr);
-        if output.status.code() == Some(71) && told.contains("user namespace") {
-            println!("SKIPPED {test}: {told}");
-            return None;
-        }
-        assert!(output.status.success(), "{told}");
-        Some(lab)
-    }
-
-    fn command(&self, task: &str, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
-        command.args(["lab", task, "--name", &self.name]).args(arguments).stdin(Stdio::null());
-        command
-    }
-
-    fn ask(&self, task: &str, arguments: &[&str]) -> Output {
-        self.command(task, arguments).output().expect("the command can be started")
-    }
-
-    /// Returns when the server says that clients may come.
-    fn serve(&mut self, more: &[&str]) {
-        let arguments = [&["s1", "--", env!("CARGO_BIN_EXE_trellis"), "serve", "--memory", "16MiB"], more].concat();
-        let mut child = self.command("run", &arguments).stdout(Stdio::piped()).spawn().expect("it can be started");
-        let mut line = String::new();
-        let output = child.stdout.take().expect("it is a pipe");
-        BufReader::new(output).read_line(&mut line).expect("it is text");
-        assert!(line.starts_with("serving 16777216 bytes as fd") && line.ends_with("/48 at port 5000\n"), "{line}");
-        self.server = Some(child);
-    }
-
-    /// Starts this test program as a client.
-    fn client(&self, host: &str, rounds: u32) -> Child {
-        let own = std::env::current_exe().expect("it has a path");
-        let mut command = self.command("run", &[host, "--"]);
-        command.arg(own).args(["--exact", "a_client", "--nocapture"]).env(ROUNDS, rounds.to_string());
-        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it can be started")
-    }
-}
-
-impl Drop for Lab {
-    fn drop(&mut self) {
-        let output = self.ask("down", &[]);
-        if let Some(mut server) = self.server.take() {
-            server.wait().expect("it ends with the lab");
-        }
-        assert!(output.status.success() || std::thread::panicking(), "{output:?}");
-    }
+/// Starts this test program as a client.
+fn client(lab: &Lab, host: &str, rounds: u32) -> Child {
+    let own = std::env::current_exe().expect("it has a path");
+    let mut command = lab.command("run", &[host, "--"]);
+    command.arg(own).args(["--exact", "a_client", "--nocapture"]).env(ROUNDS, rounds.to_string());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it can be started")
 }
 
 fn good<T>(result: Result<T, RemoteError>) -> T {
@@ -100,9 +52,9 @@ fn a_client() {
 }
 
 fn both_clients_are_right(test: &str, name: &str, more: &[&str], rounds: u32) {
-    let Some(mut lab) = Lab::up(test, name, more) else { return };
-    lab.serve(&[]);
-    let clients = ["c1", "c2"].map(|host| lab.client(host, rounds));
+    let Some(mut lab) = Lab::up(test, &format!("serve-{name}"), 2, 1, more) else { return };
+    assert!(lab.serve("s1", "16MiB").starts_with("serving 16777216 bytes as fd"));
+    let clients = ["c1", "c2"].map(|host| client(&lab, host, rounds));
     for (client, host) in clients.into_iter().zip(["host 1", "host 2"]) {
         let output = client.wait_with_output().expect("it ends");
         let told = String::from_utf8_lossy(&output.stdout);
@@ -138,6 +90,25 @@ fn what_is_no_memory_or_no_prefix_is_one_sentence() {
     ] {
         let output =
             Command::new(env!("CARGO_BIN_EXE_trellis")).arg("serve").args(arguments).output().expect("it runs");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(code) && told.contains(sentence), "{arguments:?}: {told}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_a_controller_is_one_sentence() {
+    for (arguments, code, sentence) in [
+        (&["--controller", "7"][..], 78, "cannot be the controller of the server at host 7"),
+        (&["--controller", "0"], 2, "0 is not in 1..=65534"),
+        (&["--controller", "200", "--in-kernel", "on"], 78, "leave out --in-kernel or --controller"),
+        (&["--controller", "200", "--tenure", "1ms"], 78, "give 10 ms or more"),
+        (&["--controller", "200", "--tenure", "soon"], 2, "write milliseconds or seconds"),
+        (&["--backup-memory", "1GiB"], 2, "--controller"),
+        (&["--tenure", "1s"], 2, "--controller"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
+        command.args(["serve", "--memory", "8KiB", "--prefix", "fd12:3456:7::/48"]).args(arguments);
+        let output = command.output().expect("it runs");
         let told = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(code) && told.contains(sentence), "{arguments:?}: {told}");
     }

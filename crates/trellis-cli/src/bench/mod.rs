@@ -18,8 +18,10 @@ pub(crate) mod matmul;
 pub(crate) mod node;
 pub(crate) mod producer_consumer;
 mod raw_link;
+pub(crate) mod remote_paging;
 mod stored_words;
 mod stream;
+pub(crate) mod switch;
 mod synchronisation;
 pub(crate) mod thrash;
 pub(crate) mod workloads;
@@ -49,6 +51,8 @@ pub(crate) enum Benchmark {
     Consistency(consistency::ConsistencyArguments),
     StoredWords(stored_words::StoredWordsArguments),
     Checks(checks::ChecksArguments),
+    Switch(switch::SwitchArguments),
+    RemotePaging(remote_paging::RemotePagingArguments),
 }
 
 /// The `bench` subcommand.
@@ -73,5 +77,7 @@ pub(crate) fn run(benchmark: &Benchmark) -> Ending {
         Benchmark::Consistency(arguments) => consistency::run(arguments),
         Benchmark::StoredWords(arguments) => stored_words::run(arguments),
         Benchmark::Checks(arguments) => checks::run(arguments),
+        Benchmark::Switch(arguments) => switch::run(arguments),
+        Benchmark::RemotePaging(arguments) => remote_paging::run(arguments),
     }
 }

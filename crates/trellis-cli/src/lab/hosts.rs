@@ -75,6 +75,13 @@ pub(super) struct PartitionArguments {
     heal: bool,
 }
 
+/// End the switch and start it again, as if its machine had failed for a moment; it has forgotten everything but the hosts
+#[derive(Debug, Args)]
+pub(super) struct RestartArguments {
+    #[command(flatten)]
+    which: Which,
+}
+
 /// Lose, repeat, delay packets on purpose from now on; `drop=0%` ends that
 #[derive(Debug, Args)]
 pub(super) struct FaultsArguments {
@@ -217,6 +224,12 @@ pub(super) fn partition(arguments: &PartitionArguments) -> Ending {
 pub(super) fn faults(arguments: &FaultsArguments) -> Ending {
     let (keeper, _) = Keeper::of(&arguments.which.name)?;
     keeper.ask(&Request::Faults(arguments.faults.clone()))?;
+    Ok(exit::FINE)
+}
+
+pub(super) fn restart(arguments: &RestartArguments) -> Ending {
+    let (keeper, _) = Keeper::of(&arguments.which.name)?;
+    keeper.ask(&Request::Restart)?;
     Ok(exit::FINE)
 }
 

@@ -2,13 +2,12 @@
 //!
 //! Answers one request at a time. Never ends by itself once the lab is up.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use trellis_switch::lab::{Host, Lab, Plan, space};
-use trellis_switch::{Counters, Faults, Switch, SwitchError};
+use trellis_switch::{Faults, Switch, SwitchError};
 
 use super::failure;
 use super::messages::{self, Answer, Description, HostDescription, Order, Report, Request};
@@ -18,6 +17,7 @@ use crate::exit::{self, Ending, Failure};
 struct Kept {
     lab: Lab,
     faults: String,
+    lease: Option<Duration>,
     rootless: bool,
 }
 
@@ -56,12 +56,25 @@ fn start(order: &str) -> Result<(Kept, UnixListener), Failure> {
         switch: order.switch,
         mtu_bytes: order.mtu_bytes,
         redirects_max: order.redirects_max,
+        attach: order.attach.parse().map_err(|sentence: String| Failure::new(exit::CONFIGURATION, sentence))?,
     };
-    let faults = faults_of(&order.faults)?;
+    // Looked at before anything is made.
+    faults_of(&order.faults)?;
     let lab = Lab::up(&plan).map_err(|error| failure(&error))?;
-    lab.switch().set_leases(order.lease_milliseconds.map(Duration::from_millis)).map_err(|error| failure(&error))?;
-    lab.switch().set_faults(&faults).map_err(|error| failure(&error))?;
-    Ok((Kept { lab, faults: order.faults, rootless: order.rootless }, listener))
+    let lease = order.lease_milliseconds.map(Duration::from_millis);
+    let kept = Kept { lab, faults: order.faults, lease, rootless: order.rootless };
+    prepare(&kept)?;
+    Ok((kept, listener))
+}
+
+/// Tells a switch that knows nothing what the lab is to be like.
+fn prepare(kept: &Kept) -> Result<(), Failure> {
+    let switch = kept.lab.switch();
+    // One that cannot grant is not told that it shall not.
+    if kept.lease.is_some() {
+        switch.set_leases(kept.lease).map_err(|error| failure(&error))?;
+    }
+    switch.set_faults(&faults_of(&kept.faults)?).map_err(|error| failure(&error))
 }
 
 fn faults_of(text: &str) -> Result<Faults, Failure> {
@@ -74,6 +87,11 @@ fn serve(kept: &mut Kept, stream: &UnixStream) -> std::io::Result<()> {
         return Ok(());
     }
     let request: Request = messages::receive(stream)?;
+    if matches!(request, Request::Switch) {
+        messages::send(stream, &Answer::Done)?;
+        stream.set_read_timeout(None)?;
+        return kept.lab.control().serve(stream.try_clone()?);
+    }
     let answer = answer(kept, request)
         .unwrap_or_else(|failure| Answer::Refused { code: failure.code, sentence: failure.sentence });
     messages::send(stream, &answer)
@@ -84,6 +102,12 @@ fn answer(kept: &mut Kept, request: Request) -> Result<Answer, Failure> {
         Request::Describe => describe(kept).map(Answer::Lab).map_err(|error| failure(&error)),
         Request::Partition(parts) => {
             kept.lab.partition(&parts).map_err(|error| failure(&error))?;
+            Ok(Answer::Done)
+        }
+        Request::Switch => Ok(Answer::Done),
+        Request::Restart => {
+            kept.lab.restart_switch().map_err(|error| failure(&error))?;
+            prepare(kept)?;
             Ok(Answer::Done)
         }
         Request::Faults(text) => {
@@ -109,8 +133,6 @@ fn describe(kept: &Kept) -> Result<Description, SwitchError> {
 
 fn describe_host(switch: &dyn Switch, host: &Host) -> Result<HostDescription, SwitchError> {
     let plan = host.plan();
-    let values = switch.counters(plan.port)?.values();
-    let counters: BTreeMap<String, u64> = Counters::NAMES.iter().map(|name| (*name).to_owned()).zip(values).collect();
     Ok(HostDescription {
         name: plan.name.clone(),
         role: plan.role.word().to_owned(),
@@ -120,6 +142,6 @@ fn describe_host(switch: &dyn Switch, host: &Host) -> Result<HostDescription, Sw
         address: plan.address.to_string(),
         side: host.side(),
         descriptor: host.descriptor(),
-        counters,
+        counters: switch.counters(plan.port)?.by_name(),
     })
 }

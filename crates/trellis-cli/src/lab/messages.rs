@@ -27,6 +27,7 @@ pub(super) struct Order {
     pub(super) switch: String,
     pub(super) mtu_bytes: u32,
     pub(super) redirects_max: u32,
+    pub(super) attach: String,
     pub(super) lease_milliseconds: Option<u64>,
     pub(super) faults: String,
     pub(super) rootless: bool,
@@ -44,6 +45,10 @@ pub(super) enum Request {
     Describe,
     Partition(Vec<Vec<String>>),
     Faults(String),
+    /// End the switch, and start it again.
+    Restart,
+    /// What follows on this connection is between the sender and the switch.
+    Switch,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -126,6 +131,16 @@ impl Keeper {
     /// The process.
     pub(super) fn process(&self) -> &Process {
         &self.process
+    }
+
+    /// A connection to the switch.
+    pub(super) fn switch(&self) -> Result<UnixStream, Failure> {
+        let stream = connect(&self.lab)?.ok_or_else(|| no_lab(&self.lab))?;
+        let copy = stream.try_clone().map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?;
+        match ask(&self.lab, copy, &Request::Switch)? {
+            Answer::Done => Ok(stream),
+            other => Err(misunderstood(&self.lab, &other)),
+        }
     }
 
     /// Asks for something that is done or refused.

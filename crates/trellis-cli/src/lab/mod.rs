@@ -12,8 +12,10 @@ mod up;
 
 use clap::{Args, Subcommand};
 use trellis_switch::SwitchError;
+use trellis_switch::control::At;
 
 use crate::exit::{self, Ending, Failure};
+use messages::Keeper;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -25,6 +27,7 @@ Examples:
   trellis lab partition c1,s1 c2                      c1 and s1 reach each other, c2 nobody, the others each other
   trellis lab partition --heal                        everybody reaches everybody
   trellis lab faults drop=10%                         lose a tenth of all packets from now on
+  trellis lab restart                     end the switch and start it again; it has forgotten what it was told
   trellis lab kill s1                                 end everything that runs in s1
   trellis lab down                                    end all of it; nothing is left
 
@@ -50,6 +53,7 @@ enum Task {
     Kill(hosts::KillArguments),
     Partition(hosts::PartitionArguments),
     Faults(hosts::FaultsArguments),
+    Restart(hosts::RestartArguments),
     Ls(hosts::ListArguments),
     Down(hosts::DownArguments),
 }
@@ -71,9 +75,15 @@ pub(crate) fn lab(arguments: &LabArguments) -> Ending {
         Task::Kill(arguments) => hosts::kill(arguments),
         Task::Partition(arguments) => hosts::partition(arguments),
         Task::Faults(arguments) => hosts::faults(arguments),
+        Task::Restart(arguments) => hosts::restart(arguments),
         Task::Ls(_) => hosts::list(),
         Task::Down(arguments) => hosts::down(arguments),
     }
+}
+
+/// A connection to the switch of a lab.
+pub(crate) fn switch_of(name: &str) -> Result<At, Failure> {
+    Keeper::of(name)?.0.switch().map(|stream| At::Given(stream.into()))
 }
 
 /// A sentence of the switch or the lab, with the exit code that fits.

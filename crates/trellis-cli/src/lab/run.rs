@@ -16,8 +16,8 @@ use crate::exit::{self, Ending, Failure};
 
 /// Run a command in a host
 ///
-/// It finds the lab in TRELLIS_LAB, its host in TRELLIS_LAB_HOST, and the host's addresses in TRELLIS_PREFIX and
-/// TRELLIS_LAB_ADDRESS.
+/// It finds the lab in TRELLIS_LAB, its host in TRELLIS_LAB_HOST, the host's addresses in TRELLIS_PREFIX and
+/// TRELLIS_LAB_ADDRESS, and a connection to the switch in TRELLIS_SWITCH.
 #[derive(Debug, Args)]
 pub(super) struct RunArguments {
     #[command(flatten)]
@@ -32,12 +32,15 @@ pub(super) struct RunArguments {
 pub(super) fn run(arguments: &RunArguments) -> Ending {
     let (keeper, lab) = Keeper::of(&arguments.which.name)?;
     let host = find(&lab, &arguments.host)?;
+    let switch = keeper.switch()?;
     space::enter(keeper.process().pid(), host.descriptor, lab.rootless).map_err(|error| failure(&error))?;
     let program = &arguments.command[0];
     let mut command = Command::new(program);
     command.args(&arguments.command[1..]);
     command.env("TRELLIS_LAB", &lab.name).env("TRELLIS_LAB_HOST", &host.name);
     command.env("TRELLIS_PREFIX", &host.prefix).env("TRELLIS_LAB_ADDRESS", &host.address);
+    let switch = space::hand_down(&mut command, switch);
+    command.env("TRELLIS_SWITCH", switch);
     space::end_with_us(&mut command);
     let mut child = command.spawn().map_err(|error| {
         let code = if error.kind() == ErrorKind::NotFound { exit::NOT_FOUND } else { exit::NOT_EXECUTABLE };

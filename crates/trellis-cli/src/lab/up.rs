@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use clap::Args;
 use trellis_switch::lab::space;
-use trellis_switch::switches::{self, KINDS};
+use trellis_switch::switches::{self, Attach, KINDS};
 
 use super::messages::{Keeper, Order, Report, socket_name};
 use super::{Which, failure};
@@ -27,9 +27,13 @@ pub(super) struct UpArguments {
     /// How many servers: s1, s2 and so on
     #[arg(long, value_name = "N", default_value_t = 3)]
     servers: u16,
-    /// What joins them: bpf (in the kernel) or user (a thread, works without root); bpf where that is possible
+    /// What joins them: bpf (in the kernel), nft (in the kernel's packet filter, works without root), user (a thread,
+    /// works without root, with every fault on purpose) or openflow (Open vSwitch); bpf where that is possible, else user
     #[arg(long, value_name = "SWITCH")]
     switch: Option<String>,
+    /// Where the switch bpf sees frames: tc or xdp; tc unless told, as hosts of a lab are behind pairs of interfaces
+    #[arg(long, value_name = "PLACE", default_value = Attach::Auto.name())]
+    attach: Attach,
     /// The longest packet, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 9000)]
     mtu: u32,
@@ -68,6 +72,7 @@ impl UpArguments {
             switch,
             mtu_bytes: self.mtu,
             redirects_max: self.redirects,
+            attach: self.attach.name().to_owned(),
             lease_milliseconds: self.lease,
             faults: self.faults.clone(),
             rootless,

@@ -3,6 +3,7 @@
 //! A number of the paper's is printed only where the paper prints one; what it shows as a plot without numbers is
 //! called a plot.
 
+pub(crate) mod bluebridge;
 mod choices;
 mod figures;
 mod kv;
@@ -29,6 +30,7 @@ pub(crate) enum Paper {
     Choices(choices::ChoicesArguments),
     Vismi(vismi::VismiArguments),
     Kv(kv::KvArguments),
+    Bluebridge(bluebridge::BluebridgeArguments),
 }
 
 const EXAMPLES: &str = "\
@@ -97,6 +99,7 @@ pub(crate) fn run(paper: &Paper) -> Ending {
         Paper::Choices(arguments) => choices::run(arguments),
         Paper::Vismi(arguments) => vismi::run(arguments),
         Paper::Kv(arguments) => kv::run(arguments),
+        Paper::Bluebridge(arguments) => bluebridge::run(arguments),
     }
 }
 

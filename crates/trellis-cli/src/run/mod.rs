@@ -8,6 +8,7 @@ mod child;
 mod descendants;
 mod guard;
 mod joining;
+mod memory;
 mod output;
 mod requests;
 pub(crate) mod signals;
@@ -52,6 +53,7 @@ const EXAMPLES: &str = "\
 Examples:
   trellis run -n 4 ./psort --input numbers.bin --output sorted.bin
   trellis run -n 2 --set region_bytes=1GiB --stats -- ./program --verbose
+  trellis run -n 4 --home memory-server --cache 64MiB ./psort --input numbers.bin --output sorted.bin
   trellis run -n 3 --output files --output-directory logs ./program part-{node}-of-{nodes}
   trellis run -n 2 --record record ./program && trellis report record
 
@@ -59,6 +61,10 @@ Examples:
 A cluster that others may join, and a process that joins it; its output has the prefix `[+0]`:
   trellis run -n 3 --joiners-max 2 ./program
   trellis run --join 127.0.0.1:4711 --secret-file /run/user/1000/trellis-4242.secret ./program
+
+With --home memory-server the region lies at memory servers (`trellis serve`). Where none is named the run starts one for
+itself and, unless this machine takes the server's addresses as its own, a network of its own, in which the program sees no
+other machine.
 
 Standard input goes to node 0; the other nodes read from /dev/null.
 
@@ -90,6 +96,15 @@ pub(crate) struct RunArguments {
     /// Print each node's counters on standard error at the end
     #[arg(long)]
     stats: bool,
+    /// Where the region lies: manager, interleaved, first-touch, migrating, memory-server
+    #[arg(long, value_name = "HOME")]
+    home: Option<String>,
+    /// Memory servers at which the region lies, as prefixes; with --home memory-server and none told, the run starts its own
+    #[arg(long, value_name = "PREFIX[,PREFIX…]")]
+    memory_server: Option<String>,
+    /// How much memory of a node pages of memory servers take, for example 64MiB
+    #[arg(long, value_name = "SIZE")]
+    cache: Option<String>,
     /// How many processes may join while the cluster runs; says how they do
     #[arg(long, value_name = "N", conflicts_with = "join")]
     joiners_max: Option<usize>,
@@ -165,6 +180,8 @@ impl RunArguments {
             let directory = existing_directory(directory)?;
             settings.push(("record".to_owned(), directory.to_string_lossy().into_owned()));
         }
+        let of_flags = [("home", &self.home), ("memory_server", &self.memory_server), ("cache_bytes_max", &self.cache)];
+        settings.extend(of_flags.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value.clone()?))));
         settings.extend(self.joiners_max.map(|joiners| ("joiners_max".to_owned(), joiners.to_string())));
         settings.extend(self.join.iter().map(|address| ("join".to_owned(), address.clone())));
         let output = match self.output {
@@ -218,6 +235,7 @@ fn launch_and_join(plan: &Plan, joining: &Joining) -> Result<Made, Failure> {
     descendants::adopt_orphans();
     let signals = Signals::block()?;
     let guard = Guard::start()?;
+    let _memory = wiring.memory.as_ref().map(memory::Place::serve).transpose()?;
     let mut supervisor = Supervisor::new(&signals, &guard);
     if let (Some(address), Some(requests)) = (&joining.join, requests) {
         supervisor.serve(requests, address);
@@ -246,6 +264,8 @@ struct Wiring {
     secret: Option<[u8; 32]>,
     secret_file: Option<SecretFile>,
     environment: Vec<(String, OsString)>,
+    /// Where the run's own memory server is.
+    memory: Option<memory::Place>,
 }
 
 impl Wiring {
@@ -256,7 +276,8 @@ impl Wiring {
         let (mut sockets, mut addresses) = bind_all(listening, LinkKind::Tcp)?;
         let mut listed = addresses.join(",");
         let read = check_configuration(plan, joining, &listed)?;
-        if read.link == LinkKind::Udp {
+        let memory = memory::Place::for_run(&read, plan.nodes)?;
+        if read.link == LinkKind::Udp || memory.as_ref().is_some_and(|memory| memory.has_moved) {
             (sockets, addresses) = bind_all(listening, read.link)?;
             listed = addresses.join(",");
         }
@@ -267,16 +288,17 @@ impl Wiring {
         if let Some(file) = &plan.config {
             environment.push((config::FILE_VARIABLE.to_owned(), file.clone().into_os_string()));
         }
-        for (key, value) in &plan.settings {
-            let name = format!("{}{}", config::VARIABLE_PREFIX, key.to_ascii_uppercase());
-            environment.push((name, OsString::from(value)));
+        plan.settings.iter().for_each(|(key, value)| tell(&mut environment, key, value));
+        if let Some(memory) = &memory {
+            tell(&mut environment, "memory_server", &memory.of_server().to_string());
+            environment.push((launch::MEMORY_ENDS_VARIABLE.to_owned(), OsString::from("1")));
         }
         let is_given = secret.is_some();
         let secret = match secret {
             None if joining.join.is_none() => Some(child::fresh_secret()?),
             given => given,
         };
-        let mut wiring = Wiring { sockets, secret, secret_file: None, environment };
+        let mut wiring = Wiring { sockets, secret, secret_file: None, environment, memory };
         if let (true, Some(secret)) = (read.joiners_max > 0 && joining.join.is_none(), secret) {
             if !is_given {
                 wiring.secret_file = Some(SecretFile::write(&secret)?);
@@ -286,6 +308,11 @@ impl Wiring {
         }
         Ok(wiring)
     }
+}
+
+/// Puts a key of the configuration into a node's environment.
+fn tell(environment: &mut Vec<(String, OsString)>, key: &str, value: &str) {
+    environment.push((format!("{}{}", config::VARIABLE_PREFIX, key.to_ascii_uppercase()), OsString::from(value)));
 }
 
 fn say_how_to_join(address: &str, secret_file: &Path) {
@@ -356,6 +383,9 @@ fn start(plan: &Plan, wiring: &Wiring, node: usize) -> Result<(Running, NodeStat
     ];
     let mut inherited: Vec<RawFd> = handed_over.iter().filter_map(|(_, descriptor)| *descriptor).collect();
     let mut environment = wiring.environment.clone();
+    if let Some(memory) = &wiring.memory {
+        tell(&mut environment, "prefix", &memory.of_node(node).to_string());
+    }
     let mut tell = |name: &str, value: i64| environment.push((name.to_owned(), value.to_string().into()));
     if socket.is_some() {
         tell(launch::NODE_VARIABLE, node as i64);

@@ -12,6 +12,7 @@ use std::process::Command;
 use clap::Args;
 use trellis::stored::StoredError;
 use trellis::stored::settings::Settings;
+use trellis::stored::stores;
 
 use super::Which;
 use crate::compile;
@@ -22,13 +23,14 @@ Examples:
   trellis store run --store redis://127.0.0.1:6379 --cache 256MiB ./wordcount text
   trellis store run --store embedded-durable:/var/tmp/heap --cache 1GiB --statistics /usr/bin/python3 big.py
   trellis store run --store redis://127.0.0.1:6379 --region queue ./consumer     shared with others
+  trellis store run --store memory-server:fd12:3456:7::/48 --cache 256MiB ./sort    in a memory server
 
 The heap of the program lies in the store, and at most --cache bytes of it in memory. Its threads,
 files and system calls work as ever; a child after fork that touches the heap ends with a sentence.
 
 Exit codes: the program's; 70 the store cannot be opened or is gone; 74 the library that is loaded
-first is not there; 78 the region or a size is refused; 126 and 127 the program cannot be executed
-or found.";
+first is not there; 78 the address, the region or a size is refused; 126 and 127 the program cannot
+be executed or found.";
 
 /// The library that takes the place of `malloc`.
 const LIBRARY: &str = "libtrellis_malloc.so";
@@ -107,8 +109,8 @@ fn check(given: &[Given]) -> Result<(), Failure> {
         }
         error => error.to_string(),
     };
-    let checked = Settings::from_lookup(lookup);
-    checked.map(drop).map_err(|error| Failure::new(exit::CONFIGURATION, sentence(error)))
+    let checked = Settings::from_lookup(lookup).and_then(|settings| stores::check(&settings));
+    checked.map_err(|error| Failure::new(exit::CONFIGURATION, sentence(error)))
 }
 
 /// Ours first, so that its `malloc` is the one.

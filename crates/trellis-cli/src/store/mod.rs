@@ -10,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
+use trellis::stored::stores;
 use trellis_store::stores::{KINDS, StoreKind};
 use trellis_store::{Store, StoreError};
 
@@ -19,7 +20,7 @@ use crate::exit::{self, Ending, Failure};
 pub(crate) fn stores_of_this_build() -> String {
     let (built, missing): (Vec<StoreKind>, Vec<StoreKind>) = KINDS.into_iter().partition(|kind| kind.is_built);
     let names = |kinds: &[StoreKind]| kinds.iter().map(|kind| kind.scheme).collect::<Vec<_>>();
-    let mut text = format!("Stores of this build: {}.", names(&built).join(", "));
+    let mut text = format!("Stores of this build: {}, {}.", names(&built).join(", "), stores::MEMORY_SERVER);
     if !missing.is_empty() {
         let (missing, features) = (names(&missing).join(", "), names(&missing).join(","));
         text += &format!(
@@ -42,13 +43,21 @@ pub(crate) enum Task {
 /// Which store.
 #[derive(Debug, Args)]
 struct Which {
-    /// Address of the store: embedded-durable:/PATH, redis://HOST:PORT, etcd://HOST:PORT and so on
+    /// Address of the store: embedded-durable:/PATH, redis://HOST:PORT, memory-server:PREFIX and so on
     #[arg(long, value_name = "URL", env = "TRELLIS_STORE")]
     store: String,
 }
 
 impl Which {
     fn open(&self) -> Result<Arc<dyn Store>, Failure> {
+        if stores::is_memory_server(&self.store) {
+            let sentence = format!(
+                "store {} keeps the memory of a process, which nobody else can look at; `trellis store run` starts a \
+                 program with it, and `trellis serve` is what keeps it",
+                self.store
+            );
+            return Err(Failure::new(exit::CONFIGURATION, sentence));
+        }
         trellis_store::open(&self.store).map_err(failure)
     }
 

@@ -12,7 +12,7 @@ const VERSION_1: &str = "/sys/fs/cgroup/memory";
 const VERSION_2: &str = "/sys/fs/cgroup";
 
 /// Where groups are made; nothing where the kernel has none for memory.
-pub(super) fn folder() -> Option<&'static Path> {
+pub(in crate::bench) fn folder() -> Option<&'static Path> {
     let first = Path::new(VERSION_1);
     if first.join("memory.limit_in_bytes").exists() {
         return Some(first);
@@ -24,11 +24,11 @@ pub(super) fn folder() -> Option<&'static Path> {
 
 /// A group.
 #[derive(Debug)]
-pub(super) struct Limit(PathBuf);
+pub(in crate::bench) struct Limit(PathBuf);
 
 impl Limit {
     /// A group with so much memory; the answer is the reason when there can be none.
-    pub(super) fn new(place: &Place, bytes: u64, may_swap: bool) -> Result<Limit, String> {
+    pub(in crate::bench) fn new(place: &Place, bytes: u64, may_swap: bool) -> Result<Limit, String> {
         let base = folder().ok_or("the kernel limits no memory here: it has no control groups for it")?;
         let path = base.join(place.name());
         let refused = |what: &Path, error: std::io::Error| match error.kind() {
@@ -58,7 +58,7 @@ impl Limit {
     }
 
     /// The file that a process writes its number to.
-    pub(super) fn join(&self) -> PathBuf {
+    pub(in crate::bench) fn join(&self) -> PathBuf {
         self.0.join("cgroup.procs")
     }
 }

@@ -7,11 +7,11 @@
 //!
 //! Must never make a ratio of two runs of the command, or give a way memory that another one does not get.
 
-mod limit;
-mod place;
+pub(super) mod limit;
+pub(super) mod place;
 mod program;
 mod server;
-mod swap;
+pub(super) mod swap;
 
 use std::path::PathBuf;
 

@@ -28,15 +28,15 @@ rm -rf "$1"
 
 /// A folder that goes with this value, and with this process.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(in crate::bench) struct Place {
     folder: PathBuf,
     name: String,
     cleaner: Child,
 }
 
 impl Place {
-    pub(super) fn new(directory: &Path) -> Result<Place, Failure> {
-        let name = format!("trellis-words-{}", std::process::id());
+    pub(in crate::bench) fn new(directory: &Path) -> Result<Place, Failure> {
+        let name = format!("trellis-bench-{}", std::process::id());
         let failed = |what: &Path, error: std::io::Error| {
             Failure::new(exit::FILE, format!("cannot make {}: {error} (see --directory)", what.display()))
         };
@@ -60,26 +60,26 @@ impl Place {
     }
 
     /// What a group of processes is to be called.
-    pub(super) fn name(&self) -> &str {
+    pub(in crate::bench) fn name(&self) -> &str {
         &self.name
     }
 
-    pub(super) fn folder(&self) -> &Path {
+    pub(in crate::bench) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    pub(super) fn file(&self, name: &str) -> PathBuf {
+    pub(in crate::bench) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
     /// Removes a file before its time, so that the next way has its room on the disk.
-    pub(super) fn remove(&self, name: &str) {
+    pub(in crate::bench) fn remove(&self, name: &str) {
         // What is not there need not go; and the rest goes with the folder.
         let _ = std::fs::remove_file(self.file(name));
     }
 
     /// Lets the disk finish what earlier ways left to it, and (for root) the kernel forget what it keeps of files.
-    pub(super) fn settle(&self) {
+    pub(in crate::bench) fn settle(&self) {
         let script = "sync; echo 3 >/proc/sys/vm/drop_caches";
         // Without it the figures are a little worse for whoever comes next; nothing else depends on it.
         let _ = Command::new("sh").args(["-c", script]).stderr(Stdio::null()).status();

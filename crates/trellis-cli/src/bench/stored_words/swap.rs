@@ -9,11 +9,11 @@ use super::place::Place;
 
 /// A file that the kernel swaps to.
 #[derive(Debug)]
-pub(super) struct Swap(PathBuf);
+pub(in crate::bench) struct Swap(PathBuf);
 
 impl Swap {
     /// Makes it; the answer is the reason when that does not work.
-    pub(super) fn on(place: &Place, bytes: u64) -> Result<Swap, String> {
+    pub(in crate::bench) fn on(place: &Place, bytes: u64) -> Result<Swap, String> {
         let file = place.file("swap");
         let swap = Swap(file.clone());
         let length = bytes.to_string();

@@ -1,0 +1,213 @@
+//! Memory servers that a controller places, in the hosts of a lab, and the controller.
+//!
+//! All are processes of this very program, and end with their values. What the controller says is heard with the time at
+//! which it was said.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+use trellis_switch::lab::{self, Lab};
+
+use super::inside;
+use super::served::{self, Served};
+use crate::exit::{self, Failure};
+
+/// How long anything that must happen may take.
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
+/// The host of the controller, and of who asks it.
+const CONTROLLER: &str = "c1";
+
+/// A controller and its servers.
+pub(super) struct Placed<'a> {
+    lab: &'a Lab,
+    /// By their hosts.
+    servers: BTreeMap<String, Served>,
+    controller: Spoken,
+    /// What one range has, and what a server gives for those of others.
+    memory_bytes: usize,
+    folder: Folder,
+}
+
+impl<'a> Placed<'a> {
+    /// Starts a controller that gives each range so many backups.
+    pub(super) fn start(lab: &'a Lab, memory_bytes: usize, backups: u16) -> Result<Placed<'a>, Failure> {
+        let folder = Folder::new(&lab.plan().name)?;
+        let listener = UnixListener::bind(folder.switch()).map_err(|error| folder.failed("listen in", &error))?;
+        let control = Arc::clone(lab.control());
+        // Who is gone, or may not ask, is no reason to stop.
+        std::thread::spawn(move || listener.incoming().flatten().for_each(|stream| drop(control.serve(stream))));
+        let host = served::host(lab, CONTROLLER)?;
+        let (records, control, backups) = (folder.records(), folder.control(), backups.to_string());
+        let arguments = ["controller", "run", "--records", &records, "--control", &control, "--backups", &backups];
+        let controller = Spoken::start(host, &arguments, &folder.switch())?;
+        let placed = Placed { lab, servers: BTreeMap::new(), controller, memory_bytes, folder };
+        placed.controller.wait_for("controller ")?;
+        Ok(placed)
+    }
+
+    /// Starts a memory server in a host.
+    pub(super) fn serve(&mut self, name: &str) -> Result<(), Failure> {
+        let host = served::host(self.lab, name)?;
+        let controller = served::host(self.lab, CONTROLLER)?.plan().number.to_string();
+        let addresses = served::prefix(self.lab.cluster(), host.plan().number);
+        let spare = (2 * self.memory_bytes).to_string();
+        let more = ["--controller", &controller, "--backup-memory", &spare];
+        let server = Served::start_with(host, addresses, self.memory_bytes, served::Answers::Process, &more)?;
+        self.servers.insert(name.to_owned(), server);
+        Ok(())
+    }
+
+    /// Ends a server at once.
+    pub(super) fn kill(&mut self, name: &str) {
+        self.servers.remove(name);
+    }
+
+    /// Which of these hosts is home of a range.
+    pub(super) fn home_of(&self, range: u16) -> Result<String, Failure> {
+        let home = self.range(range)?["home"].as_u64();
+        let found = self.lab.hosts().iter().find(|host| Some(u64::from(host.plan().number)) == home);
+        let name = found.map(|host| host.plan().name.clone());
+        name.ok_or_else(|| Failure::new(exit::FAILED, format!("the range of host {range:x} has no home")))
+    }
+
+    /// Returns when a range is at a host, or at any, and so many backups have all of it.
+    pub(super) fn wait_for(&self, range: u16, home: Option<u16>, backups: usize) -> Result<(), Failure> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let found = self.range(range)?;
+            let is_home = home.is_none_or(|home| found["home"] == home);
+            if is_home && found["complete"].as_array().is_some_and(|complete| complete.len() == backups) {
+                return Ok(());
+            }
+            if Instant::now() > deadline {
+                let seconds = PATIENCE.as_secs();
+                let sentence = format!("the range of host {range:x} is not settled after {seconds} s: {found}");
+                return Err(Failure::new(exit::FAILED, sentence));
+            }
+        }
+    }
+
+    /// Lets a range go to a host; returns at once.
+    pub(super) fn send(&self, range: u16, to: u16) -> Result<(), Failure> {
+        self.ask(&["move", &range.to_string(), &to.to_string()]).map(drop)
+    }
+
+    /// When the controller said something.
+    pub(super) fn heard(&self, part: &str) -> Result<Instant, Failure> {
+        self.controller.wait_for(part)
+    }
+
+    fn range(&self, range: u16) -> Result<Value, Failure> {
+        let told = self.ask(&["status", "--json"])?;
+        let status: Value = serde_json::from_str(&told).map_err(|error| crate::report::not_json(&error))?;
+        let ranges = status["ranges"].as_array();
+        Ok(ranges.and_then(|all| all.iter().find(|one| one["range"] == range)).cloned().unwrap_or_default())
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Result<String, Failure> {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("controller").args(arguments).args(["--control", &self.folder.control()]).stdin(Stdio::null());
+        let failed = |error| Failure::new(exit::SYSTEM, format!("cannot ask the controller: {error}"));
+        let output = command.output().map_err(failed)?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        let told = String::from_utf8_lossy(&output.stderr);
+        Err(Failure::new(exit::FAILED, told.trim().trim_start_matches("trellis: ").to_owned()))
+    }
+}
+
+/// A process whose lines are heard with their times.
+struct Spoken {
+    process: Child,
+    lines: Receiver<(Instant, String)>,
+}
+
+impl Spoken {
+    fn start(host: &lab::Host, arguments: &[&str], switch: &Path) -> Result<Spoken, Failure> {
+        let mut command = Command::new("/proc/self/exe");
+        command.args(arguments).env("TRELLIS_SWITCH", switch).env("TRELLIS_PREFIX", host.plan().prefix.to_string());
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let spawned = host.run(|| command.spawn()).map_err(|error| inside::failure(&error))?;
+        let failed = |what: String| Failure::new(exit::SYSTEM, format!("cannot start a controller: {what}"));
+        let mut process = spawned.map_err(|error| failed(error.to_string()))?;
+        let output = process.stdout.take().ok_or_else(|| failed("it has no output".to_owned()))?;
+        let (says, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                // When nobody listens any more the process is gone, too.
+                let _ = says.send((Instant::now(), line));
+            }
+        });
+        Ok(Spoken { process, lines })
+    }
+
+    /// When it said something that has this part; what was said before is forgotten.
+    fn wait_for(&self, part: &str) -> Result<Instant, Failure> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok((at, line)) if line.contains(part) => return Ok(at),
+                Ok(_) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    let seconds = PATIENCE.as_secs();
+                    let sentence = format!("the controller has not said `{part}` within {seconds} s");
+                    return Err(Failure::new(exit::FAILED, sentence));
+                }
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Failure::new(exit::FAILED, format!("the controller ended before it said `{part}`")));
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Spoken {
+    fn drop(&mut self) {
+        // One that has ended is what is wanted.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A folder for the controller's records and for the switch's socket, gone with its value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Result<Folder, Failure> {
+        // The number of this process may be that of another one in namespaces of its own.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
+        let folder = Folder(std::env::temp_dir().join(format!("trellis-{name}-{now:x}")));
+        std::fs::create_dir_all(&folder.0).map_err(|error| folder.failed("make", &error))?;
+        Ok(folder)
+    }
+
+    fn switch(&self) -> PathBuf {
+        self.0.join("switch")
+    }
+
+    fn control(&self) -> String {
+        self.0.join("controller").display().to_string()
+    }
+
+    fn records(&self) -> String {
+        format!("embedded-durable:{}", self.0.join("records").display())
+    }
+
+    fn failed(&self, attempt: &str, error: &std::io::Error) -> Failure {
+        Failure::new(exit::FILE, format!("cannot {attempt} the folder {}: {error}", self.0.display()))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

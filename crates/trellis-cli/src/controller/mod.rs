@@ -1,0 +1,159 @@
+//! `trellis controller`: says which memory server is home of which range.
+//!
+//! What the process decides is `trellis-controller`'s; here are the command line, what operators are shown, and how the
+//! process of a host is found.
+
+mod change;
+mod run;
+mod show;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use trellis::remote::HostPrefix;
+use trellis_controller::control::{Answer, Remote, Request, default_socket, sockets_here};
+use trellis_protocol::wire::address::Host;
+
+use crate::exit::{self, Ending, Failure};
+
+const EXAMPLES: &str = "\
+Examples:
+  trellis controller run --prefix fd12:3456:c8::/48 --records embedded-durable:/var/lib/trellis/records
+                                          one controller, whose records are a file
+  trellis controller run --prefix fd12:3456:c9::/48 --records etcd://10.0.0.1:2379,10.0.0.2:2379
+                                          one of several: one of them leads, the others wait
+  trellis controller status               ranges: home, incarnation, backups; servers: spare memory, load
+  trellis controller move 7 8             let host 8 be home of range 7; clients go on meanwhile
+  trellis controller backups 7 --count 2  two copies of range 7; `backups 7 8 9` says where
+  trellis controller drain 8              let everything go away from host 8, and wait until it is empty
+  trellis controller reset 7              let range 7 begin anew, empty, that nobody has any more
+  trellis controller rebalance --dry-run  what would be moved from the busiest server
+  trellis controller events --follow      what happens, as it happens
+
+A range or a host is a number (7, 0x1001) or a prefix (fd12:3456:7::/48). Servers name the hosts of controllers:
+`trellis serve --controller 200,201`. Servers and controllers have the same --lease-term and --tenure.
+
+Exit codes: 0 fine; 1 the controller refuses, does not lead or is not there; 2 wrong command line; 71 refused by the operating
+system; 78 a configuration that cannot be.";
+
+/// Who says which memory server answers for which range
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct ControllerArguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    Run(run::RunArguments),
+    Status(show::StatusArguments),
+    Events(show::EventsArguments),
+    Move(change::MoveArguments),
+    Backups(change::BackupsArguments),
+    Drain(change::DrainArguments),
+    Reset(change::ResetArguments),
+    Rebalance(change::RebalanceArguments),
+}
+
+/// Which controller.
+#[derive(Debug, Args)]
+struct Which {
+    /// The socket that it is asked by
+    #[arg(long, value_name = "SOCKET", env = "TRELLIS_CONTROLLER", conflicts_with = "controller")]
+    control: Option<PathBuf>,
+    /// The number of its host, in the cluster of --prefix; with neither, the only controller of this machine (and
+    /// of this cluster)
+    #[arg(long, value_name = "HOST", value_parser = number, requires = "prefix")]
+    controller: Option<u16>,
+    /// The addresses of any host of the cluster
+    #[arg(long, value_name = "PREFIX", env = "TRELLIS_PREFIX", value_parser = prefix)]
+    prefix: Option<HostPrefix>,
+}
+
+impl Which {
+    fn open(&self) -> Result<Remote, Failure> {
+        Remote::open(&self.path()?).map_err(refused)
+    }
+
+    fn path(&self) -> Result<PathBuf, Failure> {
+        if let Some(path) = &self.control {
+            return Ok(path.clone());
+        }
+        if let (Some(host), Some(prefix)) = (self.controller, self.prefix) {
+            return Ok(default_socket(HostPrefix { host: Host(host), ..prefix }));
+        }
+        // In a cluster, those of that one.
+        let mut sockets = sockets_here(self.prefix.map(|prefix| prefix.cluster));
+        sockets.sort_unstable();
+        match sockets.as_slice() {
+            [one] => Ok(one.clone()),
+            [] => Err(refused(
+                "no controller runs on this machine; start one with `trellis controller run`, or give --control"
+                    .to_owned(),
+            )),
+            many => {
+                let names: Vec<String> = many.iter().map(|path| path.display().to_string()).collect();
+                let names = names.join(", ");
+                Err(refused(format!("several controllers run on this machine; give --control with one of {names}")))
+            }
+        }
+    }
+
+    fn done(&self, request: &Request) -> Ending {
+        self.open()?.ask(request).map(|_| exit::FINE).map_err(refused)
+    }
+}
+
+fn refused(sentence: String) -> Failure {
+    Failure::new(exit::FAILED, sentence)
+}
+
+fn other_version(_: Answer) -> Failure {
+    refused("the controller answers something else; it is of another version: start it again".to_owned())
+}
+
+fn prefix(text: &str) -> Result<HostPrefix, String> {
+    text.parse().map_err(|why: trellis_protocol::wire::address::NotAnAddress| why.to_string())
+}
+
+/// A host or a range: a number, or a prefix.
+pub(crate) fn number(text: &str) -> Result<u16, String> {
+    if text.contains(':') {
+        return prefix(text).map(|prefix| prefix.host.0);
+    }
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u16::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    };
+    let why = || format!("`{text}` is no host; give a number (7, 0x1001) or a prefix (fd12:3456:7::/48)");
+    number.filter(|number| Host(*number).is_one()).ok_or_else(why)
+}
+
+/// The `controller` subcommand.
+pub(crate) fn controller(arguments: &ControllerArguments) -> Ending {
+    match &arguments.task {
+        Task::Run(arguments) => run::run(arguments),
+        Task::Status(arguments) => show::status(arguments),
+        Task::Events(arguments) => show::events(arguments),
+        Task::Move(arguments) => change::move_range(arguments),
+        Task::Backups(arguments) => change::backups(arguments),
+        Task::Drain(arguments) => change::drain(arguments),
+        Task::Reset(arguments) => change::reset(arguments),
+        Task::Rebalance(arguments) => change::rebalance(arguments),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_are_numbers_or_prefixes() {
+        let read = ["7", "0x1001", "fd12:3456:1001::/48"].map(number);
+        assert_eq!(read, [Ok(7), Ok(0x1001), Ok(0x1001)]);
+        for wrong in ["0", "65535", "0x", "seven", "70000", "fd12:3456:7::/64", "2001:db8::/48"] {
+            assert!(number(wrong).is_err(), "{wrong}");
+        }
+    }
+}

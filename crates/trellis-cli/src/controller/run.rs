@@ -1,0 +1,122 @@
+//! `trellis controller run`: the process.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use trellis::remote::{HostPrefix, PORT};
+use trellis_controller::control::default_socket;
+use trellis_controller::{Controller, ControllerError, Options};
+use trellis_store::StoreError;
+use trellis_switch::control::{At, Remote};
+
+use super::prefix;
+use crate::exit::{self, Ending, Failure};
+
+/// Be a controller, until SIGINT or SIGTERM
+///
+/// Prints one line when servers may report, and one for everything that an operator wants to know. It may be killed and started
+/// again at any time: what it said is in its records, and homes go on for a tenure.
+#[derive(Debug, Args)]
+pub(super) struct RunArguments {
+    /// The addresses of this host, for example fd12:3456:c8::/48
+    #[arg(long, value_name = "PREFIX", env = "TRELLIS_PREFIX", value_parser = prefix)]
+    prefix: HostPrefix,
+    /// Where records are kept, for example embedded-durable:/var/lib/trellis/records; one that several controllers can open
+    /// (redis://, etcd://) for several, of which one leads
+    #[arg(long, value_name = "URL")]
+    records: String,
+    /// How many servers besides its home have a copy of each range, as far as there are servers with room
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    backups: u16,
+    /// The switch to be told where ranges are: the path of its socket; without, routes are somebody else's business
+    #[arg(long, value_name = "SOCKET", env = "TRELLIS_SWITCH")]
+    switch: Option<String>,
+    /// How long a lease of a page lasts unless it is renewed, as at all servers
+    #[arg(long, value_name = "TIME", value_parser = crate::serve::time, default_value = "2s")]
+    lease_term: Duration,
+    /// How long a home answers without a word of the controller, as at all servers
+    #[arg(long, value_name = "TIME", value_parser = crate::serve::time, default_value = "500ms")]
+    tenure: Duration,
+    /// How long a controller that leads may say nothing before another one does
+    #[arg(long, value_name = "TIME", value_parser = crate::serve::time, default_value = "2s")]
+    leader_term: Duration,
+    /// Move ranges from servers that are busy to others, by themselves
+    #[arg(long)]
+    rebalance: bool,
+    /// UDP port, as at all servers
+    #[arg(long, value_name = "PORT", default_value_t = PORT)]
+    port: u16,
+    /// The socket that operators ask by [default: by this host's number, in the folder for what runs]
+    #[arg(long, value_name = "SOCKET")]
+    control: Option<PathBuf>,
+}
+
+pub(super) fn run(arguments: &RunArguments) -> Ending {
+    let RunArguments { prefix, backups, lease_term, tenure, leader_term, rebalance, port, .. } = *arguments;
+    if leader_term < Duration::from_millis(100) {
+        let sentence = format!("a leader's term of {leader_term:?} is not possible; give 100 ms or more");
+        return Err(Failure::new(exit::CONFIGURATION, sentence));
+    }
+    let records = trellis_store::open(&arguments.records).map_err(|error| store_failure(&error))?;
+    if !records.capabilities().durable {
+        eprintln!("trellis: what store {} keeps may be lost when that ends; homes are then unknown", records.name());
+    }
+    let switch = arguments.switch.as_ref().map(|at| open_switch(at, prefix)).transpose()?;
+    let told = switch.as_ref().map_or_else(
+        || "routes are somebody else's business".to_owned(),
+        |(switch, _)| format!("routes are told to the switch {}", switch.description().name),
+    );
+    let control = arguments.control.clone().unwrap_or_else(|| default_socket(prefix));
+    let (name, shown) = (records.name().to_owned(), control.display().to_string());
+    let options = Options {
+        prefix,
+        port,
+        records,
+        switch,
+        backups,
+        lease_term,
+        tenure,
+        leader_term,
+        rebalances: rebalance,
+        control,
+    };
+    let mut controller = Controller::open(options).map_err(|error| failure(&error))?;
+    let mut output = std::io::stdout();
+    // Who does not read that is served all the same.
+    let _ = writeln!(output, "controller {prefix} at port {port}, records in {name}, {told}, control {shown}")
+        .and_then(|()| output.flush());
+    let ended = controller.run(&mut |event| {
+        let _ = writeln!(output, "{event}").and_then(|()| output.flush());
+    });
+    ended.map_err(|error| Failure::new(exit::SYSTEM, format!("the socket at port {port} fails: {error}")))?;
+    Ok(exit::FINE)
+}
+
+fn open_switch(at: &str, prefix: HostPrefix) -> Result<(Remote, Option<String>), Failure> {
+    let place = At::parse(at).map_err(|sentence| Failure::new(exit::CONFIGURATION, sentence))?;
+    let path = matches!(place, At::Path(_)).then(|| at.to_owned());
+    let switch = Remote::open(place).map_err(|error| Failure::new(exit::FAILED, error.to_string()))?;
+    let (theirs, ours) = (switch.description().cluster, prefix.cluster.number());
+    if theirs != ours {
+        let sentence = format!(
+            "the switch at {at} joins the cluster {theirs:06x}, and {prefix} is of {ours:06x}; give the switch of this cluster"
+        );
+        return Err(Failure::new(exit::CONFIGURATION, sentence));
+    }
+    Ok((switch, path))
+}
+
+fn store_failure(error: &StoreError) -> Failure {
+    let code = match error {
+        StoreError::Address { .. } | StoreError::Unsupported { .. } => exit::CONFIGURATION,
+        _ => exit::FAILED,
+    };
+    Failure::new(code, format!("--records: {error}"))
+}
+
+fn failure(error: &ControllerError) -> Failure {
+    let code = if matches!(error, ControllerError::Setting(_)) { exit::CONFIGURATION } else { exit::SYSTEM };
+    Failure::new(code, error.to_string())
+}

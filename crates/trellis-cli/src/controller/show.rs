@@ -1,0 +1,181 @@
+//! What a controller knows.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use clap::Args;
+use trellis_controller::control::{Answer, Request};
+use trellis_controller::ranges::Status;
+
+use super::{Which, other_version, refused};
+use crate::exit::{self, Ending};
+
+/// How often it is asked for what is new.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Show ranges and servers
+#[derive(Debug, Args)]
+pub(super) struct StatusArguments {
+    #[command(flatten)]
+    which: Which,
+    /// Everything, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show what has happened, one sentence a line
+#[derive(Debug, Args)]
+pub(super) struct EventsArguments {
+    #[command(flatten)]
+    which: Which,
+    /// Go on with what happens, until SIGINT
+    #[arg(long)]
+    follow: bool,
+}
+
+pub(super) fn status(arguments: &StatusArguments) -> Ending {
+    let answer = arguments.which.open()?.ask(&Request::Status).map_err(refused)?;
+    let Answer::Status(status) = answer else { return Err(other_version(answer)) };
+    if arguments.json {
+        println!("{}", serde_json::json!(status));
+    } else {
+        print!("{}", text(&status));
+    }
+    Ok(exit::FINE)
+}
+
+pub(super) fn events(arguments: &EventsArguments) -> Ending {
+    let mut controller = arguments.which.open()?;
+    let mut after = 0;
+    loop {
+        let answer = controller.ask(&Request::Events(after)).map_err(refused)?;
+        let Answer::Events(events) = answer else { return Err(other_version(answer)) };
+        for (number, sentence) in events {
+            println!("{sentence}");
+            after = number;
+        }
+        if !arguments.follow {
+            return Ok(exit::FINE);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn text(status: &Status) -> String {
+    let mut text = String::new();
+    // Writing to a string does not fail.
+    let _ = put(&mut text, status);
+    text
+}
+
+fn put(text: &mut String, status: &Status) -> std::fmt::Result {
+    let Status { leads, leader, backups, term, tenure, ranges, servers } = status;
+    let [term, tenure] = [*term, *tenure].map(Duration::from_nanos);
+    match (leads, leader) {
+        (true, _) => writeln!(text, "leads; {backups} backups each, leases of {term:?}, a tenure of {tenure:?}")?,
+        (false, Some(leader)) => return writeln!(text, "does not lead; the controller of host {leader:#x} does"),
+        (false, None) => return writeln!(text, "does not lead; nobody is known who does"),
+    }
+    let hosts = |hosts: &[u16]| -> String {
+        let names: Vec<String> = hosts.iter().map(|host| format!("{host:#x}")).collect();
+        if names.is_empty() { "-".to_owned() } else { names.join(",") }
+    };
+    writeln!(
+        text,
+        "{:>6} {:>6} {:>5} {:>10} {:>14} {:>14} {:>10} {:>9}  state",
+        "range", "home", "inc", "pages", "backups", "complete", "requests/s", "tenure ms"
+    )?;
+    for range in ranges {
+        let state = match (range.is_served, range.moving, range.introduced) {
+            (false, ..) => "not served".to_owned(),
+            (true, Some(to), _) => format!("moves to {to:#x}"),
+            (true, None, Some(host)) => format!("asks {host:#x}"),
+            (true, None, None) => "served".to_owned(),
+        };
+        writeln!(
+            text,
+            "{:>#6x} {:>#6x} {:>5} {:>10} {:>14} {:>14} {:>10} {:>9}  {state}",
+            range.range,
+            range.home,
+            range.incarnation,
+            range.pages,
+            hosts(&range.backups),
+            hosts(&range.complete),
+            range.requests_per_second,
+            range.tenure_left_ms,
+        )?;
+    }
+    writeln!(
+        text,
+        "{:>6} {:>9} {:>16} {:>6} {:>7} {:>10}  state",
+        "server", "heard ms", "spare bytes", "homes", "copies", "requests/s"
+    )?;
+    for server in servers {
+        let state = match (server.is_there, server.is_drained) {
+            (true, false) => "there",
+            (true, true) => "drained",
+            (false, false) => "silent",
+            (false, true) => "silent, drained",
+        };
+        let heard = server.heard_ms.map_or_else(|| "-".to_owned(), |heard| heard.to_string());
+        writeln!(
+            text,
+            "{:>#6x} {heard:>9} {:>16} {:>6} {:>7} {:>10}  {state}",
+            server.host, server.spare_bytes, server.homes, server.backups, server.requests_per_second
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trellis_controller::ranges::{RangeStatus, ServerStatus};
+
+    #[test]
+    fn the_table_has_a_line_for_each_range_and_each_server() {
+        let range = RangeStatus {
+            range: 0x1001,
+            home: 0x1002,
+            incarnation: 3,
+            backups: vec![0x1003, 0x1001],
+            complete: vec![0x1003],
+            moving: Some(0x1003),
+            introduced: None,
+            is_served: true,
+            pages: 16,
+            tenure_left_ms: 499,
+            requests_per_second: 12,
+            wish: None,
+        };
+        let server = ServerStatus {
+            host: 0x1002,
+            is_there: false,
+            heard_ms: None,
+            spare_bytes: 4096,
+            homes: 1,
+            backups: 0,
+            requests_per_second: 12,
+            is_drained: true,
+        };
+        let status = Status {
+            leads: true,
+            leader: Some(3),
+            backups: 1,
+            term: 2_000_000_000,
+            tenure: 500_000_000,
+            ranges: vec![range],
+            servers: vec![server],
+        };
+        let shown = text(&status);
+        let words: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert!(shown.starts_with("leads; 1 backups each, leases of 2s, a tenure of 500ms\n"), "{shown}");
+        assert_eq!(
+            words[2],
+            ["0x1001", "0x1002", "3", "16", "0x1003,0x1001", "0x1003", "12", "499", "moves", "to", "0x1003"]
+        );
+        assert_eq!(words[4], ["0x1002", "-", "4096", "1", "0", "12", "silent,", "drained"]);
+        let waits = Status { leads: false, ..status };
+        assert_eq!(text(&waits), "does not lead; the controller of host 0x3 does\n");
+    }
+}

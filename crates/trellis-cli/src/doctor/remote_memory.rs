@@ -1,0 +1,74 @@
+//! What a machine offers for memory behind a switch: a server's socket, each kind of switch, memory in the kernel.
+//!
+//! Tries each in a process of its own that ends at once, in networks that end with it: nothing of the machine changes.
+
+use std::process::{Command, Stdio};
+
+use trellis::remote::PORT;
+use trellis::transport::links::ipv6::Endpoint;
+use trellis_switch::lab::{Lab, Plan, alone, space};
+use trellis_switch::switches::{Attach, KINDS, REDIRECTS, SwitchKind};
+
+use crate::exit::{self, Ending, Failure};
+
+/// Something that was tried: its name, and what there is to say of it where it works, or why it does not.
+pub(crate) type Tried = (String, Result<String, String>);
+
+/// Tries all of it.
+pub(crate) fn look() -> Vec<Tried> {
+    let socket = Endpoint::open(PORT).map_err(|error| format!("port {PORT} cannot be had: {error}"));
+    let socket = socket.map(|_| format!("port {PORT} is free, and every address of a prefix can be answered for"));
+    let mut all = vec![("a server's socket".to_owned(), socket)];
+    all.extend(KINDS.into_iter().map(|kind| (format!("switch `{}`", kind.name), switch(kind))));
+    all.push(("memory in the kernel".to_owned(), in_kernel()));
+    all
+}
+
+/// Joins two hosts with this kind of switch and ends: what a process is started for by [`look`].
+pub(crate) fn try_switch(kind: &str) -> Ending {
+    let name = "doctor".to_owned();
+    let (switch, attach) = (kind.to_owned(), Attach::Auto);
+    let plan = Plan { name, clients: 1, servers: 1, switch, mtu_bytes: 1500, redirects_max: REDIRECTS, attach };
+    // Who is not root is root over networks of his own.
+    let entered = if space::is_root() { Ok(()) } else { alone(plan.cluster()) };
+    let tried = entered.and_then(|()| Lab::up(&plan));
+    tried.map(|_| exit::FINE).map_err(|error| Failure::new(exit::FAILED, error.to_string()))
+}
+
+fn switch(kind: SwitchKind) -> Result<String, String> {
+    let SwitchKind { name, is_built, is_rootless, what } = kind;
+    if !is_built {
+        return Err(missing(name));
+    }
+    if !is_rootless && !space::is_root() {
+        return Err("root's rights are needed".to_owned());
+    }
+    let own = std::env::current_exe().map_err(|error| format!("this program cannot be started again: {error}"))?;
+    let output = Command::new(own).args(["doctor", "--try-switch", name]).stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("this program cannot be started again: {error}"))?;
+    match output.status.success() {
+        true => Ok(format!("joined two hosts: {what}")),
+        false => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said = said.trim().lines().last().unwrap_or_default();
+            Err(said.strip_prefix("trellis: ").unwrap_or(said).to_owned())
+        }
+    }
+}
+
+#[cfg(feature = "bpf")]
+fn in_kernel() -> Result<String, String> {
+    if !space::is_root() {
+        return Err("root's rights are needed".to_owned());
+    }
+    Ok("this build has it; `trellis serve --in-kernel on` says whether a device takes it".to_owned())
+}
+
+#[cfg(not(feature = "bpf"))]
+fn in_kernel() -> Result<String, String> {
+    Err(missing("bpf"))
+}
+
+fn missing(feature: &str) -> String {
+    format!("`cargo xtask install --prefix PREFIX --features {feature}` installs a build with it")
+}

@@ -1,0 +1,124 @@
+//! The memory server of a run whose region lies at memory servers, when nobody named one: a thread of the launcher.
+//!
+//! Requests go to the server's addresses, so the machine must take them as its own. Where it does not (most machines do
+//! not), the run gets a network of its own, in which it does; that takes no rights, but the program sees no other network.
+//!
+//! Promises: nothing is changed outside of the run; the server ends with the launcher. Must move the launcher before it
+//! opens a socket, and start the thread after the guard was forked.
+
+use std::net::{SocketAddrV6, UdpSocket};
+use std::thread::JoinHandle;
+
+use trellis::config::Config;
+use trellis::remote::{Host, HostPrefix, Pointer, Server, ServerOptions, Stop};
+use trellis_protocol::wire::address::Cluster;
+
+use crate::exit::{self, Failure};
+
+/// The server's number among the hosts; nodes count from 1.
+const SERVER: Host = Host(0x1000);
+const PAGE_BYTES: u64 = 4096;
+
+/// Where the run's own memory server is to be, and how much it gives.
+pub(super) struct Place {
+    cluster: Cluster,
+    bytes: u64,
+    /// Whether the launcher has moved into a network of its own.
+    pub(super) has_moved: bool,
+}
+
+impl Place {
+    /// A place, where the configuration wants one and names none.
+    pub(super) fn for_run(read: &Config, nodes: usize) -> Result<Option<Place>, Failure> {
+        if !read.is_leased() || !read.memory_servers.is_empty() {
+            return Ok(None);
+        }
+        let cluster = match read.prefix {
+            Some(prefix) => prefix.cluster,
+            None => drawn()?,
+        };
+        let bytes = (read.region_bytes as u64).next_multiple_of(PAGE_BYTES);
+        let mut place = Place { cluster, bytes, has_moved: false };
+        let hosts = (0..nodes).map(|node| place.of_node(node).host).chain([SERVER]);
+        if !hosts.into_iter().all(|host| is_ours(cluster, host)) {
+            place.enter_own_network()?;
+        }
+        Ok(Some(place))
+    }
+
+    fn enter_own_network(&mut self) -> Result<(), Failure> {
+        let own = trellis_switch::Cluster::new(self.cluster.number());
+        let everything = own.everything();
+        trellis_switch::lab::alone(own).map_err(|error| {
+            let host = self.prefix(Host(1));
+            Failure::new(
+                exit::SYSTEM,
+                format!(
+                    "no memory server can be started for this run alone: {error}. Name one with --memory-server; or say, as \
+                     root, `ip -6 route add local {everything} dev lo` and give `--set prefix={host}`"
+                ),
+            )
+        })?;
+        self.has_moved = true;
+        Ok(())
+    }
+
+    fn prefix(&self, host: Host) -> HostPrefix {
+        HostPrefix { cluster: self.cluster, host }
+    }
+
+    /// The addresses of a node: each is a host of its own.
+    pub(super) fn of_node(&self, node: usize) -> HostPrefix {
+        self.prefix(Host(node as u16 + 1))
+    }
+
+    /// The addresses of the server.
+    pub(super) fn of_server(&self) -> HostPrefix {
+        self.prefix(SERVER)
+    }
+
+    /// Starts it.
+    pub(super) fn serve(&self) -> Result<Running, Failure> {
+        let options = ServerOptions::new(self.of_server(), self.bytes);
+        let mut server = Server::open(options).map_err(|error| Failure::new(exit::SYSTEM, error.to_string()))?;
+        let stop = Stop::default();
+        let stops = stop.clone();
+        let thread = std::thread::Builder::new().name("trellis-memory".to_owned()).spawn(move || {
+            if let Err(error) = server.serve(&stops) {
+                // The nodes will say whom they miss.
+                eprintln!("trellis: {error}");
+            }
+        });
+        let thread = thread.map_err(|_| Failure::system("start a thread for the memory server"))?;
+        Ok(Running { stop, thread: Some(thread) })
+    }
+}
+
+/// The server at work; it ends when this value goes.
+pub(super) struct Running {
+    stop: Stop,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            // One that panicked has said so.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A cluster of hosts that nobody else is likely to have.
+fn drawn() -> Result<Cluster, Failure> {
+    let bytes = super::child::fresh_secret()?;
+    let number = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], 0]);
+    Ok(Cluster::new(number).expect("24 bits"))
+}
+
+/// Whether this machine takes a host's addresses as its own.
+fn is_ours(cluster: Cluster, host: Host) -> bool {
+    let address = Pointer::to_host(cluster, host).encode().0;
+    UdpSocket::bind(SocketAddrV6::new(address.into(), 0, 0, 0)).is_ok()
+}

@@ -1,0 +1,212 @@
+//! What a switch is told.
+
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use trellis_switch::{Classes, Faults, Group, Page, Prefix, Redirect, Route, Rule, Switch, SwitchError};
+
+use super::{Which, failure};
+use crate::exit::{self, Ending, Failure};
+
+/// Send what fits a prefix to a port, or forget the prefix
+#[derive(Debug, Args)]
+pub(super) struct RouteArguments {
+    #[command(flatten)]
+    which: Which,
+    /// 48 to 128 bits
+    prefix: Prefix,
+    /// The port; none to forget the prefix
+    port: Option<u16>,
+    /// The addresses are memory; without, they name a client's requests
+    #[arg(long)]
+    memory: bool,
+}
+
+/// Send requests for a page to another port, or home again
+#[derive(Debug, Args)]
+pub(super) struct RedirectArguments {
+    #[command(flatten)]
+    which: Which,
+    /// An address in the page
+    pointer: Ipv6Addr,
+    /// The port; none to send them home
+    port: Option<u16>,
+    /// For how long; for ever, unless told
+    #[arg(long = "for", value_name = "MILLISECONDS")]
+    lasts: Option<u64>,
+    /// Which epoch of its lease: what has a higher one stays
+    #[arg(long, value_name = "EPOCH", default_value_t = u64::MAX >> 1)]
+    epoch: u64,
+}
+
+/// Send copies of the requests to a home to ports as well
+#[derive(Debug, Args)]
+pub(super) struct CopyArguments {
+    #[command(flatten)]
+    which: Which,
+    /// The home, 48 bits
+    prefix: Prefix,
+    /// Of which requests: reading, changing, objects, leases, servers
+    #[arg(long, value_name = "CLASS,CLASS...", default_value = "changing", value_parser = classes)]
+    classes: Classes,
+    /// The ports; none to stop copying
+    ports: Vec<u16>,
+}
+
+/// Let only those requests to memory pass that a rule allows
+///
+/// The rules are listed one a line: client, home, classes; `any` for any client or home, numbers in hexadecimal; for example
+///
+///   c any reading
+///
+///   any 1001 reading,changing,leases
+#[derive(Debug, Args)]
+pub(super) struct AllowArguments {
+    #[command(flatten)]
+    which: Which,
+    /// The file with the rules
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    rules: Option<PathBuf>,
+    /// Let everything pass
+    #[arg(long)]
+    all: bool,
+}
+
+/// Grant leases to the first who asks, for this long; or do not
+#[derive(Debug, Args)]
+pub(super) struct LeaseArguments {
+    #[command(flatten)]
+    which: Which,
+    /// Milliseconds; none to grant nothing
+    term: Option<u64>,
+}
+
+/// Lose, repeat, delay packets on purpose from now on; `drop=0%` ends that
+#[derive(Debug, Args)]
+pub(super) struct FaultsArguments {
+    #[command(flatten)]
+    which: Which,
+    /// For example drop=1%,delay=500us,seed=7
+    faults: Faults,
+}
+
+fn ended(done: Result<(), SwitchError>) -> Ending {
+    done.map(|()| exit::FINE).map_err(|error| failure(&error))
+}
+
+/// What was there, or was not.
+fn was_there(was: Result<bool, SwitchError>, otherwise: &str) -> Ending {
+    if was.map_err(|error| failure(&error))? { Ok(exit::FINE) } else { Err(Failure::new(exit::FAILED, otherwise)) }
+}
+
+pub(super) fn route(arguments: &RouteArguments) -> Ending {
+    let RouteArguments { which, prefix, port, memory } = arguments;
+    let switch = which.open()?;
+    match *port {
+        Some(port) => ended(switch.set_prefix(*prefix, Route { port, is_memory: *memory })),
+        None => was_there(switch.drop_prefix(*prefix), &format!("the switch knows no {prefix}")),
+    }
+}
+
+pub(super) fn redirect(arguments: &RedirectArguments) -> Ending {
+    let RedirectArguments { which, pointer, port, lasts, epoch } = arguments;
+    let switch = which.open()?;
+    if pointer.octets()[..4] != switch.cluster().scope() {
+        let addresses = switch.cluster().everything();
+        let sentence = format!("{pointer} is not of this cluster, whose addresses are {addresses}");
+        return Err(Failure::new(exit::FAILED, sentence));
+    }
+    let page = Page::of(*pointer);
+    match *port {
+        Some(port) => {
+            let until = lasts.map(|lasts| Instant::now() + Duration::from_millis(lasts));
+            let set = switch.set_redirect(page, Redirect { port, epoch: *epoch, until });
+            was_there(set, &format!("{page} has a redirect with a higher epoch; give a higher --epoch"))
+        }
+        None => {
+            let otherwise = format!("{page} has no redirect with an epoch up to {epoch}; give a higher --epoch");
+            was_there(switch.drop_redirect(page, *epoch), &otherwise)
+        }
+    }
+}
+
+pub(super) fn copy(arguments: &CopyArguments) -> Ending {
+    let CopyArguments { which, prefix, classes, ports } = arguments;
+    ended(which.open()?.set_group(&Group { prefix: *prefix, classes: *classes, ports: ports.clone() }))
+}
+
+pub(super) fn allow(arguments: &AllowArguments) -> Ending {
+    let rules = arguments.rules.as_ref().map(|file| {
+        let place = file.display();
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| Failure::new(exit::FILE, format!("cannot read {place}: {error}")))?;
+        rules(&text).map_err(|what| Failure::new(exit::CONFIGURATION, format!("{place} {what}")))
+    });
+    let rules = rules.transpose()?;
+    ended(arguments.which.open()?.set_rules(rules.as_deref()))
+}
+
+pub(super) fn lease(arguments: &LeaseArguments) -> Ending {
+    ended(arguments.which.open()?.set_leases(arguments.term.map(Duration::from_millis)))
+}
+
+pub(super) fn faults(arguments: &FaultsArguments) -> Ending {
+    ended(arguments.which.open()?.set_faults(&arguments.faults))
+}
+
+fn classes(text: &str) -> Result<Classes, String> {
+    let class = |word: &str| match word {
+        "reading" => Ok(Classes::READING),
+        "changing" => Ok(Classes::CHANGING),
+        "objects" => Ok(Classes::OBJECTS),
+        "leases" => Ok(Classes::LEASES),
+        "servers" => Ok(Classes::SERVERS),
+        "all" => Ok(Classes::ALL),
+        other => Err(format!("`{other}` is no class; accepted: reading, changing, objects, leases, servers, all")),
+    };
+    text.split(',').try_fold(Classes::NONE, |classes, word| Ok(classes.and(class(word)?)))
+}
+
+fn rules(text: &str) -> Result<Vec<Rule>, String> {
+    let host = |word: &str| match word {
+        "any" => Ok(None),
+        word => u16::from_str_radix(word, 16)
+            .map(Some)
+            .map_err(|_| format!("`{word}` is no host; give its number in hexadecimal, or any")),
+    };
+    let rule = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [client, home, allowed] = words[..] else {
+            return Err(format!("`{line}` is no rule; an example: c any reading"));
+        };
+        Ok(Rule { client: host(client)?, home: host(home)?, classes: classes(allowed)? })
+    };
+    let lines = text.lines().zip(1..).map(|(line, number)| (line.split('#').next().unwrap_or_default().trim(), number));
+    lines
+        .filter(|(line, _)| !line.is_empty())
+        .map(|(line, number)| rule(line).map_err(|what| format!("line {number}: {what}")))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_lines() {
+        let read = rules("# everybody may read\nany any reading\n\nc 1001 changing,leases # one may change\n").unwrap();
+        let some = Classes::CHANGING.and(Classes::LEASES);
+        assert_eq!(
+            read,
+            [
+                Rule { client: None, home: None, classes: Classes::READING },
+                Rule { client: Some(12), home: Some(0x1001), classes: some }
+            ]
+        );
+        assert!(rules("any any").unwrap_err().contains("line 1"));
+        assert!(rules("\nany x reading").unwrap_err().contains("line 2: `x` is no host"));
+        assert!(rules("any any writing").unwrap_err().contains("accepted: reading"));
+    }
+}

@@ -1,0 +1,278 @@
+//! `trellis switch run`: the process that is the switch.
+//!
+//! Ends with SIGINT or SIGTERM, or when it is killed; the kernel then takes away what it had put into it.
+
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::Args;
+use trellis_switch::control::{PortDescription, Server};
+use trellis_switch::switches::openflow::{COUNTED_PAGES, Meeting, OpenFlow, OpenFlowPort, OpenFlowWiring};
+use trellis_switch::switches::{self, Attach, KINDS, Wiring};
+use trellis_switch::{Cluster, Port, Prefix, Route, Switch};
+
+use super::{default_socket, failure};
+use crate::exit::{self, Ending, Failure};
+
+/// How long a switch that somebody else runs is waited for.
+const MEETING_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Be a switch, until SIGINT or SIGTERM
+///
+/// The hosts are listed one a line: `client` or `server`, the interface of this machine that leads to the host, the hardware
+/// address of the host's own interface, and the host's prefix; for example
+///
+///   server eth1 02:00:00:00:00:07 fd12:3456:7::/48
+///
+/// Ports are numbered in this order, from 1. What goes to anywhere goes to the first server. Prints one line when hosts may send.
+#[derive(Debug, Args)]
+pub(super) struct RunArguments {
+    /// The addresses of all hosts, 32 bits
+    #[arg(long, value_name = "PREFIX")]
+    cluster: String,
+    /// A file that lists the hosts
+    #[arg(long, value_name = "FILE", required_unless_present = "host")]
+    hosts: Option<PathBuf>,
+    /// A host, as in the file; may be given often
+    #[arg(long, value_name = "LINE")]
+    host: Vec<String>,
+    /// Which kind; the fastest that this build and these rights allow, unless told
+    #[arg(long, value_name = "KIND")]
+    switch: Option<String>,
+    /// Grant leases to the first who asks, for this long
+    #[arg(long, value_name = "MILLISECONDS")]
+    lease: Option<u64>,
+    /// Where the switch bpf sees frames: tc, xdp, or auto: xdp where no host is behind a pair of interfaces. Over a pair, xdp
+    /// needs `ethtool -K e0 gro on tx off` at the host's end
+    #[arg(long, value_name = "PLACE", default_value = Attach::Auto.name())]
+    attach: Attach,
+    /// Tell a switch that somebody else runs, by OpenFlow 1.3: ptcp:6653 where it connects to its controller,
+    /// ptcp:PORT:ADDRESS, tcp:HOST:PORT where it waits, punix:FILE, unix:FILE. Hosts are listed with the numbers that the
+    /// switch has for its ports, in place of interfaces
+    #[arg(long, value_name = "PLACE")]
+    meet: Option<Meeting>,
+    /// Room for redirects
+    #[arg(long, value_name = "N", default_value_t = switches::REDIRECTS)]
+    redirects: u32,
+    /// The socket that it is told what to do by
+    #[arg(long, value_name = "SOCKET", env = "TRELLIS_SWITCH", default_value_os_t = default_socket())]
+    control: PathBuf,
+}
+
+/// A line of the list.
+#[derive(Debug, PartialEq, Eq)]
+struct Listed {
+    is_memory: bool,
+    interface: String,
+    hardware_address: [u8; 6],
+    prefix: Prefix,
+}
+
+pub(super) fn run(arguments: &RunArguments) -> Ending {
+    let cluster = cluster(&arguments.cluster)?;
+    let listed = listed(arguments)?;
+    let (switch, ports) = open(arguments, cluster, &listed)?;
+    let listener = listen(&arguments.control)?;
+    let name = switch.name();
+    let life = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+    let server = Server::new(switch, ports, life);
+    let mut output = std::io::stdout();
+    let control = arguments.control.display();
+    // Who does not read that is served all the same.
+    let _ = writeln!(output, "switch {name}: {} hosts of {}, control {control}", listed.len(), cluster.everything())
+        .and_then(|()| output.flush());
+    for stream in listener.incoming().flatten() {
+        // Who is gone already, or may not ask, is no reason to stop.
+        let _ = server.serve(stream);
+    }
+    Ok(exit::FINE)
+}
+
+/// Makes the switch, and tells it the prefixes.
+fn open(
+    arguments: &RunArguments,
+    cluster: Cluster,
+    listed: &[Listed],
+) -> Result<(Arc<dyn Switch>, Vec<PortDescription>), Failure> {
+    let switch: Arc<dyn Switch> = match &arguments.meet {
+        Some(meeting) => meet(arguments, meeting, cluster, listed)?.into(),
+        None => make(arguments, cluster, listed)?.into(),
+    };
+    let mut told = Vec::new();
+    for (listed, port) in listed.iter().zip(1..) {
+        let is_memory = listed.is_memory;
+        switch.set_prefix(listed.prefix, Route { port, is_memory }).map_err(|error| failure(&error))?;
+        told.push(PortDescription { port, host: listed.prefix.home(), is_memory });
+    }
+    if let Some(first) = told.iter().find(|host| host.is_memory) {
+        let route = Route { port: first.port, is_memory: true };
+        switch.set_prefix(Prefix::host(cluster, 0), route).map_err(|error| failure(&error))?;
+    }
+    if arguments.lease.is_some() {
+        switch.set_leases(arguments.lease.map(Duration::from_millis)).map_err(|error| failure(&error))?;
+    }
+    Ok((switch, told))
+}
+
+/// A switch of the interfaces of this machine.
+fn make(arguments: &RunArguments, cluster: Cluster, listed: &[Listed]) -> Result<Box<dyn Switch>, Failure> {
+    let port = |(listed, number): (&Listed, u16)| Port {
+        number,
+        interface: listed.interface.clone(),
+        host_mac: listed.hardware_address,
+        is_pair: is_pair(&listed.interface),
+    };
+    let ports = listed.iter().zip(1..).map(port).collect();
+    let wiring = Wiring { cluster, ports, redirects_max: arguments.redirects, attach: arguments.attach };
+    let rootless = !trellis_switch::lab::space::is_root();
+    let works = |kind: &&switches::SwitchKind| kind.is_built && (kind.is_rootless || !rootless);
+    let best = KINDS.iter().find(works).map_or("user", |kind| kind.name);
+    let kind = arguments.switch.as_deref().unwrap_or(best);
+    switches::open(kind, &wiring).map_err(|error| failure(&error))
+}
+
+/// A switch that somebody else runs.
+fn meet(
+    arguments: &RunArguments,
+    meeting: &Meeting,
+    cluster: Cluster,
+    listed: &[Listed],
+) -> Result<Box<dyn Switch>, Failure> {
+    let refused = |sentence: String| Failure::new(exit::CONFIGURATION, sentence);
+    if let Some(kind) = arguments.switch.as_deref().filter(|&kind| kind != "openflow") {
+        return Err(refused(format!("the switch {kind} is met nowhere; --meet is for --switch openflow")));
+    }
+    let port = |(listed, number): (&Listed, u16)| {
+        let at_switch = listed.interface.parse().map_err(|_| {
+            let named = &listed.interface;
+            refused(format!(
+                "`{named}` is no number of a port of the switch; with --meet, give numbers in place of interfaces"
+            ))
+        })?;
+        Ok(OpenFlowPort { number, at_switch, host_mac: listed.hardware_address })
+    };
+    let switch = OpenFlow::open(&OpenFlowWiring {
+        cluster,
+        meeting: meeting.clone(),
+        datapath: None,
+        ports: listed.iter().zip(1..).map(port).collect::<Result<_, Failure>>()?,
+        redirects_max: arguments.redirects,
+        counted_pages_max: COUNTED_PAGES,
+        patience: MEETING_PATIENCE,
+    });
+    Ok(Box::new(switch.map_err(|error| failure(&error))?))
+}
+
+/// Takes the socket; one that a switch left that is gone is taken over.
+fn listen(path: &Path) -> Result<UnixListener, Failure> {
+    let refused = |what: String| Failure::new(exit::SYSTEM, format!("cannot listen at {}: {what}", path.display()));
+    let listener = match UnixListener::bind(path) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            if UnixStream::connect(path).is_ok() {
+                return Err(refused("a switch runs there; give another --control, or end that one".to_owned()));
+            }
+            fs::remove_file(path).and_then(|()| UnixListener::bind(path)).map_err(|error| refused(error.to_string()))?
+        }
+        bound => bound.map_err(|error| refused(format!("{error}; give --control")))?,
+    };
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(|error| refused(error.to_string()))?;
+    Ok(listener)
+}
+
+fn cluster(text: &str) -> Result<Cluster, Failure> {
+    let wrong = || {
+        Failure::new(
+            exit::CONFIGURATION,
+            format!("`{text}` is no cluster; give the 32 bits that all addresses begin with, as fd12:3456::/32"),
+        )
+    };
+    let first: Prefix =
+        text.strip_suffix("/32").and_then(|address| format!("{address}/48").parse().ok()).ok_or_else(wrong)?;
+    let [scope, a, b, c, rest @ ..] = first.address().octets();
+    let cluster = Cluster::new(u32::from_be_bytes([0, a, b, c]));
+    if cluster.scope()[0] == scope && rest == [0; 12] { Ok(cluster) } else { Err(wrong()) }
+}
+
+fn listed(arguments: &RunArguments) -> Result<Vec<Listed>, Failure> {
+    let mut listed = Vec::new();
+    if let Some(file) = &arguments.hosts {
+        let text = fs::read_to_string(file)
+            .map_err(|error| Failure::new(exit::FILE, format!("cannot read {}: {error}", file.display())))?;
+        for (line, number) in text.lines().zip(1..) {
+            let words = line.split('#').next().unwrap_or_default();
+            if !words.trim().is_empty() {
+                let place = format!("{} line {number}", file.display());
+                listed.push(read(words).map_err(|what| Failure::new(exit::CONFIGURATION, format!("{place}: {what}")))?);
+            }
+        }
+    }
+    for line in &arguments.host {
+        listed.push(read(line).map_err(|what| Failure::new(exit::CONFIGURATION, what))?);
+    }
+    Ok(listed)
+}
+
+fn read(line: &str) -> Result<Listed, String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [role, interface, hardware_address, prefix] = words[..] else {
+        return Err(format!(
+            "`{}` is no host; an example: server eth1 02:00:00:00:00:07 fd12:3456:7::/48",
+            line.trim()
+        ));
+    };
+    let is_memory = match role {
+        "client" => false,
+        "server" => true,
+        other => return Err(format!("a host is a client or a server, not `{other}`")),
+    };
+    let wrong = || format!("`{hardware_address}` is no hardware address; an example: 02:00:00:00:00:07");
+    let bytes = hardware_address.split(':').map(|byte| u8::from_str_radix(byte, 16).map_err(|_| wrong()));
+    let bytes: Vec<u8> = bytes.collect::<Result<_, _>>()?;
+    Ok(Listed {
+        is_memory,
+        interface: interface.to_owned(),
+        hardware_address: bytes.try_into().map_err(|_| wrong())?,
+        prefix: prefix.parse()?,
+    })
+}
+
+/// Whether an interface is one end of a pair: what is sent to the other end can then be handed over directly.
+fn is_pair(interface: &str) -> bool {
+    let shown = Command::new("ip").args(["-details", "link", "show", "dev", interface]).output();
+    shown.is_ok_and(|shown| String::from_utf8_lossy(&shown.stdout).split_whitespace().any(|word| word == "veth"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_is_a_line() {
+        let host = read(" server eth1 02:00:00:00:0a:07 fd12:3456:7::/48 ").unwrap();
+        assert_eq!((host.is_memory, host.interface.as_str()), (true, "eth1"));
+        assert_eq!((host.hardware_address, host.prefix.home()), ([2, 0, 0, 0, 10, 7], 7));
+        for (line, why) in [
+            ("server eth1 02:00:00:00:00:07", "is no host"),
+            ("hub eth1 02:00:00:00:00:07 fd12:3456:7::/48", "client or a server"),
+            ("client eth1 02:00:00:00:00 fd12:3456:7::/48", "no hardware address"),
+            ("client eth1 02:00:00:00:00:x7 fd12:3456:7::/48", "no hardware address"),
+            ("client eth1 02:00:00:00:00:07 fd12:3456:7::", "no prefix"),
+        ] {
+            assert!(read(line).unwrap_err().contains(why), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_is_32_bits() {
+        assert_eq!(cluster("fd12:3456::/32").unwrap(), Cluster::new(0x12_3456));
+        for wrong in ["fd12:3456::", "fd12:3456::/48", "fc12:3456::/32", "fd12:3456:1::/32", "2001:db8::/32", "x/32"] {
+            assert!(cluster(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What a switch saw.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::json;
+use trellis_switch::control::Remote;
+use trellis_switch::{Counters, EventKind, Switch};
+
+use super::{Which, failure};
+use crate::exit::{self, Ending, Failure};
+
+/// Show who is plugged in, and what became of their packets
+#[derive(Debug, Args)]
+pub(super) struct StatusArguments {
+    #[command(flatten)]
+    which: Which,
+    /// Everything, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show the pages that were asked for most
+#[derive(Debug, Args)]
+pub(super) struct PagesArguments {
+    #[command(flatten)]
+    which: Which,
+    /// How many
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    top: usize,
+    /// Count for this long
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 1000)]
+    during: u64,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show leases as they come and go, one a line, until SIGINT
+#[derive(Debug, Args)]
+pub(super) struct EventsArguments {
+    #[command(flatten)]
+    which: Which,
+    /// Stop after this long
+    #[arg(long, value_name = "MILLISECONDS")]
+    during: Option<u64>,
+}
+
+/// How often events are asked for.
+const LOOK: Duration = Duration::from_millis(50);
+
+pub(super) fn status(arguments: &StatusArguments) -> Ending {
+    let switch = arguments.which.open()?;
+    let ports = ports(&switch)?;
+    let about = switch.description();
+    let cluster = switch.cluster().everything();
+    if arguments.json {
+        let ports: Vec<_> = ports
+            .iter()
+            .map(|(host, is_memory, port, counters)| {
+                json!({ "port": port, "host": host, "is_memory": is_memory, "counters": counters.by_name() })
+            })
+            .collect();
+        println!(
+            "{}",
+            json!({ "switch": about.name, "cluster": cluster, "redirects_max": about.redirects_max,
+                "grants": about.grants, "ports": ports })
+        );
+        return Ok(exit::FINE);
+    }
+    println!("switch {}: {} hosts of {cluster}, room for {} redirects", about.name, ports.len(), about.redirects_max);
+    println!(
+        "{:>5} {:>6} {:<7} {:>12} {:>12} {:>10} {:>10} {:>10}",
+        "port", "host", "role", "in", "out", "redirected", "granted", "refused"
+    );
+    for (host, is_memory, port, counters) in ports {
+        let role = if is_memory { "server" } else { "client" };
+        let Counters { redirected, granted, packets_out, .. } = counters;
+        let sent_on = counters.delivered + redirected;
+        let (came, refused) = (counters.packets_in(), counters.packets_in() - sent_on);
+        println!(
+            "{port:>5} {host:>6x} {role:<7} {came:>12} {packets_out:>12} {redirected:>10} {granted:>10} {refused:>10}"
+        );
+    }
+    Ok(exit::FINE)
+}
+
+fn ports(switch: &Remote) -> Result<Vec<(u16, bool, u16, Counters)>, Failure> {
+    let counted = |port: &trellis_switch::control::PortDescription| {
+        Ok((port.host, port.is_memory, port.port, switch.counters(port.port)?))
+    };
+    switch.description().ports.iter().map(counted).collect::<Result<_, _>>().map_err(|error| failure(&error))
+}
+
+pub(super) fn pages(arguments: &PagesArguments) -> Ending {
+    let switch = arguments.which.open()?;
+    // What was counted before is everybody's past.
+    switch.hot_pages(0).map_err(|error| failure(&error))?;
+    std::thread::sleep(Duration::from_millis(arguments.during));
+    let pages = switch.hot_pages(arguments.top).map_err(|error| failure(&error))?;
+    if arguments.json {
+        let pages: Vec<_> = pages
+            .iter()
+            .map(|(page, requests)| json!({ "home": page.home, "page": page.number, "requests": requests }))
+            .collect();
+        println!("{}", json!(pages));
+        return Ok(exit::FINE);
+    }
+    println!("{:>6} {:>12} {:>12}", "home", "page", "requests");
+    for (page, requests) in pages {
+        println!("{:>6x} {:>12} {requests:>12}", page.home, page.number);
+    }
+    Ok(exit::FINE)
+}
+
+pub(super) fn events(arguments: &EventsArguments) -> Ending {
+    let switch = arguments.which.open()?;
+    let until = arguments.during.map(|during| std::time::Instant::now() + Duration::from_millis(during));
+    loop {
+        for event in switch.events().map_err(|error| failure(&error))? {
+            let what = match event.kind {
+                EventKind::Granted => "granted",
+                EventKind::Confirmed => "confirmed",
+                EventKind::Refused => "refused",
+                EventKind::Renewed => "renewed",
+                EventKind::Returned => "returned",
+                EventKind::Expired => "expired",
+            };
+            let (home, page, port) = (event.page.home, event.page.number, event.port);
+            println!(
+                "{:>14.6} {what:<9} home {home:x} page {page} port {port} epoch {:x}",
+                event.time.as_secs_f64(),
+                event.epoch
+            );
+        }
+        if until.is_some_and(|until| std::time::Instant::now() >= until) {
+            return Ok(exit::FINE);
+        }
+        std::thread::sleep(LOOK);
+    }
+}

@@ -1,0 +1,323 @@
+//! Memory servers that a controller places, and everything that can happen to them while clients work: homes that die, move and are
+//! cut off, a controller and a switch that start again, a client that is gone, a bad network. Each in a lab of its own, made
+//! without rights over the machine, with the real processes.
+
+#[path = "support/fabric.rs"]
+mod inside;
+#[path = "support/rack.rs"]
+mod rack;
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use inside::{LONG, client, good, in_a_lab, leased, number};
+use rack::{Ends, Ledger, Nothing, PAGE, Rack, SHORT, Times, count_of, page_of};
+use trellis::remote::leased::{Leased, LeasedOptions};
+use trellis::remote::{Pointer, RemoteError};
+
+/// Where rights last long: a machine that is busy loses none of them.
+const STEADY: Times = Times { lease_term: Duration::from_secs(20), tenure: Duration::from_secs(3) };
+/// For a bad network, in which much is said again.
+const PATIENT: Times = Times { lease_term: Duration::from_secs(2), tenure: Duration::from_millis(1500) };
+/// What happens to packets there.
+const BAD: &str = "drop=10%,duplicate=5%,delay=300us,jitter=300us,seed=11";
+/// So many pages are worked on, unless a test says otherwise.
+const PAGES: usize = 64;
+/// So many commits or requests come between two things that happen.
+const SOME: u64 = 200;
+
+/// Runs a test with three clients, the last of which has the controller, and so many servers.
+fn in_a_rack(test: &str, servers: u16, times: Times, memory: &'static str, body: impl FnOnce(Rack)) {
+    in_a_lab(test, 3, servers, |lab| body(Rack::new(lab, times, memory)));
+}
+
+/// Pages at `s1`, for two processes.
+fn pages(rack: &Rack, bytes: u64) -> (Pointer, [Leased; 2]) {
+    let object = good(client(&rack.lab, "c1", LONG).create(number(&rack.lab, "s1"), bytes));
+    (object, ["c1", "c2"].map(|host| leased(&rack.lab, host, object, Arc::new(Nothing))))
+}
+
+/// Two processes raise pages under leases while something happens; then everything that was acknowledged is there.
+fn raised_while(rack: &mut Rack, pages_in_use: usize, happens: impl FnOnce(&mut Rack, &Ledger)) {
+    let ledger = Ledger::new(pages_in_use);
+    let (object, processes) = pages(rack, ledger.bytes());
+    let mut reader = client(&rack.lab, "c2", LONG);
+    std::thread::scope(|scope| {
+        let ends = Ends(&ledger);
+        for (leased, seed) in processes.iter().zip(1..) {
+            let ledger = &ledger;
+            scope.spawn(move || {
+                let _ends = Ends(ledger);
+                println!("process {seed}: {} commits came too late", ledger.raise_under_leases(leased, seed));
+            });
+        }
+        scope.spawn(|| {
+            let _ends = Ends(&ledger);
+            ledger.read(&mut reader, object, 3);
+        });
+        ledger.wait_for(SOME);
+        happens(rack, &ledger);
+        ledger.wait_for(SOME);
+        drop(ends);
+    });
+    println!("{} calls, the slowest took {:?}", ledger.done(), ledger.slowest());
+    ledger.compare(&mut client(&rack.lab, "c1", LONG), object);
+}
+
+#[test]
+fn a_home_dies_and_nothing_acknowledged_is_lost() {
+    in_a_rack("a_home_dies_and_nothing_acknowledged_is_lost", 2, SHORT, "16MiB", |mut rack| {
+        rack.control(1);
+        rack.serve("s1");
+        rack.serve("s2");
+        rack.is_at("s1", "s1", 1);
+        raised_while(&mut rack, PAGES, |rack, _| {
+            rack.kill("s1");
+            rack.is_at("s1", "s2", 0);
+        });
+    });
+}
+
+#[test]
+fn a_home_dies_twice_where_three_servers_are() {
+    in_a_rack("a_home_dies_twice_where_three_servers_are", 3, SHORT, "8MiB", |mut rack| {
+        rack.control(2);
+        ["s1", "s2", "s3"].into_iter().for_each(|host| rack.serve(host));
+        rack.is_at("s1", "s1", 2);
+        raised_while(&mut rack, PAGES, |rack, ledger| {
+            for left in [1, 0] {
+                let home = rack.range("s1")["home"].as_u64().expect("somebody is home");
+                let home = ["s1", "s2", "s3"].into_iter().find(|host| u64::from(number(&rack.lab, host).0) == home);
+                rack.kill(home.expect("it is a server"));
+                rack.has("s1", left);
+                ledger.wait_for(SOME);
+            }
+        });
+    });
+}
+
+#[test]
+fn a_range_without_backups_is_named_when_its_home_is_gone() {
+    in_a_rack("a_range_without_backups_is_named_when_its_home_is_gone", 2, SHORT, "8MiB", |mut rack| {
+        rack.control(0);
+        rack.serve("s1");
+        rack.serve("s2");
+        rack.is_at("s1", "s1", 0);
+        rack.is_at("s2", "s2", 0);
+        let mut hasty = client(&rack.lab, "c1", Duration::from_secs(2));
+        let [gone, kept] =
+            ["s1", "s2"].map(|host| good(client(&rack.lab, "c1", LONG).create(number(&rack.lab, host), 8)));
+        rack.kill("s1");
+        let sentence = hasty.read(gone, &mut [0; 8]).expect_err("nobody has it").to_string();
+        assert!(sentence.contains(":1001:"), "{sentence}");
+        assert_eq!(good(client(&rack.lab, "c2", LONG).fetch_add(kept, 5)), 0, "the other range is well");
+        let deadline = Instant::now() + LONG;
+        while !rack.has_said(rack::CONTROLLER, ":1001::/48: nobody answers for it") {
+            assert!(Instant::now() < deadline, "the controller names the range");
+            std::thread::yield_now();
+        }
+        // Who comes back with nothing begins anew, and no pointer of before means anything there.
+        rack.serve("s1");
+        let lost = client(&rack.lab, "c1", LONG).read(gone, &mut [0; 8]).expect_err("it is gone");
+        assert!(matches!(lost, RemoteError::Refused { .. }), "{lost}");
+    });
+}
+
+/// Reads, writes and additions by three clients while a range goes from `s1` to `s2`.
+fn moved_while(rack: &mut Rack, pages: usize, more: u64) {
+    let ledger = Ledger::new(pages);
+    let home = number(&rack.lab, "s1");
+    let mut clients = ["c1", "c1", "c2"].map(|host| client(&rack.lab, host, LONG));
+    let object = good(clients[0].create(home, ledger.bytes()));
+    let counter = good(clients[0].create(home, 8));
+    let [reader, writer, adder] = &mut clients;
+    let added = std::thread::scope(|scope| {
+        let ends = Ends(&ledger);
+        let ledger = &ledger;
+        scope.spawn(move || {
+            let _ends = Ends(ledger);
+            ledger.read(reader, object, 1);
+        });
+        scope.spawn(move || {
+            let _ends = Ends(ledger);
+            ledger.write(writer, object, 2);
+        });
+        let adding = scope.spawn(move || {
+            let _ends = Ends(ledger);
+            ledger.add(adder, counter)
+        });
+        ledger.wait_for(more);
+        let began = Instant::now();
+        rack.ask(&["move", &home.0.to_string(), &number(&rack.lab, "s2").0.to_string()]);
+        rack.is_at("s1", "s2", 0);
+        println!("moved {} bytes in {:?}", ledger.bytes(), began.elapsed());
+        ledger.wait_for(more);
+        drop(ends);
+        adding.join().expect("each addition is done once")
+    });
+    println!("{} requests, the slowest took {:?}", ledger.done(), ledger.slowest());
+    // What was there is where it was moved to, and nowhere else.
+    rack.kill("s1");
+    let mut client = client(&rack.lab, "c2", LONG);
+    ledger.compare(&mut client, object);
+    assert_eq!(good(client.fetch_add(counter, 0)), added);
+}
+
+#[test]
+fn a_range_of_64_mib_moves_while_clients_work() {
+    in_a_rack("a_range_of_64_mib_moves_while_clients_work", 2, STEADY, "66MiB", |mut rack| {
+        rack.control(0);
+        rack.serve("s1");
+        rack.serve("s2");
+        rack.is_at("s1", "s1", 0);
+        moved_while(&mut rack, (64 << 20) / PAGE, SOME);
+    });
+}
+
+#[test]
+fn a_controller_that_starts_again_loses_no_lease() {
+    in_a_rack("a_controller_that_starts_again_loses_no_lease", 2, STEADY, "16MiB", |mut rack| {
+        rack.control(1);
+        rack.serve("s1");
+        rack.serve("s2");
+        rack.is_at("s1", "s1", 1);
+        let (object, [owner, _]) = pages(&rack, PAGE as u64);
+        good(owner.update(&[0], false, &mut |_, _| ()));
+        let mut count = 0;
+        let mut commit = |often: u64| {
+            for _ in 0..often {
+                count += 1;
+                let late = good(owner.commit(&[(0, &page_of(count))], false));
+                assert_eq!(late, [0_u64; 0], "commit {count}: the lease goes on");
+            }
+        };
+        commit(SOME);
+        let before = rack.range("s1");
+        for _ in 0..3 {
+            rack.kill(rack::CONTROLLER);
+            commit(SOME);
+            rack.control(1);
+            commit(SOME);
+        }
+        assert_eq!(rack.range("s1")["incarnation"], before["incarnation"], "it is as it was");
+        let mut bytes = vec![0; PAGE];
+        good(client(&rack.lab, "c2", LONG).read(object, &mut bytes));
+        assert_eq!(count_of(&bytes), count);
+    });
+}
+
+#[test]
+fn a_switch_that_starts_again_is_told_where_a_moved_range_is() {
+    in_a_rack("a_switch_that_starts_again_is_told_where_a_moved_range_is", 2, SHORT, "8MiB", |mut rack| {
+        rack.control(1);
+        rack.serve("s1");
+        rack.serve("s2");
+        rack.is_at("s1", "s1", 1);
+        raised_while(&mut rack, PAGES, |rack, ledger| {
+            rack.kill("s1");
+            rack.is_at("s1", "s2", 0);
+            ledger.wait_for(SOME);
+            // The switch knows the hosts again, and sends what is asked of the range to a host where nobody is.
+            rack.lab.restart_switch().unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_home_that_is_cut_off_stops_and_its_commits_come_too_late() {
+    in_a_rack("a_home_that_is_cut_off_stops_and_its_commits_come_too_late", 2, SHORT, "8MiB", |mut rack| {
+        rack.control(1);
+        rack.serve("s1");
+        rack.serve("s2");
+        rack.is_at("s1", "s1", 1);
+        let ledger = Ledger::new(PAGES);
+        let (object, [with_home, with_heir]) = pages(&rack, ledger.bytes());
+        for page in 0..PAGES {
+            assert!(ledger.raise_one(&with_home, page));
+        }
+        good(with_home.update(&[0], false, &mut |_, _| ()));
+        // Who has a lease is with the home, and cannot hear that another is home.
+        rack.lab.partition(&[vec!["s1".to_owned(), "c1".to_owned()]]).unwrap();
+        std::thread::scope(|scope| {
+            let late = scope.spawn(|| good(with_home.commit(&[(0, &page_of(1000))], true)));
+            for page in 0..PAGES {
+                assert!(ledger.raise_one(&with_heir, page), "the heir is home");
+            }
+            rack.lab.partition(&[]).unwrap();
+            assert_eq!(late.join().expect("it ends"), [0], "nobody took it");
+        });
+        rack.is_at("s1", "s2", 1);
+        ledger.compare(&mut client(&rack.lab, "c1", LONG), object);
+        for page in 0..PAGES {
+            assert!(ledger.raise_one(&with_home, page), "it goes on with the heir");
+        }
+    });
+}
+
+/// What a host of the lab does in a process of its own, in which it is killed; nothing in a plain run.
+#[test]
+fn who_dies_with_a_lease() {
+    let Ok(object) = std::env::var("TRELLIS_TEST_OBJECT") else { return };
+    let prefix = std::env::var("TRELLIS_PREFIX").expect("it is said").parse().expect("a prefix");
+    let object: Pointer = object.parse().expect("a pointer");
+    let options = LeasedOptions::new(prefix, object);
+    let leased = good(Leased::open(options, Arc::new(Nothing)));
+    good(leased.update(&[0], false, &mut |_, _| ()));
+    println!("it has the page");
+    std::thread::sleep(LONG * 10);
+}
+
+#[test]
+fn a_client_that_dies_with_a_lease_holds_nobody_up_for_ever() {
+    in_a_rack("a_client_that_dies_with_a_lease_holds_nobody_up_for_ever", 2, SHORT, "8MiB", |mut rack| {
+        use std::io::{BufRead, BufReader};
+        rack.control(1);
+        rack.serve("s1");
+        rack.serve("s2");
+        rack.is_at("s1", "s1", 1);
+        let ledger = Ledger::new(1);
+        let (object, [other, _]) = pages(&rack, ledger.bytes());
+        assert!(ledger.raise_one(&other, 0));
+        let own = std::env::current_exe().unwrap();
+        let mut command = Command::new(own);
+        command.args(["--exact", "who_dies_with_a_lease", "--nocapture"]);
+        command.env("TRELLIS_TEST_OBJECT", object.to_string());
+        command.env("TRELLIS_PREFIX", inside::prefix(&rack.lab, "c2").to_string());
+        command.stdout(Stdio::piped());
+        let mut dies = rack.lab.host("c2").unwrap().run(|| command.spawn()).unwrap().expect("it can be started");
+        let mut lines = BufReader::new(dies.stdout.take().expect("it is a pipe")).lines();
+        assert!(lines.by_ref().map_while(Result::ok).any(|line| line == "it has the page"));
+        dies.kill().expect("it runs");
+        dies.wait().expect("it ended");
+        assert!(ledger.raise_one(&other, 0), "it is granted when the term of the dead has ended");
+        ledger.compare(&mut client(&rack.lab, "c1", LONG), object);
+    });
+}
+
+#[test]
+fn a_bad_network_while_a_home_dies_loses_nothing() {
+    in_a_rack("a_bad_network_while_a_home_dies_loses_nothing", 2, PATIENT, "4MiB", |mut rack| {
+        rack.control(1);
+        rack.serve("s1");
+        rack.serve("s2");
+        rack.is_at("s1", "s1", 1);
+        rack.lab.switch().set_faults(&BAD.parse().unwrap()).unwrap();
+        raised_while(&mut rack, PAGES, |rack, _| {
+            rack.kill("s1");
+            rack.is_at("s1", "s2", 0);
+        });
+    });
+}
+
+#[test]
+fn a_bad_network_while_a_range_moves_loses_nothing() {
+    in_a_rack("a_bad_network_while_a_range_moves_loses_nothing", 2, STEADY, "4MiB", |mut rack| {
+        rack.control(0);
+        rack.serve("s1");
+        rack.serve("s2");
+        rack.is_at("s1", "s1", 0);
+        rack.lab.switch().set_faults(&BAD.parse().unwrap()).unwrap();
+        moved_while(&mut rack, PAGES, SOME);
+    });
+}

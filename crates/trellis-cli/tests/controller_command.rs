@@ -1,0 +1,224 @@
+//! What `trellis controller` says: sentences that name the next step, a status that programs read, and one of several that
+//! leads. Ranges and servers are in `controller.rs`.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Longer than anything here takes.
+const LONG: Duration = Duration::from_secs(60);
+const PREFIX: &str = "fd12:3456:c8::/48";
+
+/// A folder that goes with its value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("trellis-controller-{test}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).expect("a folder");
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn trellis(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
+    command.arg("controller").args(arguments).stdin(Stdio::null());
+    command.env_remove("TRELLIS_PREFIX").env_remove("TRELLIS_SWITCH").env_remove("TRELLIS_CONTROLLER");
+    command
+}
+
+fn output(arguments: &[&str]) -> Output {
+    trellis(arguments).output().expect("it can be started")
+}
+
+/// The sentence and the exit code of what is refused.
+fn refused(arguments: &[&str]) -> (String, Option<i32>) {
+    let output = output(arguments);
+    assert!(!output.status.success(), "{arguments:?}");
+    (String::from_utf8_lossy(&output.stderr).into_owned(), output.status.code())
+}
+
+/// A controller, which ends with its value.
+struct Running {
+    child: Child,
+    said: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Running {
+    fn start(records: &str, control: &Path, more: &[&str]) -> Running {
+        let control = control.display().to_string();
+        let arguments = ["run", "--records", records, "--control", &control, "--port", "0", "--leader-term", "2s"];
+        let mut child =
+            trellis(&[&arguments[..], more].concat()).stdout(Stdio::piped()).spawn().expect("it can be started");
+        let mut said = BufReader::new(child.stdout.take().expect("it is a pipe")).lines();
+        let first = said.next().expect("it says something").expect("text");
+        assert!(first.starts_with("controller fd12:3456:"), "{first}");
+        Running { child, said }
+    }
+
+    /// Returns when it says this.
+    fn says(&mut self, part: &str) {
+        let found = self.said.by_ref().map_while(Result::ok).any(|line| line.contains(part));
+        assert!(found, "it ended before it said {part}");
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it ends");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn status(control: &Path) -> Value {
+    let output = output(&["status", "--json", "--control", &control.display().to_string()]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+#[test]
+fn what_cannot_be_is_said_with_what_can() {
+    let (sentence, code) = refused(&["status", "--control", "/nowhere/at/all"]);
+    assert_eq!(code, Some(1));
+    assert!(sentence.contains("start it with `trellis controller run`"), "{sentence}");
+    let run = |more: &[&str]| refused(&[&["run", "--prefix", PREFIX], more].concat());
+    let (sentence, code) = run(&["--records", "nosql://here"]);
+    assert!(code == Some(78) && sentence.contains("accepted: embedded:"), "{sentence}");
+    let (sentence, code) = run(&["--records", "embedded:", "--switch", "/nowhere/at/all"]);
+    assert!(code == Some(1) && sentence.contains("start it with `trellis switch run`"), "{sentence}");
+    let (sentence, code) = run(&["--records", "embedded:", "--tenure", "1ms"]);
+    assert!(code == Some(78) && sentence.contains("give 10 ms or more"), "{sentence}");
+    let (sentence, code) = run(&["--records", "embedded:", "--leader-term", "1ms"]);
+    assert!(code == Some(78) && sentence.contains("give 100 ms or more"), "{sentence}");
+    let (sentence, code) = refused(&["move", "seven", "8"]);
+    assert!(code == Some(2) && sentence.contains("give a number"), "{sentence}");
+    let (sentence, code) = refused(&["run", "--prefix", "fd12:3456:c8::/64", "--records", "embedded:"]);
+    assert!(code == Some(2) && sentence.contains("48"), "{sentence}");
+}
+
+#[test]
+fn a_controller_without_servers_answers() {
+    let folder = Folder::new("alone");
+    let control = folder.0.join("control");
+    let records = format!("embedded-durable:{}", folder.0.join("records").display());
+    let more = ["--prefix", PREFIX, "--backups", "2"];
+    let mut running = Running::start(&records, &control, &more);
+    running.says("this controller leads from now on; there are records of 0 ranges");
+    let found = status(&control);
+    assert_eq!((&found["leads"], &found["leader"], &found["backups"]), (&true.into(), &200.into(), &2.into()));
+    assert_eq!(found["ranges"].as_array().map(Vec::len), Some(0));
+    let shown = control.display().to_string();
+    let ask = |arguments: &[&str]| refused(&[arguments, &["--control", &shown]].concat());
+    for arguments in [&["move", "7", "8"][..], &["backups", "7", "--count", "2"], &["reset", "7"], &["drain", "7"]] {
+        let (sentence, code) = ask(arguments);
+        assert!(
+            code == Some(1) && sentence.contains("`trellis controller status` lists")
+                || sentence.contains("nothing is heard of it"),
+            "{arguments:?}: {sentence}"
+        );
+    }
+    let told = output(&["events", "--control", &shown]);
+    assert!(String::from_utf8_lossy(&told.stdout).contains("this controller leads from now on"));
+    let told = output(&["rebalance", "--dry-run", "--control", &shown]);
+    assert!(String::from_utf8_lossy(&told.stdout).starts_with("nothing to move"));
+    // Another one at the same socket, and one with the same records.
+    let (sentence, code) =
+        refused(&["run", "--prefix", PREFIX, "--records", "embedded:", "--port", "0", "--control", &shown]);
+    assert!(code == Some(71) && sentence.contains("a controller runs there"), "{sentence}");
+    let other = folder.0.join("other").display().to_string();
+    let (sentence, _) =
+        refused(&["run", "--prefix", PREFIX, "--records", &records, "--port", "0", "--control", &other]);
+    assert!(sentence.contains("another process has it open"), "{sentence}");
+    // What it left behind is taken over, and nobody is waited for: the file had one owner.
+    running.kill();
+    assert!(control.exists());
+    Running::start(&records, &control, &more).says("this controller leads from now on");
+}
+
+#[test]
+fn the_only_controller_of_a_machine_is_found() {
+    let folder = Folder::new("found");
+    let shown = |arguments: &[&str]| {
+        let mut command = trellis(arguments);
+        command.env("XDG_RUNTIME_DIR", &folder.0).output().expect("it can be started")
+    };
+    let control = folder.0.join("trellis-controller-123456-00c8.sock");
+    let _first = Running::start("embedded:", &control, &["--prefix", PREFIX]);
+    for arguments in [&["status"][..], &["status", "--controller", "200", "--prefix", "fd12:3456:7::/48"]] {
+        let output = shown(arguments);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let other = folder.0.join("trellis-controller-654321-0001.sock");
+    let _second = Running::start("embedded:", &other, &["--prefix", "fd12:3456:1::/48"]);
+    let output = shown(&["status"]);
+    let sentence = String::from_utf8_lossy(&output.stderr);
+    assert!(sentence.contains("several controllers run") && sentence.contains("654321-0001.sock"), "{sentence}");
+    assert!(shown(&["status", "--prefix", PREFIX]).status.success(), "one of them is of this cluster");
+}
+
+/// A Redis of this machine, gone with its value.
+struct Redis(Child, String);
+
+impl Redis {
+    fn start(folder: &Folder) -> Option<Redis> {
+        let socket = folder.0.join("redis").display().to_string();
+        let mut command = Command::new("redis-server");
+        command.args(["--port", "0", "--unixsocket", &socket, "--save", "", "--appendonly", "no"]);
+        let child = command.current_dir(&folder.0).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
+        let redis = Redis(child, format!("redis+unix:{socket}"));
+        let deadline = Instant::now() + LONG;
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+            assert!(Instant::now() < deadline, "redis-server does not answer");
+            std::thread::yield_now();
+        }
+        Some(redis)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn one_of_two_leads_and_the_other_follows() {
+    let folder = Folder::new("two");
+    let Some(redis) = Redis::start(&folder) else {
+        println!("SKIPPED one_of_two_leads_and_the_other_follows: redis-server is not installed");
+        return;
+    };
+    let sockets = ["one", "other"].map(|name| folder.0.join(name));
+    let mut first = Running::start(&redis.1, &sockets[0], &["--prefix", PREFIX]);
+    first.says("this controller leads from now on");
+    let mut second = Running::start(&redis.1, &sockets[1], &["--prefix", "fd12:3456:c9::/48"]);
+    second.says("controller fd12:3456:c8::/48 leads; this one waits until it is gone");
+    let found = status(&sockets[1]);
+    assert_eq!((&found["leads"], &found["leader"]), (&false.into(), &200.into()));
+    let shown = sockets[1].display().to_string();
+    let (sentence, code) = refused(&["move", "7", "8", "--control", &shown]);
+    assert!(code == Some(1) && sentence.contains("does not lead; ask the one of fd12:3456:c8::/48"), "{sentence}");
+    first.kill();
+    second.says("this controller leads from now on");
+    assert_eq!(status(&sockets[1])["leads"], true);
+    // Without its store nobody leads, and that is said.
+    drop(redis);
+    second.says("this controller says nothing any more");
+    assert_eq!(status(&sockets[1])["leads"], false);
+}

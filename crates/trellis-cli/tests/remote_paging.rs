@@ -1,0 +1,148 @@
+//! Ordinary programs whose memory lies at memory servers of a lab, over a good network and a bad one.
+
+#[path = "support/lab.rs"]
+mod with_servers;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use with_servers::Lab;
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder that goes with this value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("trellis-paging-test-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).expect("a folder");
+        Folder(path)
+    }
+
+    /// `examples/remote/working_set.c`, compiled by the machine's compiler.
+    fn working_set(&self) -> PathBuf {
+        let program = self.0.join("working_set");
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/remote/working_set.c");
+        let mut command = Command::new("cc");
+        command.args(["-O1", "-o"]).arg(&program).arg(source);
+        assert!(command.status().expect("a compiler").success());
+        program
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A lab with a client and two servers. None where nobody may make one, or a part is not there; the reason is said.
+fn lab(test: &str, name: &str, more: &[&str]) -> Option<Lab> {
+    let command = [env!("CARGO_BIN_EXE_trellis"), "store", "run", "--store", "embedded:", "--", "true"];
+    let output = Command::new(command[0]).args(&command[1..]).output().expect("it can be started");
+    if !output.status.success() {
+        println!("SKIPPED {test}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        return None;
+    }
+    Lab::up(test, &format!("paging-{name}"), 1, 2, more)
+}
+
+/// Starts a memory server, and returns its prefix.
+fn serve(lab: &mut Lab, host: &str) -> String {
+    let line = lab.serve(host, "64MiB");
+    let prefix = line.strip_prefix("serving 67108864 bytes as ").and_then(|rest| rest.split(' ').next());
+    prefix.unwrap_or_else(|| panic!("{line}")).to_owned()
+}
+
+/// A program in the client, with its memory at servers.
+fn store_run(lab: &Lab, store: &str, program: &Path, arguments: &[&str]) -> Command {
+    let own = env!("CARGO_BIN_EXE_trellis");
+    let run = ["c1", "--", own, "store", "run", "--statistics", "--store", store, "--cache", "2MiB", "--"];
+    let mut command = lab.command("run", &run);
+    command.arg(program).args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn a_working_set_of_four_caches_is_the_same_over_a_bad_network() {
+    let test = "a_working_set_of_four_caches_is_the_same_over_a_bad_network";
+    let faults = "drop=5%,duplicate=5%,reorder=5%,seed=11";
+    let Some(mut lab) = lab(test, "bad", &["--faults", faults]) else { return };
+    let folder = Folder::new("bad");
+    let program = folder.working_set();
+    let servers = [serve(&mut lab, "s1"), serve(&mut lab, "s2")].join(",");
+    let alone = Command::new(&program).arg("8MiB").output().expect("it can be started");
+    for options in ["object=4MiB", "object=256KiB&piece=8192"] {
+        let store = format!("memory-server:{servers}?{options}");
+        let remote = store_run(&lab, &store, &program, &["8MiB"]).output().expect("it can be started");
+        let told = String::from_utf8_lossy(&remote.stderr);
+        assert!(remote.status.success(), "{store}: {}: {told}", remote.status);
+        assert_eq!(String::from_utf8_lossy(&remote.stdout), String::from_utf8_lossy(&alone.stdout), "{store}: {told}");
+        let fetched: u64 = told
+            .split_once(" fetched (")
+            .and_then(|(before, _)| before.rsplit(' ').next()?.parse().ok())
+            .unwrap_or_else(|| panic!("{told}"));
+        assert!(fetched > 2048, "it does not fit here: {told}");
+    }
+}
+
+#[test]
+fn a_server_that_is_killed_ends_the_program_with_a_sentence() {
+    let test = "a_server_that_is_killed_ends_the_program_with_a_sentence";
+    let Some(mut lab) = lab(test, "killed", &[]) else { return };
+    let folder = Folder::new("killed");
+    let program = folder.working_set();
+    let [first, second] = [serve(&mut lab, "s1"), serve(&mut lab, "s2")];
+    let store = format!("memory-server:{first},{second}?object=4MiB&deadline=1");
+    // So many touches that it cannot end by itself before the server is gone.
+    let mut child =
+        store_run(&lab, &store, &program, &["8MiB", "--touches", "1000GiB"]).spawn().expect("it can be started");
+    let mut lines = BufReader::new(child.stdout.take().expect("it is a pipe")).lines();
+    assert!(lines.by_ref().map_while(Result::ok).any(|line| line.starts_with("work ")), "it came so far");
+    let output = lab.ask("kill", &["s2"]);
+    assert!(output.status.success(), "{output:?}");
+    let deadline = Instant::now() + PATIENCE;
+    while child.try_wait().expect("it was started").is_none() {
+        assert!(Instant::now() < deadline, "it goes on without its memory");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let output = child.wait_with_output().expect("it ended");
+    let told = String::from_utf8_lossy(&output.stderr);
+    let sentence = told.lines().find(|line| line.starts_with("trellis: ")).unwrap_or_default();
+    assert_eq!(output.status.code(), Some(70), "{told}");
+    let named = format!("the host {second} did not answer within 1.");
+    assert!(sentence.contains(&named) && sentence.contains("of this program's memory, 0x2000"), "{told}");
+}
+
+#[test]
+fn what_memory_servers_cannot_keep_is_said_before_the_program_starts() {
+    let test = "what_memory_servers_cannot_keep_is_said_before_the_program_starts";
+    let own = "fd12:3456:9::/48";
+    let run = |store: &str, more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
+        command.args(["store", "run", "--store", store]).args(more).args(["--", "true"]).env("TRELLIS_PREFIX", own);
+        command.output().expect("it can be started")
+    };
+    for (store, more, sentence) in [
+        ("memory-server:anywhere", &["--region", "jobs"][..], "`trellis run --home memory-server`"),
+        ("memory-server:fd12::/16", &[], "is no prefix of a host"),
+        ("memory-server:anywhere?object=3", &[], "object=3 is not possible"),
+    ] {
+        let output = run(store, more);
+        let told = String::from_utf8_lossy(&output.stderr);
+        if told.contains("the compiler's parts") {
+            return println!("SKIPPED {test}: {}", told.trim());
+        }
+        assert_eq!(output.status.code(), Some(78), "{told}");
+        assert!(told.starts_with("trellis: ") && told.contains(sentence), "{told}");
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
+    let listed =
+        command.args(["store", "ls", "--store", "memory-server:anywhere"]).output().expect("it can be started");
+    let told = String::from_utf8_lossy(&listed.stderr);
+    assert_eq!((listed.status.code(), told.contains("which nobody else can look at")), (Some(78), true), "{told}");
+}

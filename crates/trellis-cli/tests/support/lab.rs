@@ -1,0 +1,60 @@
+//! A lab with memory servers, driven by the command; ended with its value, however a test ends.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+
+pub(crate) struct Lab {
+    pub(crate) name: String,
+    servers: Vec<Child>,
+}
+
+impl Lab {
+    /// So many hosts, joined by the switch `user`. None where nobody may make one; the reason is said.
+    pub(crate) fn up(test: &str, name: &str, clients: u16, servers: u16, more: &[&str]) -> Option<Lab> {
+        let lab = Lab { name: format!("{name}-{}", std::process::id()), servers: Vec::new() };
+        let (clients, servers) = (clients.to_string(), servers.to_string());
+        let hosts = ["--clients", &clients, "--servers", &servers, "--switch", "user"];
+        let output = lab.ask("up", &[&hosts, more].concat());
+        let told = String::from_utf8_lossy(&output.stderr);
+        if output.status.code() == Some(71) && told.contains("user namespace") {
+            println!("SKIPPED {test}: {}", told.trim());
+            // There is nothing to end.
+            std::mem::forget(lab);
+            return None;
+        }
+        assert!(output.status.success(), "{told}");
+        Some(lab)
+    }
+
+    pub(crate) fn command(&self, task: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
+        command.args(["lab", task, "--name", &self.name]).args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn ask(&self, task: &str, arguments: &[&str]) -> Output {
+        self.command(task, arguments).output().expect("the command can be started")
+    }
+
+    /// Starts a memory server in a host; the line that it prints when clients may come.
+    pub(crate) fn serve(&mut self, host: &str, memory: &str) -> String {
+        let arguments = [host, "--", env!("CARGO_BIN_EXE_trellis"), "serve", "--memory", memory];
+        let mut child = self.command("run", &arguments).stdout(Stdio::piped()).spawn().expect("it can be started");
+        let mut line = String::new();
+        let output = child.stdout.take().expect("it is a pipe");
+        self.servers.push(child);
+        BufReader::new(output).read_line(&mut line).expect("it is text");
+        assert!(line.starts_with("serving ") && line.contains("/48 at port 5000, "), "{line}");
+        line
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        let output = self.ask("down", &[]);
+        for mut server in self.servers.drain(..) {
+            server.wait().expect("it ends with the lab");
+        }
+        assert!(output.status.success() || std::thread::panicking(), "{output:?}");
+    }
+}

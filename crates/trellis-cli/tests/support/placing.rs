@@ -1,0 +1,306 @@
+//! A controller for tests: the pure one for each range, behind a socket in a host of a lab, with records in memory.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv6Addr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use trellis::remote::{PORT, Pointer};
+use trellis_protocol::lease::controller::{Controller, Input, Record};
+use trellis_protocol::lease::{Effect, Message, Party, State, Timing};
+use trellis_protocol::wire::address::{Address, Arguments, Cluster, Host, Incarnation, Source};
+use trellis_protocol::wire::command::Command;
+use trellis_protocol::wire::datagram::told::What;
+use trellis_protocol::wire::datagram::{
+    Checksums, Extent, HEADER_BYTES, Operation, Request, Rules, Status, TagKind, Told, seal,
+};
+use trellis_switch::lab::Lab;
+use trellis_switch::{Prefix, Route};
+use trellis_transport::links::ipv6::{Endpoint, Way};
+
+use super::inside::LONG;
+
+pub(crate) const TERM: Duration = Duration::from_millis(1200);
+pub(crate) const TENURE: Duration = Duration::from_millis(1000);
+
+/// What a test wants of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    Back(u16),
+    Move(u16),
+}
+
+/// See the top of this file.
+pub(crate) struct Placing {
+    endpoint: Endpoint,
+    cluster: Cluster,
+    me: u16,
+    shared: Mutex<Shared>,
+    changed: Condvar,
+    is_over: AtomicBool,
+}
+
+#[derive(Default)]
+struct Shared {
+    records: BTreeMap<u16, Record>,
+    wishes: Vec<(u16, Wish)>,
+}
+
+/// What it knows while it runs.
+struct Desk {
+    ranges: BTreeMap<u16, Placed>,
+    sent: u64,
+    began: Instant,
+}
+
+struct Placed {
+    machine: Controller,
+    pages: u64,
+    /// Who said that it can be a backup, or is one.
+    known: BTreeSet<u16>,
+    /// When somebody who does not know the range was told of it.
+    introduced_at: u64,
+    /// Whom the switch sends its requests to.
+    routed: u16,
+}
+
+/// Ends the controller when it goes, however the test ends.
+pub(crate) struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Placing {
+    pub(crate) fn new(lab: &Lab, host: &str) -> Placing {
+        let prefix = super::inside::prefix(lab, host);
+        let endpoint = lab.host(host).unwrap().run(|| Endpoint::open(PORT)).unwrap().unwrap();
+        let (cluster, me) = (prefix.cluster, prefix.host.0);
+        let (shared, changed, is_over) = (Mutex::default(), Condvar::new(), AtomicBool::new(false));
+        Placing { endpoint, cluster, me, shared, changed, is_over }
+    }
+
+    pub(crate) fn ends_with(&self) -> Ends<'_> {
+        Ends(&self.is_over)
+    }
+
+    pub(crate) fn wish(&self, range: u16, wish: Wish) {
+        self.shared.lock().unwrap().wishes.push((range, wish));
+    }
+
+    /// Waits until the record of a range is so.
+    pub(crate) fn until(&self, range: u16, what: &str, mut is_so: impl FnMut(&Record) -> bool) -> Record {
+        let deadline = Instant::now() + LONG;
+        let mut shared = self.shared.lock().unwrap();
+        loop {
+            let record = shared.records.get(&range).cloned();
+            if let Some(record) = record.as_ref().filter(|record| is_so(record)) {
+                return record.clone();
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "range {range:x} does not come to be {what}: {record:?}");
+            shared = self.changed.wait_timeout(shared, left).unwrap().0;
+        }
+    }
+
+    /// Answers until the test is over.
+    pub(crate) fn run(&self, lab: &Lab) {
+        let mut desk = Desk { ranges: BTreeMap::new(), sent: 0, began: Instant::now() };
+        let mut room = vec![0; 64 << 10];
+        while !self.is_over.load(Ordering::Relaxed) {
+            match self.endpoint.receive(&mut room).unwrap() {
+                Some(arrived) => {
+                    let (source, destination) = (Address(arrived.source), Address(arrived.destination));
+                    let rules = Rules { cluster: self.cluster, least: TagKind::Checksum, tags: &Checksums };
+                    let payload = &room[..arrived.bytes];
+                    let Ok(request) = Request::decode(source, destination, payload, &rules) else { continue };
+                    if request.command() == Command::Report {
+                        let told = Told::decode(Command::Report, &payload[HEADER_BYTES..]).expect("it is one");
+                        self.reported(&mut desk, lab, request.source.host.0, &told);
+                    }
+                }
+                None => self.endpoint.wait(Duration::from_millis(2)),
+            }
+            self.tick(&mut desk, lab);
+        }
+    }
+
+    fn now(&self, desk: &Desk) -> u64 {
+        desk.began.elapsed().as_nanos() as u64
+    }
+
+    fn reported(&self, desk: &mut Desk, lab: &Lab, from: u16, told: &Told) {
+        let What::Report { request, life, state, call, about } = told.what else { return };
+        assert_eq!((about.term, about.tenure), (TERM.as_nanos() as u64, TENURE.as_nanos() as u64));
+        let now = self.now(desk);
+        let range = told.range;
+        let placed = match desk.ranges.entry(range) {
+            Entry::Occupied(known) => known.into_mut(),
+            // A range begins with the first word of its own host.
+            Entry::Vacant(_) if range != from => return,
+            Entry::Vacant(new) => {
+                let (backups, complete) = (Vec::new(), Vec::new());
+                let record =
+                    Record { incarnation: 1, home: from, life: None, backups, complete, moving: None, anew: true };
+                let machine = Controller::new(timing(), record, now);
+                let known = BTreeSet::new();
+                new.insert(Placed { machine, pages: about.pages, known, introduced_at: 0, routed: range })
+            }
+        };
+        let Record { home, complete, .. } = &placed.machine.record;
+        let is_lost = state == State::Blank && from == *home && complete.is_empty();
+        if is_lost && placed.machine.record.life.is_some_and(|known| known != life) {
+            self.step(desk, lab, range, Input::Anew(from));
+        }
+        let placed = desk.ranges.get_mut(&range).expect("it is there");
+        if state == State::Blank {
+            placed.known.remove(&from)
+        } else {
+            placed.known.insert(from)
+        };
+        let message = Message::Report { request, life, state, call };
+        self.step(desk, lab, range, Input::Message(Party::of(from), message));
+    }
+
+    fn tick(&self, desk: &mut Desk, lab: &Lab) {
+        let now = self.now(desk);
+        let due = |placed: &Placed| placed.machine.alarm().is_some_and(|at| now >= at);
+        let ranges: Vec<u16> = desk.ranges.iter().filter(|(_, placed)| due(placed)).map(|(range, _)| *range).collect();
+        ranges.into_iter().for_each(|range| self.step(desk, lab, range, Input::Tick));
+        let wishes = std::mem::take(&mut self.shared.lock().unwrap().wishes);
+        for (range, wish) in wishes {
+            let (Wish::Back(host) | Wish::Move(host)) = wish;
+            let placed = &desk.ranges[&range];
+            if placed.known.contains(&host) {
+                let input = if wish == Wish::Back(host) { Input::Back(host) } else { Input::Move(host) };
+                self.step(desk, lab, range, input);
+                continue;
+            }
+            self.shared.lock().unwrap().wishes.push((range, wish));
+            if now < placed.introduced_at + 50_000_000 {
+                continue;
+            }
+            // It has to know of the range first.
+            let placement = trellis_protocol::lease::Placement {
+                incarnation: placed.machine.record.incarnation,
+                home: placed.machine.record.home,
+                backups: placed.machine.record.backups.clone(),
+                hand_to: None,
+                anew: false,
+            };
+            let what = What::Placed { request: 0, life: 0, placement, call: now, pages: placed.pages };
+            self.tell(desk, host, &Told { range, what });
+            if let Some(placed) = desk.ranges.get_mut(&range) {
+                placed.introduced_at = now;
+            }
+        }
+    }
+
+    fn step(&self, desk: &mut Desk, lab: &Lab, range: u16, input: Input) {
+        let now = self.now(desk);
+        let placed = desk.ranges.get_mut(&range).expect("it is there");
+        let mut effects = Vec::new();
+        placed.machine.step(now, input, &mut effects);
+        let pages = placed.pages;
+        let (home, mut told) = (placed.machine.record.home, Vec::new());
+        for effect in effects {
+            match effect {
+                Effect::Send { to, message: Message::Placed { request, life, placement, call }, .. } => {
+                    told.push((to.host, What::Placed { request, life, placement, call, pages }));
+                }
+                Effect::Persist(_) | Effect::Unserved => {}
+                other => panic!("{other:?} is nothing that a controller does"),
+            }
+        }
+        if placed.routed != home {
+            placed.routed = home;
+            self.route(lab, range, home);
+        }
+        {
+            let mut shared = self.shared.lock().unwrap();
+            let record = &desk.ranges[&range].machine.record;
+            if shared.records.get(&range) != Some(record) {
+                println!("range {range:x}: {record:?}");
+                shared.records.insert(range, record.clone());
+                self.changed.notify_all();
+            }
+        }
+        told.into_iter().for_each(|(to, what)| self.tell(desk, to, &Told { range, what }));
+    }
+
+    /// The requests about a range's pages and objects go to its home; what is told to the host, and answers to it, to itself.
+    fn route(&self, lab: &Lab, range: u16, home: u16) {
+        for (command, bits) in [(0x00, 50), (0x40, 54), (0x44, 55)] {
+            let prefix = Prefix::new(lab.cluster().address(range, command, 0, 0), bits).unwrap();
+            if home == range {
+                lab.switch().drop_prefix(prefix).unwrap();
+            } else {
+                let number = |host: &&trellis_switch::lab::Host| host.plan().prefix.home() == home;
+                let port = lab.hosts().iter().find(number).expect("a host of the lab").plan().port;
+                lab.switch().set_prefix(prefix, Route { port, is_memory: true }).unwrap();
+            }
+        }
+    }
+
+    fn tell(&self, desk: &mut Desk, to: u16, told: &Told) {
+        desk.sent += 1;
+        let incarnation = Incarnation::new(1);
+        let source = Source { cluster: self.cluster, host: Host(self.me), incarnation, request: desk.sent };
+        send(&self.endpoint, source, to, told, &[]);
+    }
+}
+
+/// Says something to a server, with bytes of a page.
+fn send(endpoint: &Endpoint, source: Source, to: u16, told: &Told, page: &[u8]) {
+    let mut body = told.encode();
+    body.extend_from_slice(page);
+    let destination = Pointer::to_host(source.cluster, Host(to)).request(told.command(), Arguments::NO_REPLY);
+    let operation = Operation::Told { bytes: body.len() as u32 };
+    let (mut header, _) = asked(source, destination, operation).encode();
+    let (from, to) = (source.encode(), destination.encode());
+    assert!(seal(&mut header, from, to, [&body, &[]], &Checksums));
+    let _ = endpoint.send(&Way { from: from.0, to: to.0, port: PORT }, &[&header, &body]);
+}
+
+/// A host that is no server says to one that it is home of a range, with the highest incarnation there is.
+pub(crate) fn pretend(lab: &Lab, host: &str, to: u16, range: u16) {
+    let prefix = super::inside::prefix(lab, host);
+    let endpoint = lab.host(host).unwrap().run(|| Endpoint::open(0)).unwrap().unwrap();
+    let (cluster, incarnation) = (prefix.cluster, u16::MAX);
+    let epoch = trellis_protocol::lease::epoch_of(incarnation);
+    let leases = What::Leases { incarnation, batch: u64::MAX, total: 0, first: 0, entries: Vec::new() };
+    for (request, what) in (1..).zip([What::Store { incarnation, page: 0, epoch }, leases]) {
+        let source = Source { cluster, host: prefix.host, incarnation: Incarnation::new(7), request };
+        let page: &[u8] = if request == 1 { &[0xee; 4096] } else { &[] };
+        send(&endpoint, source, to, &Told { range, what }, page);
+    }
+}
+
+fn timing() -> Timing {
+    Timing::new(TERM.as_nanos() as u64, TENURE.as_nanos() as u64, 20_000_000, 1000)
+}
+
+fn asked(source: Source, destination: trellis_protocol::wire::address::Destination, operation: Operation) -> Request {
+    let tag_kind = TagKind::Checksum;
+    Request { source, destination, tag_kind, is_once: false, is_release: false, epoch: 0, operation }
+}
+
+/// What a WRITE without a lease is answered.
+pub(crate) fn write(lab: &Lab, host: &str, pointer: Pointer, bytes: &[u8]) -> Status {
+    let (cluster, number) = (pointer.cluster(), super::inside::number(lab, host));
+    let source = Source { cluster, host: number, incarnation: Incarnation::new(9), request: 1 };
+    let destination = pointer.request(Command::Write, Arguments::NONE);
+    let (mut header, _) = asked(source, destination, Operation::Bytes(Extent::whole(bytes.len() as u32))).encode();
+    let (from, to) = (source.encode(), destination.encode());
+    assert!(seal(&mut header, from, to, [bytes, &[]], &Checksums));
+    let socket = lab.host(host).unwrap().socket(Ipv6Addr::from(from.0), 0).unwrap();
+    socket.set_read_timeout(Some(LONG)).unwrap();
+    socket.send_to(&[&header[..], bytes].concat(), (Ipv6Addr::from(to.0), PORT)).unwrap();
+    let mut answer = vec![0; 1 << 10];
+    socket.recv(&mut answer).expect("it is answered");
+    Status::from_byte(answer[1]).expect("a status")
+}

@@ -1,0 +1,421 @@
+//! Memory servers that a controller places, as processes in the hosts of a lab; and work whose outcome is known.
+//!
+//! What must hold is looked at while it goes on, and at the end: nothing that was acknowledged is lost, nothing is half there,
+//! nothing is done twice.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use serde_json::Value;
+use trellis::remote::leased::{Bytes, Events, Leased};
+use trellis::remote::{Client, Pointer};
+use trellis_switch::lab::Lab;
+
+use super::inside::{LONG, good, number, prefix};
+
+pub(crate) const PAGE: usize = 4096;
+
+/// The host of the controller: a client, which has no memory.
+pub(crate) const CONTROLLER: &str = "c3";
+
+/// A process, and what it said.
+struct Process {
+    child: Child,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Process {
+    fn hear(said: &Arc<Mutex<Vec<String>>>, name: &'static str, from: impl Read + Send + 'static) {
+        let said = Arc::clone(said);
+        std::thread::spawn(move || {
+            for line in BufReader::new(from).lines().map_while(Result::ok) {
+                println!("{name}: {line}");
+                said.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+            }
+        });
+    }
+
+    fn has_said(&self, part: &str) -> bool {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|line| line.contains(part))
+    }
+
+    fn kill(&mut self) {
+        // One that has ended is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// How long rights last.
+#[derive(Clone, Copy)]
+pub(crate) struct Times {
+    pub(crate) lease_term: Duration,
+    pub(crate) tenure: Duration,
+}
+
+/// Short ones: what has to end by itself ends soon.
+pub(crate) const SHORT: Times = Times { lease_term: Duration::from_millis(1000), tenure: Duration::from_millis(500) };
+
+/// A lab and the processes in it.
+pub(crate) struct Rack {
+    /// By their hosts. Before the lab, so that they end while that is there.
+    processes: BTreeMap<&'static str, Process>,
+    pub(crate) lab: Lab,
+    folder: PathBuf,
+    times: Times,
+    memory: &'static str,
+}
+
+impl Rack {
+    /// A lab without processes yet, whose switch can be told what to do.
+    pub(crate) fn new(lab: Lab, times: Times, memory: &'static str) -> Rack {
+        // The number of this process is 1 in its namespace, and so it is in that of the same test beside it.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_nanos();
+        let folder = std::env::temp_dir().join(format!("trellis-rack-{}-{now:x}", lab.plan().name));
+        std::fs::create_dir(&folder).expect("a folder");
+        let listener = UnixListener::bind(folder.join("switch")).expect("a socket");
+        let control = Arc::clone(lab.control());
+        std::thread::spawn(move || listener.incoming().flatten().for_each(|stream| drop(control.serve(stream))));
+        Rack { processes: BTreeMap::new(), lab, folder, times, memory }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
+        command.args(arguments).env("TRELLIS_SWITCH", self.folder.join("switch"));
+        command.env("TRELLIS_CONTROLLER", self.folder.join("controller")).stdin(Stdio::null());
+        command
+    }
+
+    /// Starts a process in a host, and returns when it says that it is there.
+    fn start(&mut self, host: &'static str, arguments: &[&str], ready: &str) {
+        let mut command = self.command(arguments);
+        command.env("TRELLIS_PREFIX", prefix(&self.lab, host).to_string());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let spawned = self.lab.host(host).unwrap().run(|| command.spawn()).unwrap();
+        let mut child = spawned.expect("it can be started");
+        let said = Arc::default();
+        Process::hear(&said, host, child.stdout.take().expect("it is a pipe"));
+        Process::hear(&said, host, child.stderr.take().expect("it is a pipe"));
+        let mut process = Process { child, said };
+        let deadline = Instant::now() + LONG;
+        while !process.has_said(ready) {
+            let ended = process.child.try_wait().expect("it was started");
+            assert!(ended.is_none() && Instant::now() < deadline, "{arguments:?} in {host}: {ended:?}");
+            std::thread::yield_now();
+        }
+        self.processes.insert(host, process);
+    }
+
+    /// Starts a memory server.
+    pub(crate) fn serve(&mut self, host: &'static str) {
+        let controller = number(&self.lab, CONTROLLER).0.to_string();
+        let (term, tenure) = self.times();
+        let memory = self.memory;
+        let arguments = [
+            "serve",
+            "--memory",
+            memory,
+            "--backup-memory",
+            "256MiB",
+            "--controller",
+            &controller,
+            "--in-kernel",
+            "off",
+        ];
+        let times = ["--lease-term", &term, "--tenure", &tenure];
+        self.start(host, &[&arguments[..], &times].concat(), "serving ");
+    }
+
+    /// Starts the controller, with so many backups of each range.
+    pub(crate) fn control(&mut self, backups: u16) {
+        let records = format!("embedded-durable:{}", self.folder.join("records").display());
+        let (term, tenure) = self.times();
+        let backups = backups.to_string();
+        let arguments = ["controller", "run", "--records", &records, "--backups", &backups, "--leader-term", "500ms"];
+        let socket = self.folder.join("controller").display().to_string();
+        let more = ["--lease-term", &term, "--tenure", &tenure, "--control", &socket];
+        self.start(CONTROLLER, &[&arguments[..], &more].concat(), "controller ");
+    }
+
+    fn times(&self) -> (String, String) {
+        let milliseconds = |time: Duration| format!("{}ms", time.as_millis());
+        (milliseconds(self.times.lease_term), milliseconds(self.times.tenure))
+    }
+
+    /// Ends a process at once.
+    pub(crate) fn kill(&mut self, host: &'static str) {
+        self.processes.remove(host).expect("it runs").kill();
+    }
+
+    /// Whether the process in a host has said something.
+    pub(crate) fn has_said(&self, host: &'static str, part: &str) -> bool {
+        self.processes[host].has_said(part)
+    }
+
+    /// Asks the controller something.
+    pub(crate) fn ask(&self, arguments: &[&str]) -> String {
+        let output = self.try_to_ask(arguments);
+        let told = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {told}{}", String::from_utf8_lossy(&output.stderr));
+        told
+    }
+
+    fn try_to_ask(&self, arguments: &[&str]) -> Output {
+        self.command(&[&["controller"], arguments].concat()).output().expect("it can be started")
+    }
+
+    /// What the controller says of the range of a host.
+    pub(crate) fn range(&self, of: &str) -> Value {
+        let told = self.ask(&["status", "--json"]);
+        let status: Value = serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error}: {told}"));
+        let of = number(&self.lab, of).0;
+        let ranges = status["ranges"].as_array().unwrap_or_else(|| panic!("{told}"));
+        ranges.iter().find(|range| range["range"] == of).cloned().unwrap_or(Value::Null)
+    }
+
+    /// Returns when the range of a host is at another one, and so many backups have all of it.
+    pub(crate) fn is_at(&self, of: &str, home: &str, backups: usize) {
+        let home = number(&self.lab, home).0;
+        self.wait_for(of, |range| range["home"] == home && complete(range) == Some(backups));
+    }
+
+    /// Returns when the range of a host is at somebody who runs, and so many backups have all of it.
+    pub(crate) fn has(&self, of: &str, backups: usize) {
+        let hosts: Vec<u16> = self.processes.keys().map(|host| number(&self.lab, host).0).collect();
+        self.wait_for(of, |range| hosts.iter().any(|host| range["home"] == *host) && complete(range) == Some(backups));
+    }
+
+    fn wait_for(&self, of: &str, is_so: impl Fn(&Value) -> bool) {
+        let deadline = Instant::now() + LONG;
+        loop {
+            let range = self.range(of);
+            if is_so(&range) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "the range of {of}: {range}");
+        }
+    }
+}
+
+/// How many backups have all of a range.
+fn complete(range: &Value) -> Option<usize> {
+    range["complete"].as_array().map(Vec::len)
+}
+
+impl Drop for Rack {
+    fn drop(&mut self) {
+        self.processes.clear();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Numbers that look drawn and are the same each time (SplitMix64).
+pub(crate) struct Drawn(pub(crate) u64);
+
+impl Drawn {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ mixed >> 31) % bound as u64) as usize
+    }
+}
+
+/// What a process does with recalls: its calls hold pages for a moment only.
+pub(crate) struct Nothing;
+
+impl Events for Nothing {
+    fn invalidate(&self, _: u64) {}
+
+    fn recalled(&self, _: u64) {}
+
+    fn lost(&self, _: u64) {}
+}
+
+/// A page that is the same number everywhere.
+pub(crate) fn page_of(count: u64) -> Vec<u8> {
+    count.to_le_bytes().repeat(PAGE / 8)
+}
+
+/// The number that a page is.
+pub(crate) fn count_of(page: &[u8]) -> u64 {
+    let mut words = page.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
+    let first = words.next().expect("a page has words");
+    assert!(words.all(|word| word == first), "a page is whole");
+    first
+}
+
+/// What is known of pages, each of which only grows.
+pub(crate) struct Ledger {
+    /// What was acknowledged, and what was tried.
+    pages: Vec<(AtomicU64, AtomicU64)>,
+    /// Work goes on until then.
+    is_over: AtomicBool,
+    /// How often something was done.
+    done: AtomicU64,
+    /// Nanoseconds of the slowest request.
+    slowest: AtomicU64,
+}
+
+impl Ledger {
+    pub(crate) fn new(pages: usize) -> Ledger {
+        let pages = (0..pages).map(|_| (AtomicU64::new(0), AtomicU64::new(0))).collect();
+        Ledger { pages, is_over: AtomicBool::new(false), done: AtomicU64::new(0), slowest: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        (self.pages.len() * PAGE) as u64
+    }
+
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn done(&self) -> u64 {
+        self.done.load(Ordering::SeqCst)
+    }
+
+    /// Returns when so much more was done.
+    pub(crate) fn wait_for(&self, more: u64) {
+        let (before, deadline) = (self.done(), Instant::now() + LONG);
+        while self.done() < before + more {
+            assert!(!self.is_over() && Instant::now() < deadline, "{} of {more} were done", self.done() - before);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub(crate) fn slowest(&self) -> Duration {
+        Duration::from_nanos(self.slowest.load(Ordering::SeqCst))
+    }
+
+    /// Does something, and counts it; nothing is slower than the slowest.
+    pub(crate) fn time<T>(&self, work: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let done = work();
+        self.slowest.fetch_max(began.elapsed().as_nanos() as u64, Ordering::SeqCst);
+        self.done.fetch_add(1, Ordering::SeqCst);
+        done
+    }
+
+    fn acknowledged(&self, page: usize) -> u64 {
+        self.pages[page].0.load(Ordering::SeqCst)
+    }
+
+    fn acknowledge(&self, page: usize, count: u64) {
+        self.pages[page].0.fetch_max(count, Ordering::SeqCst);
+    }
+
+    fn try_one(&self, page: usize, count: u64) {
+        self.pages[page].1.fetch_max(count, Ordering::SeqCst);
+    }
+
+    /// What was read of a page that had at least this before.
+    fn check(&self, page: usize, least: u64, read: u64) {
+        let most = self.pages[page].1.load(Ordering::SeqCst);
+        assert!((least..=most).contains(&read), "page {page} is {read}, not {least} to {most}");
+    }
+
+    /// Reads all pages, and compares.
+    pub(crate) fn compare(&self, client: &mut Client, object: Pointer) {
+        let mut bytes = vec![0; PAGE];
+        for page in 0..self.pages.len() {
+            let least = self.acknowledged(page);
+            good(client.read(at(object, page), &mut bytes));
+            self.check(page, least, count_of(&bytes));
+        }
+    }
+
+    /// Pages one after the other are raised under leases, by as many processes as want to; how many commits were too late.
+    pub(crate) fn raise_under_leases(&self, leased: &Leased, seed: u64) -> u64 {
+        let (mut drawn, mut late) = (Drawn(seed), 0);
+        while !self.is_over() {
+            late += u64::from(!self.raise_one(leased, drawn.below(self.pages.len())));
+        }
+        late
+    }
+
+    /// Raises a page; whether that counted.
+    pub(crate) fn raise_one(&self, leased: &Leased, page: usize) -> bool {
+        let (least, number) = (self.acknowledged(page), page as u64);
+        let mut found = None;
+        self.time(|| {
+            good(leased.update(&[number], false, &mut |_, bytes| match bytes {
+                Bytes::New(bytes) => found = Some(count_of(bytes)),
+                Bytes::Same => panic!("nothing is kept here"),
+            }));
+        });
+        let found = found.expect("the page came");
+        self.check(page, least, found);
+        self.try_one(page, found + 1);
+        let late = self.time(|| good(leased.commit(&[(number, &page_of(found + 1))], true)));
+        if late.is_empty() {
+            self.acknowledge(page, found + 1);
+        }
+        late.is_empty()
+    }
+
+    /// Pages are read, here and there.
+    pub(crate) fn read(&self, client: &mut Client, object: Pointer, seed: u64) {
+        let (mut drawn, mut bytes) = (Drawn(seed), vec![0; PAGE]);
+        while !self.is_over() {
+            let page = drawn.below(self.pages.len());
+            let least = self.acknowledged(page);
+            self.time(|| good(client.read(at(object, page), &mut bytes)));
+            self.check(page, least, count_of(&bytes));
+        }
+    }
+
+    /// Pages are written, here and there; nobody else does.
+    pub(crate) fn write(&self, client: &mut Client, object: Pointer, seed: u64) {
+        let mut drawn = Drawn(seed);
+        while !self.is_over() {
+            let page = drawn.below(self.pages.len());
+            let next = self.acknowledged(page) + 1;
+            self.try_one(page, next);
+            self.time(|| good(client.write(at(object, page), &page_of(next))));
+            self.acknowledge(page, next);
+        }
+    }
+
+    /// One is added again and again by one client; the count at the end is what was added.
+    pub(crate) fn add(&self, client: &mut Client, counter: Pointer) -> u64 {
+        let mut count = 0;
+        while !self.is_over() {
+            let before = self.time(|| good(client.fetch_add(counter, 1)));
+            assert_eq!(before, count, "each addition is done once");
+            count += 1;
+        }
+        count
+    }
+}
+
+/// A page of an object.
+pub(crate) fn at(object: Pointer, page: usize) -> Pointer {
+    object.plus((page * PAGE) as u64).expect("it is in the object")
+}
+
+/// Ends work when it is dropped, also where a test fails: nobody goes on for ever.
+pub(crate) struct Ends<'a>(pub(crate) &'a Ledger);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
