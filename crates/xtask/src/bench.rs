@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::programs::{self, Psort};
 use crate::workspace::Workspace;
-use crate::{demo, fabric, setup, step};
+use crate::{demo, fabric, features, setup, step};
 
 use machine::Machine;
 use targets::{Benchmark, CHECK, Figure, REPRODUCE, TARGETS};
@@ -25,7 +25,8 @@ use targets::{Benchmark, CHECK, Figure, REPRODUCE, TARGETS};
 struct Outcome {
     figure: &'static Figure,
     benchmark: &'static str,
-    values: Vec<f64>,
+    /// One for each run, or why this machine has none.
+    values: Result<Vec<f64>, String>,
 }
 
 /// Runs the benchmarks.
@@ -44,11 +45,22 @@ pub(crate) fn run(workspace: &Workspace, runs: u32, keep: bool, only: &[String])
             }
             fabric::build(workspace)?;
         }
+        if benchmark.is_of_bpf() {
+            if !is_root() {
+                eprintln!("SKIPPED {}: a switch in the kernel takes root", benchmark.title());
+                continue;
+            }
+            features::build_release(workspace, &["bpf".to_owned()])?;
+        }
         let found = step::step(&format!("{} ({runs} runs)", benchmark.title()), || {
             (0..runs).map(|_| measure(workspace, benchmark, &psort)).collect::<Result<Vec<Value>>>()
         })?;
         for figure in benchmark.figures {
-            outcomes.push(Outcome { figure, benchmark: benchmark.name, values: values_of(figure, &found)? });
+            let values = values_of(figure, &found)?;
+            if let Err(why) = &values {
+                eprintln!("SKIPPED {} of {}: {why}", figure.field, benchmark.title());
+            }
+            outcomes.push(Outcome { figure, benchmark: benchmark.name, values });
         }
         raw.insert(benchmark.title(), found);
     }
@@ -63,6 +75,11 @@ pub(crate) fn run(workspace: &Workspace, runs: u32, keep: bool, only: &[String])
         bail!("{} of {} figures miss their target: {}", missed.len(), outcomes.len(), missed.join(", "));
     }
     Ok(())
+}
+
+/// Whether this process has root's rights, as `id` says it.
+fn is_root() -> bool {
+    step::output(std::process::Command::new("id").arg("-u")).is_ok_and(|text| text.trim() == "0")
 }
 
 const HEADS: [&str; 6] = ["figure", "median", "least", "most", "target", ""];
@@ -81,7 +98,11 @@ fn measure(workspace: &Workspace, benchmark: &Benchmark, psort: &std::path::Path
     if benchmark.name == "psort" {
         return measure_psort(workspace, psort);
     }
-    let program = if benchmark.is_of_fabric() { fabric::program(workspace) } else { workspace.trellis() };
+    let program = match benchmark {
+        benchmark if benchmark.is_of_fabric() => fabric::program(workspace),
+        benchmark if benchmark.is_of_bpf() => features::program(workspace),
+        _ => workspace.trellis(),
+    };
     let mut command = workspace.command(program);
     if ![CHECK, REPRODUCE].contains(&benchmark.name) {
         command.arg("bench");
@@ -123,34 +144,66 @@ fn measure_psort(workspace: &Workspace, program: &std::path::Path) -> Result<Val
     }))
 }
 
-/// The values of a figure in all runs, as numbers.
-fn values_of(figure: &Figure, found: &[Value]) -> Result<Vec<f64>> {
-    let number =
-        |one: &Value| one[figure.field].as_f64().with_context(|| format!("the benchmark printed no {}", figure.field));
-    found.iter().map(number).collect()
+/// The values of a figure in all runs, as numbers; or why the benchmark left it out.
+fn values_of(figure: &Figure, found: &[Value]) -> Result<Result<Vec<f64>, String>> {
+    let mut values = Vec::new();
+    for one in found {
+        match one[figure.field].as_f64() {
+            Some(value) => values.push(value),
+            None => {
+                let why = why_left_out(figure.field, one);
+                return why.map(Err).with_context(|| format!("the benchmark printed no {}", figure.field));
+            }
+        }
+    }
+    Ok(Ok(values))
+}
+
+/// The reason beside a figure that is null: it is named after the beginning of the figure's name.
+fn why_left_out(field: &str, one: &Value) -> Option<String> {
+    let reason = |(name, why): (&String, &Value)| {
+        let what = name.strip_suffix("_left_out")?;
+        field.strip_prefix(what)?.starts_with('_').then_some(why.as_str()?.to_owned())
+    };
+    one.get(field).filter(|value| value.is_null())?;
+    one.as_object()?.iter().find_map(reason)
 }
 
 impl Outcome {
+    fn numbers(&self) -> &[f64] {
+        self.values.as_deref().unwrap_or_default()
+    }
+
+    /// Not a number where there is none.
     fn median(&self) -> f64 {
-        let mut sorted = self.values.clone();
+        let mut sorted = self.numbers().to_vec();
+        if sorted.is_empty() {
+            return f64::NAN;
+        }
         sorted.sort_by(f64::total_cmp);
         let middle = sorted.len() / 2;
         if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
     }
 
+    /// Whether it reaches its target; what this machine does not have misses none.
     fn is_met(&self) -> bool {
-        self.figure.target.is_met(self.median())
+        self.values.is_err() || self.figure.target.is_met(self.median())
     }
 
     fn row(&self) -> Vec<String> {
-        let least = self.values.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = self.values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let (words, target) = (self.figure.words.to_owned(), self.figure.target.to_string());
+        if self.values.is_err() {
+            let none = String::new;
+            return vec![words, none(), none(), none(), target, "SKIPPED".to_owned()];
+        }
+        let least = self.numbers().iter().copied().fold(f64::INFINITY, f64::min);
+        let most = self.numbers().iter().copied().fold(f64::NEG_INFINITY, f64::max);
         vec![
-            self.figure.words.to_owned(),
+            words,
             shown(self.median()),
             shown(least),
             shown(most),
-            self.figure.target.to_string(),
+            target,
             if self.is_met() { "" } else { "MISSED" }.to_owned(),
         ]
     }
@@ -173,8 +226,10 @@ fn write(
     let figures: Vec<Value> = outcomes
         .iter()
         .map(|one| {
-            json!({ "benchmark": one.benchmark, "field": one.figure.field, "median": one.median(), "values": one.values,
-                    "target": one.figure.target.to_string(), "met": one.is_met() })
+            let met = one.values.is_ok().then(|| one.is_met());
+            json!({ "benchmark": one.benchmark, "field": one.figure.field, "median": one.median(),
+                    "values": one.numbers(), "target": one.figure.target.to_string(), "met": met,
+                    "left_out": one.values.as_ref().err() })
         })
         .collect();
     let results = json!({ "machine": machine.describe(), "runs": runs, "figures": figures, "raw": raw });
@@ -205,7 +260,7 @@ mod tests {
     static FIGURE: Figure = Figure { field: "x_over_y", words: "x / y", target: Target::AtMost(1.5) };
 
     fn outcome(values: &[f64]) -> Outcome {
-        Outcome { figure: &FIGURE, benchmark: "fault", values: values.to_vec() }
+        Outcome { figure: &FIGURE, benchmark: "fault", values: Ok(values.to_vec()) }
     }
 
     #[test]
@@ -226,9 +281,20 @@ mod tests {
 
     #[test]
     fn a_missing_figure_is_an_error() {
-        assert_eq!(values_of(&FIGURE, &[json!({"x_over_y": 1})]).unwrap(), [1.0]);
+        assert_eq!(values_of(&FIGURE, &[json!({"x_over_y": 1})]).unwrap().unwrap(), [1.0]);
         let error = values_of(&FIGURE, &[json!({"x_over_y": 1}), json!({})]).unwrap_err().to_string();
         assert_eq!(error, "the benchmark printed no x_over_y");
+    }
+
+    #[test]
+    fn a_figure_that_is_null_needs_a_reason_of_its_own() {
+        let found = |reason: &str| [json!({"x_over_y": null, reason: "there is no x here"})];
+        let why = values_of(&FIGURE, &found("x_left_out")).unwrap().unwrap_err();
+        assert_eq!(why, "there is no x here");
+        assert!(values_of(&FIGURE, &found("y_left_out")).is_err());
+        let skipped = Outcome { figure: &FIGURE, benchmark: "fault", values: Err(why) };
+        assert!(skipped.is_met() && skipped.median().is_nan());
+        assert_eq!(skipped.row(), ["x / y", "", "", "", "<= 1.5", "SKIPPED"]);
     }
 
     #[test]

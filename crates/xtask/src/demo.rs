@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use crate::compiler;
 use crate::features;
 use crate::programs::{self, Psort};
-use crate::workspace::Workspace;
+use crate::workspace::{Profile, Workspace};
 use crate::{setup, step};
 
 /// Builds what is needed and runs the demonstration.
@@ -102,7 +102,7 @@ fn region_bytes(elements: u64) -> u64 {
 pub(crate) fn install_under(workspace: &Workspace, prefix: &Path, features: &[String]) -> Result<()> {
     let built = features::build_release(workspace, features)?;
     let prefix = workspace.root.join(prefix);
-    programs::install_library(&built, &prefix)?;
+    programs::install_library(&built, Profile::Release, &prefix)?;
     // Whoever does not compile for a store needs no clang.
     match setup::ensure(setup::PASS) {
         Ok(()) => compiler::install(workspace, &prefix)?,

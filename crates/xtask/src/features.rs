@@ -3,6 +3,8 @@
 //! Promises: a wrong name is answered with the right ones before anything is built; what a feature needs of the system is
 //! installed first. Never builds in the folder of the ordinary build, which would then hold what nobody asked for.
 
+use std::path::PathBuf;
+
 use anyhow::{Result, bail};
 
 use crate::setup::{self, Needed};
@@ -27,7 +29,7 @@ pub(crate) fn build_release(workspace: &Workspace, features: &[String]) -> Resul
     let needed = needed(features)?;
     let target = match features.is_empty() {
         true => workspace.target.clone(),
-        false => workspace.target.join("features"),
+        false => folder(workspace),
     };
     let built = Workspace { root: workspace.root.clone(), target };
     if features.is_empty() {
@@ -40,6 +42,15 @@ pub(crate) fn build_release(workspace: &Workspace, features: &[String]) -> Resul
     build.args(["--features", &features.join(",")]).env("CARGO_TARGET_DIR", &built.target);
     step::command(&format!("build the command and the library with {}", features.join(", ")), &mut build)?;
     Ok(built)
+}
+
+/// The command that [`build_release`] built with features.
+pub(crate) fn program(workspace: &Workspace) -> PathBuf {
+    Workspace { root: workspace.root.clone(), target: folder(workspace) }.trellis()
+}
+
+fn folder(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("features")
 }
 
 /// What these features need; a sentence for one that there is not.

@@ -3,7 +3,8 @@
 //!
 //! Promises: every program verifies its own result; a run that is wrong, fails or hangs is told with the command that
 //! repeats it, and the others are still run. What is run depends on nothing but this file: the short form meets every
-//! three values of different choices together, the long form everything. Never leaves a process behind.
+//! three values of different choices together, the long form everything. The short form runs what tests are built as, the
+//! long form what is built for use. Never leaves a process behind.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::workspace::Workspace;
+use crate::workspace::{Profile, Workspace};
 use crate::{fabric, programs, setup, step};
 
 /// A program, and options that make it short but leave every node something to do.
@@ -62,7 +63,7 @@ pub(crate) fn run(workspace: &Workspace, quick: bool, minutes: Option<u32>) -> R
     if !quick && !with_fabric {
         eprintln!("SKIPPED link fabric: libfabric is not installed");
     }
-    let bench = Bench::build(workspace, with_fabric)?;
+    let bench = Bench::build(workspace, if quick { Profile::Debug } else { Profile::Release }, with_fabric)?;
     let sizes = sizes(with_fabric);
     let rows = if quick { every_three(&sizes) } else { everything(&sizes) };
     let until = minutes.map(|minutes| Instant::now() + Duration::from_secs(60 * u64::from(minutes)));
@@ -78,12 +79,12 @@ struct Bench {
 }
 
 impl Bench {
-    fn build(workspace: &Workspace, with_fabric: bool) -> Result<Bench> {
-        workspace.build_release()?;
+    fn build(workspace: &Workspace, profile: Profile, with_fabric: bool) -> Result<Bench> {
+        workspace.build(profile)?;
         let folder = workspace.target.join("matrix");
         let prefix = folder.join("prefix");
         std::fs::create_dir_all(&folder)?;
-        programs::install_library(workspace, &prefix)?;
+        programs::install_library(workspace, profile, &prefix)?;
         let fabric = if with_fabric { Some(fabric::install(workspace, &folder.join("prefix-fabric"))?) } else { None };
         step::step("build the programs of examples/parmacs", || {
             let mut make = workspace.command("make");
@@ -100,7 +101,7 @@ impl Bench {
                 programs::compile(workspace, &source, &folder.join("cpp").join(name), Some(&prefix))
             })
         })?;
-        Ok(Bench { folder, trellis: workspace.trellis(), fabric })
+        Ok(Bench { folder, trellis: workspace.built(profile, "trellis"), fabric })
     }
 
     fn run_all(&self, rows: &[Row], until: Option<Instant>) -> Result<()> {

@@ -22,8 +22,8 @@ const TESTS: &[(&[&str], &[&str], Option<&str>)] = &[
     (&["trellis-store"], &[LIBRARY, "bigtable", "datastore", "etcd", "spanner"], None),
     (&["trellis"], &["stored_stores"], None),
     (&["trellis-cli"], &["stores"], None),
-    (&["trellis-switch"], &[LIBRARY, "bpf"], None),
-    (&["trellis-cli"], &["lab"], None),
+    (&["trellis-switch"], &[LIBRARY, "bpf", "memory"], None),
+    (&["trellis-cli"], &["lab", "in_kernel"], None),
 ];
 
 /// What `trellis check` does over the link with processes.

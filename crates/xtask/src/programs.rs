@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::workspace::Workspace;
+use crate::workspace::{Profile, Workspace};
 use crate::{install, step};
 
 /// Puts the library and its headers under a prefix.
-pub(crate) fn install_library(workspace: &Workspace, prefix: &Path) -> Result<()> {
+pub(crate) fn install_library(workspace: &Workspace, profile: Profile, prefix: &Path) -> Result<()> {
     let source = workspace.root.join("crates/trellis-c");
-    let library = workspace.target.join("release/libtrellis_c.so");
+    let library = workspace.built(profile, "libtrellis_c.so");
     install::install(&source, &library, prefix, env!("CARGO_PKG_VERSION"))
         .with_context(|| format!("cannot install under {}", prefix.display()))?;
     Ok(())
@@ -35,7 +35,7 @@ pub(crate) fn build_psort(workspace: &Workspace) -> Result<PathBuf> {
     workspace.build_release()?;
     step::step("build examples/psort", || {
         let prefix = workspace.target.join("examples/prefix");
-        install_library(workspace, &prefix)?;
+        install_library(workspace, Profile::Release, &prefix)?;
         let psort = workspace.target.join("examples/psort");
         compile(workspace, "examples/psort/psort.cpp", &psort, Some(&prefix))?;
         Ok(psort)

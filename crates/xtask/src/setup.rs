@@ -57,6 +57,7 @@ pub(crate) const NEEDED: &[Needed] = &[
     Needed { program: "mvn", package: "maven" },
     PROTOBUF,
     Needed { program: "ip", package: "iproute2" },
+    Needed { program: "file:/usr/sbin/ovs-vswitchd", package: "openvswitch-switch" },
     KERNEL_HEADERS,
 ];
 

@@ -7,6 +7,15 @@ use anyhow::{Context, Result};
 
 use crate::step;
 
+/// How something is built.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Profile {
+    /// As tests are: in a fraction of the time.
+    Debug,
+    /// For use.
+    Release,
+}
+
 /// The paths every task needs.
 pub(crate) struct Workspace {
     /// The root of the repository.
@@ -40,14 +49,31 @@ impl Workspace {
 
     /// Builds the command and the shared library for use.
     pub(crate) fn build_release(&self) -> Result<()> {
+        self.build(Profile::Release)
+    }
+
+    /// Builds the command and the shared library.
+    pub(crate) fn build(&self, profile: Profile) -> Result<()> {
         let mut build = self.cargo();
-        build.args(["build", "--release", "--locked", "-p", "trellis-cli", "-p", "trellis-c"]);
+        build.args(["build", "--locked", "-p", "trellis-cli", "-p", "trellis-c"]);
+        if profile == Profile::Release {
+            build.arg("--release");
+        }
         step::command("build the command and the library", &mut build)
     }
 
     /// The `trellis` command that [`Workspace::build_release`] built.
     pub(crate) fn trellis(&self) -> PathBuf {
-        self.target.join("release/trellis")
+        self.built(Profile::Release, "trellis")
+    }
+
+    /// A file that [`Workspace::build`] built.
+    pub(crate) fn built(&self, profile: Profile, name: &str) -> PathBuf {
+        let folder = match profile {
+            Profile::Debug => "debug",
+            Profile::Release => "release",
+        };
+        self.target.join(folder).join(name)
     }
 
     /// A program in the path, if it is there.

@@ -70,10 +70,18 @@ impl Benchmark {
     pub(crate) fn is_of_fabric(&self) -> bool {
         self.arguments.first() == Some(&FABRIC)
     }
+
+    /// Whether it needs the command built with the feature `bpf`, and root.
+    pub(crate) fn is_of_bpf(&self) -> bool {
+        self.arguments.contains(&BPF)
+    }
 }
 
 /// The first argument of benchmarks that need the feature `fabric`.
 const FABRIC: &str = "--fabric";
+
+/// The switch of benchmarks that need the feature `bpf`.
+const BPF: &str = "bpf";
 
 /// The name of a benchmark that is a call of `trellis check`; its arguments say which.
 pub(crate) const CHECK: &str = "check";
@@ -339,6 +347,69 @@ pub(crate) const TARGETS: &[Benchmark] = &[
             figure("mapped_seconds", "the same in 128 MiB, mapped file (s)", Target::None),
             figure("redis_over_swap", "pages in Redis / kernel swap", Target::Below(1.0)),
             figure("durable_over_swap", "pages in embedded-durable / kernel swap", Target::Below(1.0)),
+        ],
+    },
+    Benchmark {
+        name: "switch",
+        arguments: &["--switch", BPF],
+        figures: &[
+            figure("veth_us_p50", "READ of 4 KiB, bare pair of interfaces (us)", Target::None),
+            figure("read_64_us_p50", "READ of 64 B, switch bpf (us)", Target::None),
+            figure("read_4k_us_p50", "READ of 4 KiB, switch bpf (us)", Target::None),
+            figure("read_4k_over_veth", "READ of 4 KiB, switch bpf / bare pair", Target::AtMost(1.10)),
+            figure("in_kernel_us_p50", "READ of 4 KiB, memory server in the kernel (us)", Target::None),
+            figure("in_kernel_over_read_4k", "READ of 4 KiB, server in the kernel / process", Target::AtMost(0.6)),
+            figure("update_us_p50", "UPDATE granted by the switch (us)", Target::None),
+            figure("update_over_read_4k", "UPDATE granted by the switch / READ of 4 KiB", Target::AtMost(1.25)),
+            figure("directory_over_read_4k", "with a directory service / with the switch as one", Target::AtLeast(1.9)),
+            figure("full_table_over_read_4k", "READ, 1 million redirects / empty table", Target::AtMost(1.15)),
+            figure("requests_per_second", "READs of 64 B, 32 at the same time (1/s)", Target::None),
+            figure("rack_up_seconds", "42 clients, 42 servers: until they are up (s)", Target::AtMost(5.0)),
+            figure("rack_unanswered", "42 x 1,200 READs of 4 KiB: without an answer", Target::AtMost(0.0)),
+            figure("rack_reads_per_second", "42 x 1,200 READs of 4 KiB (1/s)", Target::None),
+            figure("failover_gap_ms_max", "failover: longest gap once it is known (ms)", Target::AtMost(10.0)),
+            figure("migration_lost", "64 MiB move: requests without an answer", Target::AtMost(0.0)),
+            figure("migration_wrong", "64 MiB move: wrong answers", Target::AtMost(0.0)),
+            figure("migration_slowest_ms", "64 MiB move: slowest request (ms)", Target::AtMost(50.0)),
+        ],
+    },
+    Benchmark {
+        name: "switch",
+        arguments: &["--switch", "nft", "--rootless"],
+        figures: &[
+            figure("read_4k_us_p50", "READ of 4 KiB, switch nft (us)", Target::None),
+            figure("read_4k_over_veth", "READ of 4 KiB, switch nft / bare pair", Target::AtMost(1.25)),
+            figure("rack_unanswered", "nft: 42 x 1,200 READs: without an answer", Target::AtMost(0.0)),
+            figure("failover_gap_ms_max", "nft, failover: longest gap once it is known (ms)", Target::AtMost(10.0)),
+            figure("migration_lost", "nft, 64 MiB move: requests without an answer", Target::AtMost(0.0)),
+            figure("migration_wrong", "nft, 64 MiB move: wrong answers", Target::AtMost(0.0)),
+            figure("migration_slowest_ms", "nft, 64 MiB move: slowest request (ms)", Target::AtMost(50.0)),
+        ],
+    },
+    Benchmark {
+        name: "switch",
+        arguments: &["--switch", "user", "--rootless"],
+        figures: &[
+            figure("read_4k_us_p50", "READ of 4 KiB, switch user (us)", Target::None),
+            figure("read_4k_over_veth", "READ of 4 KiB, switch user / bare pair", Target::None),
+            figure("update_over_read_4k", "UPDATE granted by the switch user / READ", Target::AtMost(1.25)),
+            figure("rack_unanswered", "user: 42 x 1,200 READs: without an answer", Target::AtMost(0.0)),
+            figure("failover_gap_ms_max", "user, failover: longest gap once it is known (ms)", Target::AtMost(10.0)),
+            figure("migration_lost", "user, 64 MiB move: requests without an answer", Target::AtMost(0.0)),
+            figure("migration_wrong", "user, 64 MiB move: wrong answers", Target::AtMost(0.0)),
+            figure("migration_slowest_ms", "user, 64 MiB move: slowest request (ms)", Target::AtMost(50.0)),
+        ],
+    },
+    Benchmark {
+        name: REPRODUCE,
+        arguments: &["bluebridge", "figure5", "--switch", BPF],
+        figures: &[
+            figure("read_us_p50", "READ of 4 KiB without a fault, switch bpf (us)", Target::None),
+            figure("fault_us_p50", "fault whose page is read through the switch (us)", Target::None),
+            figure("fault_over_read", "the same / READ, catcher handler", Target::AtMost(1.6)),
+            figure("fault_signal_over_read", "the same / READ, catcher signal", Target::AtMost(1.6)),
+            figure("fault_in_kernel_over_read", "fault, server in the kernel / READ, process", Target::AtMost(1.0)),
+            figure("fault_directory_over_switch", "fault with / without a directory service", Target::None),
         ],
     },
     Benchmark {
