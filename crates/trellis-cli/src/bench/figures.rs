@@ -90,6 +90,7 @@ fn shown(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Number(digits) => digits.as_f64().map_or(digits.to_string(), number),
+        Value::Null => "-".to_owned(),
         other => other.to_string(),
     }
 }

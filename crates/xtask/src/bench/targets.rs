@@ -401,6 +401,26 @@ pub(crate) const TARGETS: &[Benchmark] = &[
         ],
     },
     Benchmark {
+        name: "remote-paging",
+        arguments: &["--switch", BPF],
+        figures: &[
+            figure(
+                "remote_veth_work_over_memory",
+                "4 x the cache, in order, computing, bare pair / all local",
+                Target::AtMost(2.5),
+            ),
+            figure("remote_bpf_work_over_memory", "the same through switch bpf / all local", Target::AtMost(2.5)),
+            figure("remote_bpf_scan_over_memory", "in order, only reading, switch bpf / all local", Target::None),
+            figure("remote_bpf_update_over_memory", "in order, only changing, switch bpf / all local", Target::None),
+            figure("remote_bpf_touch_over_memory", "here and there, switch bpf / all local", Target::None),
+            figure("swap_work_over_memory", "in order, computing, kernel swap / all local", Target::None),
+            figure("swap_scan_over_memory", "in order, only reading, kernel swap / all local", Target::None),
+            figure("swap_touch_over_memory", "here and there, kernel swap / all local", Target::None),
+            figure("mapped_work_over_memory", "in order, computing, mapped file / all local", Target::None),
+            figure("mapped_touch_over_memory", "here and there, mapped file / all local", Target::None),
+        ],
+    },
+    Benchmark {
         name: REPRODUCE,
         arguments: &["bluebridge", "figure5", "--switch", BPF],
         figures: &[

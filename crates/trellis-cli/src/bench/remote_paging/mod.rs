@@ -253,11 +253,13 @@ fn figures(runs: &[(String, Made)], sizes: Sizes) -> Figures {
     }
     let of = |wanted: &str| runs.iter().find(|(way, _)| way == wanted).and_then(|(_, run)| run.as_ref().ok());
     for (way, run) in runs.iter().filter(|(way, _)| way != MEMORY) {
-        let (Ok(run), Some(memory)) = (run, of(MEMORY)) else { continue };
         for (pass, label) in PASSES {
-            let ratio = run.seconds(pass) / memory.seconds(pass);
             let name = named(&[way, pass, "over_memory"]);
-            figures.add(name, ratio, format!("{} / all in memory: {label}", words(way)));
+            let label = format!("{} / all in memory: {label}", words(way));
+            match (run, of(MEMORY)) {
+                (Ok(run), Some(memory)) => figures.add(name, run.seconds(pass) / memory.seconds(pass), label),
+                _ => figures.tell(name, serde_json::Value::Null, label),
+            }
         }
     }
     figures
@@ -298,5 +300,6 @@ mod tests {
         );
         assert_eq!(figures["swap_left_out"], "limiting memory needs root");
         assert!(figures.get("swap_scan_seconds").is_none());
+        assert!(figures["swap_scan_over_memory"].is_null() && figures.get("swap_scan_over_memory").is_some());
     }
 }
