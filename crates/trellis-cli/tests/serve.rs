@@ -99,7 +99,7 @@ fn what_is_no_memory_or_no_prefix_is_one_sentence() {
 fn what_does_not_fit_a_controller_is_one_sentence() {
     for (arguments, code, sentence) in [
         (&["--controller", "7"][..], 78, "cannot be the controller of the server at host 7"),
-        (&["--controller", "0"], 2, "0 is not in 1..=65534"),
+        (&["--controller", "0"], 2, "`0` is no host; give a number (7, 0x1001) or a prefix"),
         (&["--controller", "200", "--in-kernel", "on"], 78, "leave out --in-kernel or --controller"),
         (&["--controller", "200", "--tenure", "1ms"], 78, "give 10 ms or more"),
         (&["--controller", "200", "--tenure", "soon"], 2, "write milliseconds or seconds"),
