@@ -18,9 +18,9 @@ const FEATURES: &[(&str, &[Needed])] = &[
     ("bpf", &[setup::BPF_COMPILER, setup::KERNEL_HEADERS]),
     ("bigtable", &[]),
     ("datastore", &[]),
-    ("etcd", &[setup::PROTOBUF]),
+    ("etcd", &[setup::PROTOBUF, setup::PROTOBUF_TYPES]),
     ("spanner", &[]),
-    ("stores", &[setup::PROTOBUF]),
+    ("stores", &[setup::PROTOBUF, setup::PROTOBUF_TYPES]),
     ("fabric", &[setup::PACKAGE_FINDER, setup::FABRIC]),
 ];
 

@@ -56,6 +56,7 @@ pub(crate) const NEEDED: &[Needed] = &[
     Needed { program: "java", package: "default-jdk-headless" },
     Needed { program: "mvn", package: "maven" },
     PROTOBUF,
+    PROTOBUF_TYPES,
     Needed { program: "ip", package: "iproute2" },
     Needed { program: "file:/usr/sbin/ovs-vswitchd", package: "openvswitch-switch" },
     KERNEL_HEADERS,
@@ -66,6 +67,9 @@ pub(crate) const FABRIC: Needed = Needed { program: "pkg-config:libfabric >= 1.1
 
 /// What the feature `etcd` needs: the checks build it, users need not.
 pub(crate) const PROTOBUF: Needed = Needed { program: "protoc", package: "protobuf-compiler" };
+/// Google's types, which etcd's interface imports: Debian has them apart from their compiler.
+pub(crate) const PROTOBUF_TYPES: Needed =
+    Needed { program: "file:/usr/include/google/protobuf/descriptor.proto", package: "libprotobuf-dev" };
 
 /// What the feature `bpf` needs: the checks build it, users need not.
 pub(crate) const BPF_COMPILER: Needed = CLANG;
