@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::step;
-use crate::workspace::Workspace;
+use crate::workspace::{self, Profile, Workspace};
 
-/// Builds the pass and what compiled programs are linked with, and puts it where the command of a profile (`debug`,
-/// `release`) finds it, with the library under the name that programs know.
-pub(crate) fn build(workspace: &Workspace, profile: &str) -> Result<()> {
+/// Builds the pass and what compiled programs are linked with, and puts it where the command of a profile finds it, with
+/// the library under the name that programs know.
+pub(crate) fn build(workspace: &Workspace, profile: Profile) -> Result<()> {
     let folder = folder(workspace);
     let mut configure = workspace.command("cmake");
     configure.arg("-S").arg(workspace.root.join("compiler")).arg("-B").arg(&folder);
@@ -20,26 +20,8 @@ pub(crate) fn build(workspace: &Workspace, profile: &str) -> Result<()> {
         quietly(&mut configure)?;
         quietly(workspace.command("cmake").arg("--build").arg(&folder).args(["--parallel", "2"]))
     })?;
-    let commands = workspace.target.join(profile);
-    link(&folder.join("trellis"), &workspace.target.join("lib/trellis"))?;
-    for name in ["libtrellis.so", "libtrellis.so.0"] {
-        link(&commands.join("libtrellis_c.so"), &commands.join(name))?;
-    }
-    Ok(())
-}
-
-/// Makes `link` lead to `to`.
-fn link(to: &Path, link: &Path) -> Result<()> {
-    let parent = link.parent().unwrap_or(Path::new("/"));
-    let make = || {
-        std::fs::create_dir_all(parent)?;
-        match std::fs::remove_file(link) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        std::os::unix::fs::symlink(to, link)
-    };
-    make().with_context(|| format!("cannot link {} to {}", link.display(), to.display()))
+    workspace::link(&folder.join("trellis"), &workspace.target.join("lib/trellis"))?;
+    workspace.name_library(profile)
 }
 
 /// Runs the tests of the pass.
@@ -52,7 +34,7 @@ pub(crate) fn test(workspace: &Workspace) -> Result<()> {
 
 /// Installs it under a prefix.
 pub(crate) fn install(workspace: &Workspace, prefix: &Path) -> Result<()> {
-    build(workspace, "release")?;
+    build(workspace, Profile::Release)?;
     quietly(workspace.command("cmake").arg("--install").arg(folder(workspace)).arg("--prefix").arg(prefix))
 }
 

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, bail};
 
 use crate::demo::table;
-use crate::workspace::Workspace;
+use crate::workspace::{Profile, Workspace};
 use crate::{compiler, setup, step};
 
 /// A run of a test program that takes longer hangs; none needs a tenth of it.
@@ -291,7 +291,7 @@ fn build(workspace: &Workspace) -> Result<()> {
         builds.iter().try_for_each(|words| step::run(workspace.cargo().args(words.split(' ')).arg("--quiet")))?;
         // What compiled programs are linked with.
         step::run(workspace.cargo().args(["build", "--quiet", "--locked", "-p", "trellis-c", "-p", "trellis-cli"]))?;
-        compiler::build(workspace, "debug")
+        compiler::build(workspace, Profile::Debug)
     })
 }
 

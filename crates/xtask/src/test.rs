@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use crate::compiler;
 use crate::setup;
 use crate::step;
-use crate::workspace::Workspace;
+use crate::workspace::{Profile, Workspace};
 
 const EXPECTED_SKIPS: &str = "tests/expected-skips.txt";
 
@@ -27,7 +27,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut library = workspace.cargo();
     library.args(["build", "--locked", "-p", "trellis-c", "-p", "trellis-cli"]);
     step::command("build the library beside the command", &mut library)?;
-    compiler::build(workspace, "debug")?;
+    compiler::build(workspace, Profile::Debug)?;
     let mut tests = workspace.cargo();
     tests.args(["test", "--workspace", "--locked"]);
     run_tests(workspace, "run the tests", tests)?;

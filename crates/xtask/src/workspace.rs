@@ -59,7 +59,16 @@ impl Workspace {
         if profile == Profile::Release {
             build.arg("--release");
         }
-        step::command("build the command and the library", &mut build)
+        step::command("build the command and the library", &mut build)?;
+        self.name_library(profile)
+    }
+
+    /// Gives the library that was built the names that programs know; cargo has one of its own.
+    pub(crate) fn name_library(&self, profile: Profile) -> Result<()> {
+        for name in ["libtrellis.so", "libtrellis.so.0"] {
+            link(&self.built(profile, "libtrellis_c.so"), &self.built(profile, name))?;
+        }
+        Ok(())
     }
 
     /// The `trellis` command that [`Workspace::build_release`] built.
@@ -81,4 +90,18 @@ impl Workspace {
         let path = std::env::var_os("PATH")?;
         std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
     }
+}
+
+/// Makes `link` lead to `to`.
+pub(crate) fn link(to: &Path, link: &Path) -> Result<()> {
+    let parent = link.parent().unwrap_or(Path::new("/"));
+    let make = || {
+        std::fs::create_dir_all(parent)?;
+        match std::fs::remove_file(link) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        std::os::unix::fs::symlink(to, link)
+    };
+    make().with_context(|| format!("cannot link {} to {}", link.display(), to.display()))
 }

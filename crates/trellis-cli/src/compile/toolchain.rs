@@ -138,8 +138,8 @@ pub(super) fn library_folder() -> Result<PathBuf, Failure> {
             Failure::new(
                 exit::SYSTEM,
                 format!(
-                    "libtrellis.so is not in {looked}; build it with `cargo build -p trellis-c`, or set \
-                     TRELLIS_LIBRARY_DIRECTORY to its folder"
+                    "libtrellis.so is not in {looked}; `cargo xtask install --prefix PREFIX` puts it beside the \
+                     command, or set TRELLIS_LIBRARY_DIRECTORY to its folder"
                 ),
             )
         })
