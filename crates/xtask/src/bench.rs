@@ -15,8 +15,8 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use crate::programs::{self, Psort};
-use crate::workspace::Workspace;
-use crate::{demo, fabric, features, setup, step};
+use crate::workspace::{Profile, Workspace};
+use crate::{compiler, demo, fabric, features, setup, step};
 
 use machine::Machine;
 use targets::{Benchmark, CHECK, Figure, REPRODUCE, TARGETS};
@@ -33,7 +33,9 @@ struct Outcome {
 pub(crate) fn run(workspace: &Workspace, runs: u32, keep: bool, only: &[String]) -> Result<()> {
     setup::ensure(&[setup::COMPILER, setup::MACRO_PROCESSOR])?;
     let chosen = choose(only)?;
+    setup::ensure(setup::PASS)?;
     let psort = programs::build_psort(workspace)?;
+    compiler::build(workspace, Profile::Release)?;
     let machine = Machine::look(workspace);
     let mut raw = BTreeMap::new();
     let mut outcomes = Vec::new();
@@ -50,7 +52,8 @@ pub(crate) fn run(workspace: &Workspace, runs: u32, keep: bool, only: &[String])
                 eprintln!("SKIPPED {}: a switch in the kernel takes root", benchmark.title());
                 continue;
             }
-            features::build_release(workspace, &["bpf".to_owned()])?;
+            let built = features::build_release(workspace, &["bpf".to_owned()])?;
+            compiler::place(workspace, &built, Profile::Release)?;
         }
         let found = step::step(&format!("{} ({runs} runs)", benchmark.title()), || {
             (0..runs).map(|_| measure(workspace, benchmark, &psort)).collect::<Result<Vec<Value>>>()

@@ -20,8 +20,13 @@ pub(crate) fn build(workspace: &Workspace, profile: Profile) -> Result<()> {
         quietly(&mut configure)?;
         quietly(workspace.command("cmake").arg("--build").arg(&folder).args(["--parallel", "2"]))
     })?;
-    workspace::link(&folder.join("trellis"), &workspace.target.join("lib/trellis"))?;
-    workspace.name_library(profile)
+    place(workspace, workspace, profile)
+}
+
+/// Puts what was built where the command of another folder finds it: one that was built with features.
+pub(crate) fn place(workspace: &Workspace, built: &Workspace, profile: Profile) -> Result<()> {
+    workspace::link(&folder(workspace).join("trellis"), &built.target.join("lib/trellis"))?;
+    built.name_library(profile)
 }
 
 /// Runs the tests of the pass.

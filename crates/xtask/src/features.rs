@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 
 use crate::setup::{self, Needed};
 use crate::step;
-use crate::workspace::{Profile, Workspace};
+use crate::workspace::Workspace;
 
 /// The features of the command and of the library, and what they need of the system.
 ///
@@ -41,7 +41,6 @@ pub(crate) fn build_release(workspace: &Workspace, features: &[String]) -> Resul
     build.args(["build", "--release", "--locked", "-p", "trellis-cli", "-p", "trellis-c"]);
     build.args(["--features", &features.join(",")]).env("CARGO_TARGET_DIR", &built.target);
     step::command(&format!("build the command and the library with {}", features.join(", ")), &mut build)?;
-    built.name_library(Profile::Release)?;
     Ok(built)
 }
 

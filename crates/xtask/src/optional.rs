@@ -21,9 +21,9 @@ const TESTS: &[(&[&str], &[&str], Option<&str>)] = &[
     (&["trellis"], &["fabric"], None),
     (&["trellis-store"], &[LIBRARY, "bigtable", "datastore", "etcd", "spanner"], None),
     (&["trellis"], &["stored_stores"], None),
-    (&["trellis-cli"], &["stores"], None),
+    (&["trellis-cli"], &["stores", "controllers"], None),
     (&["trellis-switch"], &[LIBRARY, "bpf", "memory"], None),
-    (&["trellis-cli"], &["lab", "in_kernel"], None),
+    (&["trellis-cli"], &["lab", "in_kernel", "bench_switch"], None),
 ];
 
 /// What `trellis check` does over the link with processes.

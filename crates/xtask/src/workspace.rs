@@ -59,8 +59,7 @@ impl Workspace {
         if profile == Profile::Release {
             build.arg("--release");
         }
-        step::command("build the command and the library", &mut build)?;
-        self.name_library(profile)
+        step::command("build the command and the library", &mut build)
     }
 
     /// Gives the library that was built the names that programs know; cargo has one of its own.

@@ -120,8 +120,8 @@ fn preloaded(libraries: &[PathBuf], others: Option<OsString>) -> OsString {
     all.join(OsStr::new(":"))
 }
 
-/// What the program gets before anything else.
-fn libraries() -> Result<Vec<PathBuf>, Failure> {
+/// What the program gets before anything else; an error names what is not there.
+pub(crate) fn libraries() -> Result<Vec<PathBuf>, Failure> {
     let malloc = compile::part(LIBRARY)?;
     Ok(vec![compile::library("libtrellis.so.0")?, malloc])
 }

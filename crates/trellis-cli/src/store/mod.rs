@@ -16,6 +16,8 @@ use trellis_store::{Store, StoreError};
 
 use crate::exit::{self, Ending, Failure};
 
+pub(crate) use launch::libraries;
+
 /// What `trellis store --help` says of this build.
 pub(crate) fn stores_of_this_build() -> String {
     let (built, missing): (Vec<StoreKind>, Vec<StoreKind>) = KINDS.into_iter().partition(|kind| kind.is_built);

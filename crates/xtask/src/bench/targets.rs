@@ -402,7 +402,8 @@ pub(crate) const TARGETS: &[Benchmark] = &[
     },
     Benchmark {
         name: "remote-paging",
-        arguments: &["--switch", BPF],
+        // Each touch of the mapped file waits for a disk.
+        arguments: &["--switch", BPF, "--touches", "4096"],
         figures: &[
             figure(
                 "remote_veth_work_over_memory",

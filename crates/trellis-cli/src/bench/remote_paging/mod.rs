@@ -134,6 +134,8 @@ pub(crate) fn run(arguments: &RemotePagingArguments) -> Ending {
     let sizes = Sizes::of(arguments)?;
     let rootless = arguments.rootless || !space::is_root();
     let switches = switches(&arguments.switches, rootless)?;
+    // Before what takes minutes: whoever lacks a part of Trellis hears so at once.
+    crate::store::libraries()?;
     let progress = &mut Progress::new();
     let directory = arguments.directory.clone().unwrap_or_else(std::env::temp_dir);
     let place = Place::new(&directory)?;
@@ -143,15 +145,14 @@ pub(crate) fn run(arguments: &RemotePagingArguments) -> Ending {
         progress.step(&format!("{}: {}…", words(way), byte_text(sizes.bytes as f64)));
         here(way, &place, &program, sizes, rootless).map(|run| runs.push((way.to_owned(), run)))
     };
-    here(MEMORY, &mut runs, progress)?;
-    // Before what takes minutes: whoever lacks a part of Trellis hears so at once.
+    for way in [MEMORY, SWAP, MAPPED] {
+        here(way, &mut runs, progress)?;
+    }
     progress.step("memory server…");
     let piece_bytes = arguments.piece;
     let task = PagingTask { program: program.path().to_owned(), sizes, piece_bytes, switches };
+    // Last: this process can start nothing afterwards.
     let Found(remote) = inside::start(&inside::Task::Paging(task), rootless)?;
-    for way in [SWAP, MAPPED] {
-        here(way, &mut runs, progress)?;
-    }
     progress.clear();
     runs.extend(remote);
     drop(place);

@@ -55,7 +55,8 @@ pub(crate) fn failure(error: &trellis_switch::SwitchError) -> Failure {
     Failure::new(code, error.to_string())
 }
 
-/// Does a task in a process of its own.
+/// Does a task in a process of its own. The one that asks can start no other process afterwards: the kernel has made it the
+/// parent of a process namespace, which is over.
 pub(crate) fn start<T: for<'a> Deserialize<'a>>(task: &Task, rootless: bool) -> Result<T, Failure> {
     let failed = |what: String| Failure::new(exit::SYSTEM, format!("cannot start the process that measures: {what}"));
     let text = serde_json::to_string(task).map_err(|error| failed(error.to_string()))?;
