@@ -88,6 +88,11 @@ impl Server {
         if is_free { Ok(()) } else { Err(Status::Busy) }
     }
 
+    /// Whether a controller says who is home.
+    pub fn is_placed(&self) -> bool {
+        self.controller.host != self.me
+    }
+
     /// Whether others have to have what is changed here: then it is changed under a lease.
     pub fn has_backups(&self) -> bool {
         self.home.as_ref().is_some_and(|home| !home.backups.is_empty())
@@ -99,7 +104,12 @@ impl Server {
         let Some(home) = &mut self.home else { return 0 };
         let epoch = home.next_epoch();
         let stamp = Stamp { incarnation: home.incarnation, epoch };
-        self.memory.stamps.range_mut(pages).for_each(|(_, last)| *last = stamp);
+        if self.is_placed() {
+            // The next home has to know, too, that what somebody has of a page from before is not the page.
+            self.memory.stamps.extend(pages.map(|page| (page, stamp)));
+        } else {
+            self.memory.stamps.range_mut(pages).for_each(|(_, last)| *last = stamp);
+        }
         epoch
     }
 

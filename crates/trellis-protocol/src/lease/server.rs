@@ -251,7 +251,8 @@ impl Server {
         send(effects, self.controller, Message::Report { request, life, state, call }, Bytes::Nothing);
     }
 
-    /// The controller wants to hear from this server, unless that knows all that there is to say.
+    /// The controller wants to hear from this server, unless that knows all that there is to say. It does not while a report
+    /// has no answer: that one went to a controller that is gone, perhaps, and this is the next.
     fn called_up(&mut self, now: Nanoseconds, placement: &Placement, call: u64) {
         let is_as_told = |home: &Home| {
             let Placement { incarnation, hand_to, .. } = placement;
@@ -259,7 +260,7 @@ impl Server {
         };
         if call != self.called && placement.incarnation >= self.memory.incarnation {
             self.called = call;
-            if !self.home.as_ref().is_some_and(is_as_told) {
+            if self.asked.is_some() || !self.home.as_ref().is_some_and(is_as_told) {
                 self.report_at = Some(now);
             }
         }

@@ -278,8 +278,8 @@ impl Keeper {
             }
             What::Taken { incarnation } => Message::Taken { incarnation },
             What::Placed { request, life, placement, call, .. } => Message::Placed { request, life, placement, call },
-            // What only a controller hears.
-            What::Report { .. } | What::Locate => return,
+            // What only a controller hears, and what is no matter of homes and backups.
+            What::Report { .. } | What::Locate | What::Follow { .. } | What::Followed { .. } => return,
         };
         if let Message::Store { page, .. } = message
             && page >= self.range.pages
@@ -428,10 +428,12 @@ impl Keeper {
                 }
                 let known = lease.request.epoch;
                 let committed = self.server.memory.stamps.get(&page).map_or(0, |stamp| stamp.epoch);
-                let is_of_this_home = incarnation_of(known) == incarnation_of(epoch);
+                // Where a controller places the range every change has an epoch, whichever home it was made at. Elsewhere
+                // programs in the kernel change pages that are not guarded.
+                let is_told = self.server.is_placed() && known != 0
+                    || incarnation_of(known) == incarnation_of(epoch) && since.is_some_and(|since| known >= since);
                 // Under the epoch that it names its client may have committed something else.
-                let is_newer = known > committed && since.is_some_and(|since| known >= since);
-                let is_known = is_of_this_home && is_newer;
+                let is_known = known > committed && is_told;
                 self.decide(lease, Decision::Granted { epoch, term, is_known });
             }
             decision => self.decide(lease, decision),

@@ -64,6 +64,10 @@ pub enum Command {
     Placed = 0x4b,
     /// Somebody asks the controller who is home.
     Locate = 0x4c,
+    /// A controller wants a server to answer READs of a page from a copy.
+    Follow = 0x4d,
+    /// The server says whether it has one, and how often it answered.
+    Followed = 0x4e,
 }
 
 /// The high nibble of a command.
@@ -84,7 +88,7 @@ pub enum Class {
 
 impl Command {
     /// Every command, in the order of their bytes.
-    pub const ALL: [Command; 26] = [
+    pub const ALL: [Command; 28] = [
         Command::Read,
         Command::ReadReplica,
         Command::Write,
@@ -111,6 +115,8 @@ impl Command {
         Command::Report,
         Command::Placed,
         Command::Locate,
+        Command::Follow,
+        Command::Followed,
     ];
 
     /// The byte of the address.
@@ -165,6 +171,8 @@ impl Command {
                 | Command::Report
                 | Command::Placed
                 | Command::Locate
+                | Command::Follow
+                | Command::Followed
         )
     }
 
@@ -197,6 +205,8 @@ impl Command {
             Command::Report => "REPORT",
             Command::Placed => "PLACED",
             Command::Locate => "LOCATE",
+            Command::Follow => "FOLLOW",
+            Command::Followed => "FOLLOWED",
         }
     }
 }

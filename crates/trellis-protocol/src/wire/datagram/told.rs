@@ -13,6 +13,8 @@
 //! | REPORT | range, 2 B: life, 1 B: state, 1 B: settled, incarnation, 2 B: silent host, 6 B: zero, 8 B: request, 8 B: call; 8 B each: pages of the range, requests answered so far, bytes that are left for backups, term, tenure |
 //! | PLACED | range, 2 B: life, incarnation, 2 B: home, 2 B: to hand over to, 2 B: how many backups, 1 B: anew, 3 B: zero, 8 B: request, 8 B: call, 8 B: pages of the range; 2 B for each backup |
 //! | LOCATE | range, 6 B: zero |
+//! | FOLLOW | range, 6 B: zero, 8 B: page, 8 B: for how long |
+//! | FOLLOWED | range, 6 B: zero, 8 B: page, 8 B: how long its copy still lasts, 8 B: READs answered from it |
 //!
 //! A range has 2 bytes, the host number in its pointers; an incarnation 2; a party 2 of host and 2 of incarnation. Host 0
 //! is none. States: 0 blank, 1 idle, 2 home, 3 handed over. The pages of a range are those that clients can name; behind
@@ -113,6 +115,22 @@ pub enum What {
     },
     /// Anybody to the controller: who is home?
     Locate,
+    /// The controller to a server that need not have anything of the range: have a copy of this page, and answer READs of it.
+    Follow {
+        /// This page.
+        page: PageNumber,
+        /// For so long, unless it is said again; 0: not any more.
+        lasts: Nanoseconds,
+    },
+    /// That server to the controller: this is what it has. Said in return, and when a copy came or is not to be used any more.
+    Followed {
+        /// This page.
+        page: PageNumber,
+        /// So long it may still answer from its copy; 0 without one.
+        left: Nanoseconds,
+        /// How many READs it has answered since it follows the page.
+        answered: u64,
+    },
 }
 
 /// What a server says of itself in a REPORT besides its state.
@@ -141,6 +159,8 @@ impl Told {
             What::Report { .. } => Command::Report,
             What::Placed { .. } => Command::Placed,
             What::Locate => Command::Locate,
+            What::Follow { .. } => Command::Follow,
+            What::Followed { .. } => Command::Followed,
         }
     }
 
@@ -203,6 +223,14 @@ impl Told {
                 backups.iter().for_each(|backup| put(&mut out, *backup, 2));
             }
             What::Locate => put(&mut out, 0u8, 6),
+            What::Follow { page, lasts } => {
+                put(&mut out, 0u8, 6);
+                [*page, *lasts].into_iter().for_each(|eight| put(&mut out, eight, 8));
+            }
+            What::Followed { page, left, answered } => {
+                put(&mut out, 0u8, 6);
+                [*page, *left, *answered].into_iter().for_each(|eight| put(&mut out, eight, 8));
+            }
         }
         out
     }
@@ -229,6 +257,14 @@ impl Told {
             Command::Locate => {
                 rest.zero(6)?;
                 What::Locate
+            }
+            Command::Follow => {
+                rest.zero(6)?;
+                What::Follow { page: rest.eight()?, lasts: rest.eight()? }
+            }
+            Command::Followed => {
+                rest.zero(6)?;
+                What::Followed { page: rest.eight()?, left: rest.eight()?, answered: rest.eight()? }
             }
             _ => return None,
         };

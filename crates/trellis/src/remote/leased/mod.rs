@@ -24,7 +24,7 @@ use trellis_protocol::wire::datagram::Status;
 use trellis_transport::links::ipv6::{Endpoint, NoAnswer};
 
 use super::{Client, ClientOptions, RemoteError, drawn, nanoseconds};
-use state::{End, Heard, Kind, State};
+use state::{End, Heard, Keeps, Kind, State};
 
 /// Pages that one call has under way at the same time.
 const WINDOW_PAGES: usize = 64;
@@ -73,7 +73,7 @@ pub trait Events: Send + Sync {
     fn recalled(&self, page: u64);
 
     /// The lease or the copy of this page is over: when this returns, nobody here uses it. What was changed and not
-    /// committed is lost.
+    /// committed is lost, unless [`Leased::update_again`] says that nobody has changed the page since.
     fn lost(&self, page: u64);
 
     /// Whether the copy of this page was used since this was asked last. One that was not ends with its term, and is lost
@@ -153,7 +153,7 @@ impl Leased {
     ///
     /// No answer, or somebody kept the page for all that time; the server refused. Pages that were put are had nevertheless.
     pub fn copy(&self, pages: &[u64], keeps: bool, put: &mut dyn FnMut(u64, Bytes<'_>)) -> Result<(), RemoteError> {
-        self.shared.have(Kind::Copy, pages, keeps, put)
+        self.shared.have(Kind::Copy, pages, if keeps { Keeps::Known } else { Keeps::Nothing }, put)
     }
 
     /// Takes leases; each page is put as soon as it is granted, in any order, and may be changed from then on. `keeps` is as
@@ -163,7 +163,19 @@ impl Leased {
     ///
     /// As [`Self::copy`].
     pub fn update(&self, pages: &[u64], keeps: bool, put: &mut dyn FnMut(u64, Bytes<'_>)) -> Result<(), RemoteError> {
-        self.shared.have(Kind::Update, pages, keeps, put)
+        self.shared.have(Kind::Update, pages, if keeps { Keeps::Known } else { Keeps::Nothing }, put)
+    }
+
+    /// Takes leases anew of pages whose leases were over before what was changed in them was committed: because a home died,
+    /// or this process could not renew them. [`Bytes::Same`]: nobody has committed or written such a page since the lease was
+    /// granted, and it can be committed as it is here. Otherwise these are its bytes, and what was changed here is of nothing.
+    /// The home that a controller put in the place of one that died gives leases again when those of before have ended.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::copy`].
+    pub fn update_again(&self, pages: &[u64], put: &mut dyn FnMut(u64, Bytes<'_>)) -> Result<(), RemoteError> {
+        self.shared.have(Kind::Update, pages, Keeps::Changed, put)
     }
 
     /// These are the pages' bytes from now on; with `release` the leases are given back. The answer has the pages for which
@@ -230,7 +242,7 @@ impl Shared {
         &self,
         kind: Kind,
         pages: &[u64],
-        keeps: bool,
+        keeps: Keeps,
         put: &mut dyn FnMut(u64, Bytes<'_>),
     ) -> Result<(), RemoteError> {
         let began = Instant::now();
@@ -248,7 +260,7 @@ impl Shared {
             let begin = |state: &mut State, now, page| {
                 let bytes = some.iter().find(|(number, _)| *number == page).expect("it is one of these").1;
                 assert_eq!(bytes.len(), self.page_bytes(page), "a commit has all bytes of page {page}");
-                state.begin(self, now, page, kind, false, Some(bytes));
+                state.begin(self, now, page, kind, Keeps::Nothing, Some(bytes));
             };
             fenced.extend(self.all(kind, &numbers, began, begin, &mut |_, _| {})?);
         }

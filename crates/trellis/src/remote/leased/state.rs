@@ -49,6 +49,17 @@ pub(super) enum Kind {
     },
 }
 
+/// What of the page is here, whoever asks for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Keeps {
+    /// Nothing.
+    Nothing,
+    /// What was put or committed last.
+    Known,
+    /// What was changed under a lease that is over.
+    Changed,
+}
+
 /// How that ended.
 #[derive(Debug)]
 pub(super) enum End {
@@ -78,7 +89,7 @@ pub(super) enum Event {
 /// What a caller waits for.
 struct Operation {
     kind: Kind,
-    keeps: bool,
+    keeps: Keeps,
     phase: Phase,
     /// Datagrams that asked for it.
     sent: u32,
@@ -111,6 +122,9 @@ pub(super) struct State {
     commits: HashMap<u64, Vec<u8>>,
     /// As of which epoch the bytes are that the caller has.
     known: BTreeMap<u64, Epoch>,
+    /// Under which epoch each page was granted, or was committed and kept: what was changed rests on what it was then. Also
+    /// where the lease is over, until the page is given back.
+    bases: HashMap<u64, Epoch>,
     /// Copies that callers use.
     held: HashSet<u64>,
     /// How often copies were renewed since they came, or were found to be used.
@@ -153,6 +167,7 @@ impl State {
             operations: HashMap::new(),
             commits: HashMap::new(),
             known: BTreeMap::new(),
+            bases: HashMap::new(),
             held: HashSet::new(),
             renewed: HashMap::new(),
             ends: BTreeSet::new(),
@@ -180,14 +195,15 @@ impl State {
         now: u64,
         page: u64,
         kind: Kind,
-        keeps: bool,
+        keeps: Keeps,
         bytes: Option<&[u8]>,
     ) {
         self.queued.remove(&(self.first_page + page));
         let operation = Operation { kind, keeps, phase: Phase::Asked, sent: 0, busy: 0, elsewhere: 0, heard: None };
         self.operations.insert(page, operation);
         let number = self.first_page + page;
-        let is_here = self.client.owns(now, number) || kind == Kind::Copy && keeps && self.held.contains(&page);
+        let is_here =
+            self.client.owns(now, number) || kind == Kind::Copy && keeps == Keeps::Known && self.held.contains(&page);
         match kind {
             Kind::Copy | Kind::Update if is_here => self.ended(page, End::Put(None)),
             Kind::Copy => self.ask_reader(shared, now, reader::Input::Follow(number)),
@@ -242,6 +258,7 @@ impl State {
     pub(super) fn release(&mut self, shared: &Shared, now: u64, page: u64) {
         self.commits.remove(&page);
         self.recalled.remove(&page);
+        self.bases.remove(&page);
         self.ask_client(shared, now, Input::Release(self.first_page + page));
     }
 
@@ -423,7 +440,12 @@ impl State {
         match self.operations.get_mut(&page) {
             Some(operation) => {
                 operation.sent += 1;
-                (if operation.keeps { known } else { 0 }, is_retried || operation.sent > 1)
+                let of_bytes = match operation.keeps {
+                    Keeps::Nothing => 0,
+                    Keeps::Known => known,
+                    Keeps::Changed => self.bases.get(&page).copied().unwrap_or(0),
+                };
+                (of_bytes, is_retried || operation.sent > 1)
             }
             // A copy is renewed: the bytes are those of before.
             None => (if is_copy && self.held.contains(&page) { known } else { 0 }, is_retried),
@@ -437,8 +459,12 @@ impl State {
 
     /// Whether the caller of this page may be told that its bytes are the page's.
     pub(super) fn is_known(&self, page: u64, is_copy: bool) -> bool {
-        let keeps = self.operations.get(&page).map(|operation| operation.keeps);
-        keeps.unwrap_or(is_copy && self.held.contains(&page)) && self.known.contains_key(&page)
+        match self.operations.get(&page).map(|operation| operation.keeps) {
+            Some(Keeps::Nothing) => false,
+            Some(Keeps::Known) => self.known.contains_key(&page),
+            Some(Keeps::Changed) => self.bases.contains_key(&page),
+            None => is_copy && self.held.contains(&page) && self.known.contains_key(&page),
+        }
     }
 
     /// A lease's machine takes a fact; what follows is done. `came`: bytes and epoch of the answer at hand.
@@ -490,10 +516,11 @@ impl State {
     fn done(&mut self, shared: &Shared, now: u64, number: u64, outcome: Outcome, came: Option<(&[u8], Epoch)>) {
         let page = number - self.first_page;
         match (outcome, came) {
-            (Outcome::Owned, Some((bytes, _))) => {
+            (Outcome::Owned, Some((bytes, epoch))) => {
                 // The caller may change it from now on: nobody else is answered from here.
                 self.client.change(now, number);
                 self.known.remove(&page);
+                self.bases.insert(page, epoch);
                 self.recalled.remove(&page);
                 if !self.held.contains(&page) {
                     self.forget(number);
@@ -509,6 +536,10 @@ impl State {
                 self.commits.remove(&page);
                 self.recalled.remove(&page);
                 self.known.insert(page, epoch);
+                match self.operations.get(&page).map(|operation| operation.kind) {
+                    Some(Kind::Commit { release: false }) => self.bases.insert(page, epoch),
+                    _ => self.bases.remove(&page),
+                };
                 self.ended(page, End::Done);
             }
             (Outcome::Fenced, _) => {

@@ -38,10 +38,15 @@ impl Events for Paging {
     }
 
     fn lost(&self, page: u64) {
-        let is_changed = self.state().table.state(page) == State::Dirty;
-        if is_changed && !self.is_over() {
-            self.lose(page);
+        let mut state = self.state();
+        if state.table.state(page) == State::Dirty && !self.is_over() {
+            // Nobody uses it any more; home says later whether what was changed can still be the page.
+            self.begin_giving(&mut state.table, &[], &[page]);
+            state.lost.push(page);
+            self.lost.notify_one();
+            return;
         }
+        drop(state);
         self.drop_copy(page);
     }
 

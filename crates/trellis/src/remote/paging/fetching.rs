@@ -142,7 +142,7 @@ impl Paging {
     /// A page is ours to change, with these bytes or with those that are here.
     fn granted(&self, page: u64, bytes: Option<&[u8]>, trigger: Option<u64>) {
         let mut state = self.state();
-        let Shared { table, granted, recalled } = &mut *state;
+        let Shared { table, granted, recalled, .. } = &mut *state;
         if let Some(bytes) = bytes {
             self.unmap(table, &[page]);
             // SAFETY: we have the table, and the page is not mapped.

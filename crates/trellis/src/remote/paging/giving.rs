@@ -84,6 +84,24 @@ impl Paging {
         }
     }
 
+    /// The thread that gives back what was changed under leases that are over.
+    pub(super) fn give_lost(&self) {
+        let mut state = self.state();
+        while !self.is_over() {
+            let mut pages = std::mem::take(&mut state.lost);
+            if pages.is_empty() {
+                state = self.lost.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            drop(state);
+            pages.sort_unstable();
+            for some in pages.chunks(self.measure.pages) {
+                self.give(&[], some);
+            }
+            state = self.state();
+        }
+    }
+
     /// Gives everything back that is here: what was changed is at its home when this returns.
     pub(crate) fn flush(&self) {
         let mut state = self.state();
@@ -109,7 +127,7 @@ impl Paging {
     }
 
     /// Ascending pages that are here are on their way back from now on, and nobody can use them.
-    fn begin_giving(&self, table: &mut Table, copies: &[u64], owned: &[u64]) {
+    pub(super) fn begin_giving(&self, table: &mut Table, copies: &[u64], owned: &[u64]) {
         self.unmap(table, copies);
         self.unmap(table, owned);
         for &page in owned {
@@ -153,7 +171,7 @@ impl Paging {
 
 /// Some pages that were recalled and may go now, ascending; the others are kept.
 fn take_due(state: &mut Shared, at_most: usize) -> Due {
-    let Shared { table, granted, recalled } = state;
+    let Shared { table, granted, recalled, .. } = state;
     let mut due = Due { now: Vec::new(), next: None };
     let now = Instant::now();
     recalled.retain(|&page| match table.state(page) {

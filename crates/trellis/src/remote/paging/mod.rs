@@ -6,7 +6,8 @@
 //! and *clean* (give pages back while memory is short), and one *gives back* what home recalls.
 //!
 //! Promises: memory is sequentially consistent: a page is given away only when its access was taken away here; what was
-//! changed is committed before its lease ends, on recall, when memory gets short and at the end; copies and owned pages
+//! changed is committed on recall, when memory gets short and at the end; where the lease had ended before that, because its
+//! home died, it counts if nobody has changed the page since, and otherwise the process ends; copies and owned pages
 //! together take no more than the memory that was allowed. A page that was granted stays until the thread that waited for it
 //! could run on, for [`HOLD`].
 //!
@@ -82,13 +83,16 @@ pub(crate) trait Pages: Send + Sync {
     /// As [`Self::copy`].
     fn update(&self, pages: &[u64], keeps: bool, granted: &mut dyn FnMut(u64, Option<&[u8]>)) -> Result<(), String>;
 
-    /// These are the pages' bytes from now on, and their leases are given back; but for those that are the answer, whose
-    /// leases had ended.
+    /// These are the pages' bytes from now on, and their leases are given back; also where a lease had ended, if nobody has
+    /// changed the page since it was granted. Those of which that is not so are the answer.
     ///
     /// # Errors
     ///
     /// As [`Self::copy`].
     fn commit(&self, pages: &[(u64, &[u8])]) -> Result<Vec<u64>, String>;
+
+    /// Who has a page, in words.
+    fn server_of(&self, page: u64) -> String;
 
     /// These copies are not here any more.
     fn drop_copies(&self, pages: &[u64]);
@@ -122,6 +126,8 @@ pub(crate) struct Paging {
     short: Condvar,
     /// A page was recalled, or one that was recalled has been granted.
     recalled: Condvar,
+    /// What was changed under a lease that is over waits to be given back.
+    lost: Condvar,
     ahead: Mutex<ReadAhead>,
     crew: Crew,
     /// The threads that clean just now; changed by who has the table.
@@ -135,6 +141,8 @@ struct State {
     granted: VecDeque<(u64, Instant)>,
     /// Pages that home wants back.
     recalled: Vec<u64>,
+    /// Pages that are on their way back because their leases are over.
+    lost: Vec<u64>,
 }
 
 impl Paging {
@@ -154,10 +162,11 @@ impl Paging {
             host,
             pages: OnceLock::new(),
             measure,
-            state: Mutex::new(State { table, granted: VecDeque::new(), recalled: Vec::new() }),
+            state: Mutex::new(State { table, granted: VecDeque::new(), recalled: Vec::new(), lost: Vec::new() }),
             changed: Condvar::new(),
             short: Condvar::new(),
             recalled: Condvar::new(),
+            lost: Condvar::new(),
             ahead: Mutex::new(ReadAhead::new(pages as u64, measure.pages as u64)),
             crew: Crew::new()?,
             cleaning: AtomicUsize::new(0),
@@ -188,7 +197,8 @@ impl Paging {
         for _ in 0..CLEANERS {
             spawn("trellis-clean", Paging::clean)?;
         }
-        spawn("trellis-return", Paging::answer_recalls)
+        spawn("trellis-return", Paging::answer_recalls)?;
+        spawn("trellis-again", Paging::give_lost)
     }
 
     /// Ends the threads; nobody may touch the region any more. What is here is forgotten: see [`Self::flush`].
@@ -199,6 +209,7 @@ impl Paging {
         drop(self.state());
         self.arrived();
         self.recalled.notify_all();
+        self.lost.notify_all();
         if let Some(pages) = self.pages.get() {
             pages.close();
         }
@@ -269,9 +280,11 @@ impl Paging {
     fn lose(&self, page: u64) -> ! {
         let (first, last) = self.owned_around(page);
         self.host.fail(format!(
-            "the lease of page {page} ended before what was changed in it could be given back (pages {first} to {last} of the \
-             region may be as they were before): their memory server ended or was replaced, this process was stopped, or the \
-             network is overloaded; start the program again"
+            "the lease of page {page} at {} ended before what was changed in it could be given back, and somebody else has \
+             changed the page since, or nobody knows whether (pages {first} to {last} of the region may be as they were \
+             before): their memory server ended or was replaced, this process was stopped, or the network is overloaded; \
+             start the program again",
+            self.pages().server_of(page)
         ))
     }
 

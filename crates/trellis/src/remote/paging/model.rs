@@ -155,6 +155,10 @@ impl Pages for Client {
         Ok(late)
     }
 
+    fn server_of(&self, _: u64) -> String {
+        "the model".to_owned()
+    }
+
     fn drop_copies(&self, pages: &[u64]) {
         let mut all = self.server.pages();
         for &page in pages {

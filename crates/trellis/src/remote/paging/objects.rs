@@ -166,10 +166,15 @@ impl Pages for Objects {
             let own = pages.iter().filter(|(page, _)| (part.first..part.end).contains(page));
             let own: Vec<(u64, &[u8])> = own.map(|(page, bytes)| (page - part.first, *bytes)).collect();
             if !own.is_empty() {
-                late.extend(part.with(|leased| leased.commit(&own, true))?.into_iter().map(|page| page + part.first));
+                late.extend(part.with(|leased| commit(leased, &own))?.into_iter().map(|page| page + part.first));
             }
         }
         Ok(late)
+    }
+
+    fn server_of(&self, page: u64) -> String {
+        let part = self.parts.iter().find(|part| (part.first..part.end).contains(&page));
+        part.map_or_else(String::new, |part| format!("memory server {}", part.server))
     }
 
     fn drop_copies(&self, pages: &[u64]) {
@@ -187,6 +192,23 @@ impl Pages for Objects {
             drop(part.leased.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
     }
+}
+
+/// Commits pages and gives them back, under leases of now where those of before are over and nobody has changed the page
+/// since. The answer has those that somebody has changed.
+fn commit(leased: &Leased, pages: &[(u64, &[u8])]) -> Result<Vec<u64>, RemoteError> {
+    let (mut late, mut changed) = (leased.commit(pages, true)?, Vec::new());
+    while !late.is_empty() {
+        let mut again = Vec::new();
+        leased.update_again(&late, &mut |page, bytes| match bytes {
+            Bytes::Same => again.push(page),
+            Bytes::New(_) => changed.push(page),
+        })?;
+        let again: Vec<(u64, &[u8])> = pages.iter().filter(|(page, _)| again.contains(page)).copied().collect();
+        late = leased.commit(&again, true)?;
+    }
+    leased.release(&changed);
+    Ok(changed)
 }
 
 /// Tells of an object's pages as the region counts them.

@@ -31,6 +31,8 @@ fn all() -> Vec<Told> {
         placed(placement(vec![], None)),
         placed(placement(vec![5, 6, 7], Some(6))),
         What::Locate,
+        What::Follow { page: 1 << 35, lasts: 1 << 41 },
+        What::Followed { page: 3, left: 0, answered: u64::MAX },
     ];
     all.extend(parts_of(5, 99, &[]));
     all.extend(parts_of(5, 99, &[entry(1, 0), entry(2, 3)]));
