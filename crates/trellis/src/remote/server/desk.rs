@@ -84,6 +84,31 @@ impl Desk {
         }
     }
 
+    /// Says bytes that are no memory's of this server to who asked for them.
+    pub(super) fn reply_with(&self, reply: &Reply, data: &[u8], port: u16) {
+        let (mut header, small) = reply.encode();
+        let (from, to) = (reply.from, reply.to.encode());
+        if seal(&mut header, from, to, [small.bytes(), data], &Hardware) {
+            let _ = self.endpoint.send(&Way { from: from.0, to: to.0, port }, &[&header, small.bytes(), data]);
+        }
+    }
+
+    /// Asks a home, as a client does: what is answered, and what that says unasked, comes to this process. Under this number,
+    /// or any.
+    pub(super) fn ask(&mut self, number: Option<u64>, destination: Destination, epoch: Epoch) {
+        let HostPrefix { cluster, host } = self.prefix;
+        self.sent += 1;
+        let source = Source { cluster, host, incarnation: self.incarnation, request: number.unwrap_or(self.sent) };
+        let (operation, tag_kind) = (Operation::Plain, TagKind::Checksum);
+        let request = Request { source, destination, tag_kind, is_once: false, is_release: false, epoch, operation };
+        let (mut header, small) = request.encode();
+        let (from, to) = (source.encode(), destination.encode());
+        if seal(&mut header, from, to, [small.bytes(), &[]], &Hardware) {
+            let way = Way { from: from.0, to: to.0, port: self.port };
+            let _ = self.endpoint.send(&way, &[&header, small.bytes()]);
+        }
+    }
+
     /// Tells another server or a controller.
     pub(super) fn tell(&mut self, to: u16, told: &Told, page: &[u8]) {
         let body = told.encode();

@@ -11,6 +11,7 @@
 mod controllers;
 mod desk;
 mod events;
+mod follows;
 mod held;
 mod placed;
 
@@ -28,16 +29,17 @@ use trellis_protocol::memory_server::table_pages::{TablePages, table_pages};
 use trellis_protocol::memory_server::{
     Keeper, MemoryServer, Range, SessionLimits, Settings, StagingLimits, Statistics, refusal,
 };
-use trellis_protocol::wire::address::{Address, Destination, Host, HostPrefix, Incarnation, PAGE_BYTES, PORT};
+use trellis_protocol::wire::address::{Address, Destination, Host, HostPrefix, Incarnation, PAGE_BYTES, PORT, Source};
 use trellis_protocol::wire::command::Command;
 use trellis_protocol::wire::datagram::told::What;
-use trellis_protocol::wire::datagram::{Body, HEADER_BYTES, Request, Rules, Status, TagKind, Told};
+use trellis_protocol::wire::datagram::{Body, HEADER_BYTES, Notice, Reply, Request, Rules, Status, TagKind, Told};
 use trellis_transport::links::ipv6::{Arrived, Endpoint};
 
 use super::memory::ServerMemory;
 use super::{CLOCK_ERROR_PPM, Hardware, RemoteError, drawn};
 use controllers::Controllers;
 use desk::Desk;
+use follows::Follows;
 use held::{Hand, Held};
 use placed::Placed;
 
@@ -140,6 +142,8 @@ pub struct Server {
     desk: Desk,
     /// By the host number in their pointers; always its own.
     ranges: BTreeMap<u16, Held>,
+    /// Pages of other homes that it answers READs of.
+    follows: Follows,
     /// Of its ranges.
     timing: Timing,
     /// What this process drew: its life, as a controller knows it.
@@ -200,10 +204,12 @@ impl Server {
             controllers: Controllers::new(options.controllers.clone(), patience),
             spare_bytes: options.backup_bytes,
         };
+        let follows = Follows::new(timing, &desk);
         let mut server = Server {
             options,
             desk,
             ranges: BTreeMap::new(),
+            follows,
             timing,
             life: (drawn()? as u16).max(1),
             on_event: Box::new(|_| {}),
@@ -287,7 +293,8 @@ impl Server {
             self.go_on(is_second);
             if came == 0 {
                 let now = self.desk.now();
-                let alarm = self.ranges.values().map(|held| held.leases.alarm()).min().unwrap_or(u64::MAX);
+                let alarms = self.ranges.values().map(|held| held.leases.alarm());
+                let alarm = alarms.chain([self.follows.alarm()]).min().unwrap_or(u64::MAX);
                 self.desk.endpoint.wait(TICK.min(Duration::from_nanos(alarm.saturating_sub(now))));
             }
         }
@@ -340,6 +347,9 @@ impl Server {
             held.look(&mut self.desk);
             held.go_on(&mut self.desk);
         }
+        if now >= self.follows.alarm() {
+            self.follows.tick(&mut self.desk);
+        }
         if is_second {
             let silent = now.saturating_sub(4 * self.timing.term);
             self.desk.ports.retain(|_, (_, heard)| *heard >= silent);
@@ -356,6 +366,13 @@ impl Server {
             Ok(request) if request.command().is_told() => self.told(&request, payload),
             Ok(request) => {
                 let pointer = request.destination.pointer;
+                if let Some(bytes) = self.follows.read(self.desk.now(), &request) {
+                    let body = Body::Bytes(bytes.len() as u32);
+                    if let Some(reply) = refusal(&request, Status::Ok, 0, body) {
+                        self.desk.reply_with(&reply, bytes, arrived.port);
+                    }
+                    return;
+                }
                 let is_known = self.ranges.contains_key(&pointer.home().0);
                 if !is_known && pointer.home().is_one() && !self.options.controllers.is_empty() {
                     // Of a range that this server never heard of.
@@ -371,6 +388,7 @@ impl Server {
                     held.asked(&mut self.desk, &request, payload, arrived.port);
                 }
             }
+            Err(_) if self.is_mine(destination) => self.heard_of_copies(source, destination, payload, &rules),
             Err(refused) => {
                 self.refused += 1;
                 if let Some(reply) = refused.reply(destination) {
@@ -380,12 +398,31 @@ impl Server {
         }
     }
 
+    /// Whether something is for this process as one that asks.
+    fn is_mine(&self, destination: Address) -> bool {
+        let Desk { prefix: HostPrefix { cluster, host }, incarnation, .. } = self.desk;
+        Source::decode(destination)
+            .is_ok_and(|to| (to.cluster, to.host, to.incarnation) == (cluster, host, incarnation))
+    }
+
+    /// What a home says about a page that is followed here.
+    fn heard_of_copies(&mut self, source: Address, destination: Address, payload: &[u8], rules: &Rules<'_>) {
+        if let Ok(reply) = Reply::decode(source, destination, payload, rules) {
+            self.follows.answered(&mut self.desk, &reply, payload);
+        } else if let Ok(notice) = Notice::decode(source, destination, payload, rules) {
+            self.follows.noticed(&mut self.desk, &notice);
+        } else {
+            self.refused += 1;
+        }
+    }
+
     /// What a controller or another server says.
     fn told(&mut self, request: &Request, payload: &[u8]) {
         let from = request.source.host.0;
         let command = request.command();
         // Without a controller this server is home of its own range for its whole life.
-        if self.options.controllers.is_empty() || command == Command::Placed && !self.desk.controllers.has(from) {
+        let is_controllers = matches!(command, Command::Placed | Command::Follow);
+        if self.options.controllers.is_empty() || is_controllers && !self.desk.controllers.has(from) {
             self.refused += 1;
             return;
         }
@@ -393,6 +430,9 @@ impl Server {
             self.refused += 1;
             return;
         };
+        if let What::Follow { page, lasts } = what {
+            return self.follows.follow(&mut self.desk, from, (range, page), lasts);
+        }
         if let What::Placed { pages, placement, .. } = &what {
             self.desk.controllers.heard(from);
             if !self.introduce(range, *pages, placement) {

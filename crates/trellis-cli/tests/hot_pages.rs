@@ -1,0 +1,146 @@
+//! Hot pages: another server answers READs of them, nothing stale is ever read, and the end of that server costs a repeat. In
+//! labs that are made without rights over the machine, with the real processes.
+
+#[path = "support/fabric.rs"]
+mod inside;
+#[path = "support/rack.rs"]
+mod rack;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use inside::{LONG, client, good, in_a_lab, number};
+use rack::{Rack, Times, count_of, page_of};
+use serde_json::Value;
+use trellis::remote::{Client, Pointer};
+
+/// Long enough that a machine that is busy loses no rights.
+const TIMES: Times = Times { lease_term: Duration::from_secs(3), tenure: Duration::from_secs(2) };
+/// So often in a second a page is asked for that has a replica. One client on a busy machine manages that.
+const HOT_FROM: &str = "100";
+
+/// What the controller says of hot pages.
+fn replicas(rack: &Rack) -> Vec<Value> {
+    let told = rack.ask(&["status", "--json"]);
+    let status: Value = serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error}: {told}"));
+    status["replicas"].as_array().cloned().unwrap_or_default()
+}
+
+/// Reads one page again and again until that is so; each is what was written last, or what is being written.
+fn read_until(
+    client: &mut Client,
+    object: Pointer,
+    acknowledged: &AtomicU64,
+    tried: &AtomicU64,
+    is_so: impl Fn() -> bool,
+) {
+    let (deadline, mut bytes, mut last) = (Instant::now() + LONG, vec![0; rack::PAGE], 0);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it never is so");
+        let least = acknowledged.load(Ordering::SeqCst).max(last);
+        good(client.read(object, &mut bytes));
+        last = count_of(&bytes);
+        let most = tried.load(Ordering::SeqCst);
+        assert!((least..=most).contains(&last), "it is {last}, not {least} to {most}: stale");
+    }
+}
+
+#[test]
+fn a_hot_page_is_read_at_a_replica_and_never_stale() {
+    in_a_lab("a_hot_page_is_read_at_a_replica_and_never_stale", 3, 3, |lab| {
+        let mut rack = Rack::new(lab, TIMES, "8MiB");
+        rack.control_with(0, &["--hot-pages", HOT_FROM]);
+        ["s1", "s2", "s3"].into_iter().for_each(|host| rack.serve(host));
+        rack.is_at("s1", "s1", 0);
+        let mut writer = client(&rack.lab, "c2", LONG);
+        let object = good(writer.create(number(&rack.lab, "s1"), rack::PAGE as u64));
+        let (acknowledged, tried, is_over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+        let mut write = |count: u64| {
+            tried.store(count, Ordering::SeqCst);
+            good(writer.write(object, &page_of(count)));
+            acknowledged.store(count, Ordering::SeqCst);
+        };
+        std::thread::scope(|scope| {
+            for host in ["c1", "c1"] {
+                let mut reader = client(&rack.lab, host, LONG);
+                let (acknowledged, tried, is_over) = (&acknowledged, &tried, &is_over);
+                scope.spawn(move || {
+                    read_until(&mut reader, object, acknowledged, tried, || is_over.load(Ordering::SeqCst))
+                });
+            }
+            let ends = Over(&is_over);
+            // The replica answers.
+            let replica = wait_for(&rack, |replica| replica["answered"].as_u64() > Some(200));
+            println!("{replica}");
+            assert_ne!(replica["host"], number(&rack.lab, "s1").0, "home is no replica");
+            // Somebody else writes: who reads next reads that.
+            for count in 1..=20 {
+                write(count);
+            }
+            wait_until(|| rack.has_said(rack::CONTROLLER, "is answered at home again, because it is being changed"));
+            // It is hot and not changed: there is a replica again, and that one dies.
+            let replica = wait_for(&rack, |replica| replica["answered"].as_u64() > Some(200));
+            let host = ["s2", "s3"].into_iter().find(|host| replica["host"] == number(&rack.lab, host).0);
+            rack.kill(host.expect("it is one of the others"));
+            let before = Instant::now();
+            write(21);
+            println!("a write after the death of the replica took {:?}", before.elapsed());
+            wait_for(&rack, |replica| {
+                replica["answered"].as_u64() > Some(200) && replica["host"] != number(&rack.lab, host.expect("one")).0
+            });
+            write(22);
+            drop(ends);
+        });
+    });
+}
+
+/// Ends the readers, also where the test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+fn wait_until(is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + LONG;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it never is so");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The hot page, when that is so of it.
+fn wait_for(rack: &Rack, is_so: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + LONG;
+    loop {
+        let found = replicas(rack);
+        if let Some(replica) = found.iter().find(|replica| is_so(replica)) {
+            return replica.clone();
+        }
+        assert!(Instant::now() < deadline, "hot pages: {found:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn who_asks_any_server_gets_one_that_is_there() {
+    in_a_lab("who_asks_any_server_gets_one_that_is_there", 3, 2, |lab| {
+        let mut rack = Rack::new(lab, TIMES, "8MiB");
+        rack.control(0);
+        ["s1", "s2"].into_iter().for_each(|host| rack.serve(host));
+        ["s1", "s2"].into_iter().for_each(|host| rack.is_at(host, host, 0));
+        let mut client = client(&rack.lab, "c1", LONG);
+        // They know that they are homes, too.
+        for host in ["s1", "s2"] {
+            good(client.create(number(&rack.lab, host), 8));
+        }
+        let first = good(client.create(trellis::remote::Host::ANYWHERE, 8));
+        assert_eq!(first.home(), number(&rack.lab, "s1"));
+        rack.kill("s1");
+        // Until its tenure has ended nobody knows that it is gone: the call waits for an answer.
+        let second = good(client.create(trellis::remote::Host::ANYWHERE, 8));
+        assert_eq!(second.home(), number(&rack.lab, "s2"));
+    });
+}

@@ -1,0 +1,197 @@
+//! Pages that are asked for much more often than others, and the servers that answer READs of them in their homes' place.
+//!
+//! Promises: requests for a page go to another server only while that says that it has a copy, and no longer than its copy lasts;
+//! a page that is changed while it has one is left alone for a while, because each change waits until the copy is gone; so is one of
+//! which the other server answers little, because requests for it are none that a copy answers. Nothing
+//! of this is recorded: what a controller said before it stopped ends by itself within a term.
+//!
+//! It must never decide what may be read where: homes and readers do (`trellis_protocol::lease::reader`).
+
+use std::collections::BTreeMap;
+
+use trellis_protocol::Nanoseconds;
+use trellis_protocol::lease::Host;
+use trellis_protocol::wire::datagram::Told;
+use trellis_protocol::wire::datagram::told::What;
+
+use super::range::Range;
+use super::{Order, Ranges, prefix};
+use crate::event::{Because, Event};
+
+/// How many pages have one at most.
+pub(super) const REPLICAS_MAX: usize = 64;
+/// For how long a page is left alone that changed, of which no copy could be had, or of which one was of no use.
+const LEFT_ALONE_FOR: Nanoseconds = 10_000_000_000;
+/// How long a server may take to get a copy.
+const COPY_WITHIN: Nanoseconds = 3_000_000_000;
+/// A page that had less than this part of what makes one hot is cold.
+const COLD_PARTS: u64 = 2;
+/// So often in a term a server is told again, and no later than after this.
+const TOLD_PARTS: u64 = 8;
+const TOLD_WITHIN: Nanoseconds = 250_000_000;
+/// A server that answers less than this part of what is asked, so many counts one after the other, is of no use.
+const USE_PARTS: u64 = 4;
+const USELESS_COUNTS: u8 = 3;
+
+/// A page, by the number of its range and its own.
+pub(super) type Page = (Host, u64);
+
+/// Which pages are answered elsewhere.
+#[derive(Debug, Default)]
+pub(super) struct Replicas {
+    pub(super) pages: BTreeMap<Page, Replica>,
+    left_alone: BTreeMap<Page, Nanoseconds>,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Replica {
+    /// Who answers.
+    pub(super) host: Host,
+    since: Nanoseconds,
+    tell_at: Nanoseconds,
+    pub(super) has_copy: bool,
+    /// READs that it has answered.
+    pub(super) answered: u64,
+    /// How many those were when requests were counted last, and how often in turn they were few.
+    counted: u64,
+    few: u8,
+    /// Requests for the page, wherever they went.
+    pub(super) per_second: u64,
+}
+
+impl Ranges {
+    /// So many requests a second for pages, as the switch counted them; those that are not named had fewer, or none.
+    pub(super) fn hear_hot(&mut self, now: Nanoseconds, counted: &[(Page, u64)], orders: &mut Vec<Order>) {
+        let hot_from = self.settings.hot_from;
+        if hot_from == 0 {
+            return;
+        }
+        self.replicas.left_alone.retain(|_, until| now < *until);
+        let rates: BTreeMap<Page, u64> = counted.iter().copied().collect();
+        for (page, replica) in &mut self.replicas.pages {
+            replica.per_second = rates.get(page).copied().unwrap_or(0);
+            let answered = replica.answered - std::mem::replace(&mut replica.counted, replica.answered);
+            let is_few = replica.has_copy && answered < replica.per_second / USE_PARTS;
+            replica.few = if is_few { replica.few + 1 } else { 0 };
+        }
+        let is_cold = |replica: &Replica| replica.per_second < hot_from.div_ceil(COLD_PARTS);
+        self.end_replicas(now, Because::Cold, |_, replica| is_cold(replica), orders);
+        self.end_replicas(now, Because::Useless, |_, replica| replica.few >= USELESS_COUNTS, orders);
+        for &(page, rate) in counted.iter().filter(|(_, rate)| *rate >= hot_from) {
+            if self.replicas.pages.len() >= REPLICAS_MAX {
+                return;
+            }
+            if self.replicas.pages.contains_key(&page) || self.replicas.left_alone.contains_key(&page) {
+                continue;
+            }
+            let Some(host) = self.best_replica(page) else { continue };
+            let replica = Replica {
+                host,
+                since: now,
+                tell_at: now,
+                has_copy: false,
+                answered: 0,
+                counted: 0,
+                few: 0,
+                per_second: rate,
+            };
+            self.replicas.pages.insert(page, replica);
+        }
+        self.tell_replicas(now, orders);
+    }
+
+    /// Who has the fewest replicas, and of these the least to do.
+    fn best_replica(&self, (range, _): Page) -> Option<Host> {
+        let range = self.ranges.get(&range).filter(|range| range.is_served())?;
+        let home = range.machine.record.home;
+        let others = self.servers.keys().copied().filter(|host| *host != home);
+        let may = |host: &Host| self.is_there(*host) && !self.is_drained(*host);
+        others.filter(may).min_by_key(|host| {
+            let replicas = self.replicas.pages.values().filter(|replica| replica.host == *host).count();
+            let load: u64 =
+                self.ranges.values().filter(|range| range.machine.record.home == *host).map(Range::load).sum();
+            (replicas, load, *host)
+        })
+    }
+
+    /// A server says what it has of a page.
+    pub(super) fn followed(
+        &mut self,
+        now: Nanoseconds,
+        from: Host,
+        page: Page,
+        (left, answered): (Nanoseconds, u64),
+        orders: &mut Vec<Order>,
+    ) {
+        let Some(replica) = self.replicas.pages.get_mut(&page).filter(|replica| replica.host == from) else {
+            // It was wanted by a controller that led before.
+            if left > 0 {
+                orders.push(follow(from, page, 0));
+            }
+            return;
+        };
+        // One that forgot counts anew.
+        replica.counted = replica.counted.min(answered);
+        replica.answered = answered;
+        if left > 0 {
+            let is_new = !std::mem::replace(&mut replica.has_copy, true);
+            let per_second = replica.per_second;
+            orders.push(Order::Redirect { page, to: Some((from, left)) });
+            if is_new {
+                let (range, host) = (prefix(&self.settings, page.0), prefix(&self.settings, from));
+                orders.push(Order::Say(Event::Replica { range, page: page.1, host, per_second }));
+            }
+        } else if replica.has_copy || now > replica.since + COPY_WITHIN {
+            self.end_replicas(now, Because::Changed, |of, _| *of == page, orders);
+        }
+    }
+
+    /// Time has passed.
+    pub(super) fn tick_replicas(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
+        let lost = |ranges: &Ranges, page: &Page, replica: &Replica| {
+            let home = ranges.ranges.get(&page.0).map(|range| range.machine.record.home);
+            !ranges.is_there(replica.host) || ranges.is_drained(replica.host) || home == Some(replica.host)
+        };
+        let lost: Vec<Page> =
+            self.replicas.pages.iter().filter(|(page, it)| lost(self, page, it)).map(|(page, _)| *page).collect();
+        self.end_replicas(now, Because::Gone, |page, _| lost.contains(page), orders);
+        self.tell_replicas(now, orders);
+    }
+
+    fn tell_replicas(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
+        let term = self.settings.timing.term;
+        for (page, replica) in self.replicas.pages.iter_mut().filter(|(_, replica)| now >= replica.tell_at) {
+            replica.tell_at = now + (term / TOLD_PARTS).clamp(1, TOLD_WITHIN);
+            orders.push(follow(replica.host, *page, term));
+        }
+    }
+
+    fn end_replicas(
+        &mut self,
+        now: Nanoseconds,
+        why: Because,
+        which: impl Fn(&Page, &Replica) -> bool,
+        orders: &mut Vec<Order>,
+    ) {
+        let (settings, Replicas { pages, left_alone }) = (&self.settings, &mut self.replicas);
+        pages.retain(|page, replica| {
+            let ends = which(page, replica);
+            if ends {
+                if matches!(why, Because::Changed | Because::Useless) {
+                    left_alone.insert(*page, now + LEFT_ALONE_FOR);
+                }
+                orders.push(Order::Redirect { page: *page, to: None });
+                orders.push(follow(replica.host, *page, 0));
+                let (range, host) = (prefix(settings, page.0), prefix(settings, replica.host));
+                let answered = replica.answered;
+                orders.push(Order::Say(Event::NoReplica { range, page: page.1, host, answered, why }));
+            }
+            !ends
+        });
+    }
+}
+
+fn follow(host: Host, (range, page): Page, lasts: Nanoseconds) -> Order {
+    Order::Tell(host, Told { range, what: What::Follow { page, lasts } })
+}

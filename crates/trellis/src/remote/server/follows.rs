@@ -1,0 +1,274 @@
+//! Pages of other homes that a controller wants READs of to be answered here, from copies.
+//!
+//! Promises: what is answered from a copy is what its home held at that moment: [`Reader`] decides, as it does for any process
+//! that has copies, and what home recalls is not used any more before home hears so. Nothing of it lasts longer than a
+//! controller said. A request for more than there is a copy of is left to whoever knows where home is.
+//!
+//! It must never answer anything but READ, nor for another object than the one that had the page when the copy came, nor have
+//! more than [`PAGES_MAX`] pages.
+
+use std::collections::BTreeMap;
+
+use trellis_protocol::lease::reader::{Input, Reader};
+use trellis_protocol::lease::{Ask, Effect, Epoch, Message, Party, Status as Outcome, Timing};
+use trellis_protocol::wire::address::{Arguments, Cluster, Destination, Host, PAGE_BYTES, Pointer};
+use trellis_protocol::wire::command::Command;
+use trellis_protocol::wire::datagram::told::What;
+use trellis_protocol::wire::datagram::{Body, Notice, Operation, Reply, Request, Status, Told};
+
+use super::desk::Desk;
+
+/// How many pages are followed at most.
+const PAGES_MAX: usize = 256;
+
+/// See the top of this file.
+pub(super) struct Follows {
+    timing: Timing,
+    cluster: Cluster,
+    me: Party,
+    /// By the range's number.
+    readers: BTreeMap<u16, Reader>,
+    /// By range and page.
+    pages: BTreeMap<(u16, u64), Followed>,
+}
+
+/// A page that is followed.
+struct Followed {
+    /// Who wants it, and hears what there is of it.
+    controller: u16,
+    /// Nobody does after that.
+    until: u64,
+    /// Of the object that has it, once home has said that.
+    generation: Option<u16>,
+    /// When home is asked for that again.
+    inquire_at: u64,
+    /// Of the object, as they were copied.
+    bytes: Vec<u8>,
+    answered: u64,
+    /// What its controller heard last.
+    had_copy: bool,
+}
+
+impl Follows {
+    pub(super) fn new(timing: Timing, desk: &Desk) -> Follows {
+        let me = Party { host: desk.prefix.host.0, incarnation: desk.incarnation.bits() };
+        Follows { timing, cluster: desk.prefix.cluster, me, readers: BTreeMap::new(), pages: BTreeMap::new() }
+    }
+
+    /// When [`Follows::tick`] has something to do.
+    pub(super) fn alarm(&self) -> u64 {
+        let readers = self.readers.values().filter_map(Reader::alarm);
+        let pages = self.pages.values().map(|followed| match followed.generation {
+            Some(_) => followed.until,
+            None => followed.until.min(followed.inquire_at),
+        });
+        readers.chain(pages).min().unwrap_or(u64::MAX)
+    }
+
+    /// A controller wants a page to be followed, for so long; or not any more.
+    pub(super) fn follow(&mut self, desk: &mut Desk, controller: u16, (range, page): (u16, u64), lasts: u64) {
+        if lasts == 0 {
+            return self.leave(desk, (range, page));
+        }
+        let now = desk.now();
+        let until = now.saturating_add(lasts);
+        let is_known = self.pages.contains_key(&(range, page));
+        let can_be = Pointer::new(self.cluster, Host(range), 0, page.saturating_mul(PAGE_BYTES)).is_some();
+        if can_be && (is_known || self.pages.len() < PAGES_MAX) {
+            let new = Followed {
+                controller,
+                until,
+                generation: None,
+                inquire_at: now,
+                bytes: Vec::new(),
+                answered: 0,
+                had_copy: false,
+            };
+            let followed = self.pages.entry((range, page)).or_insert(new);
+            (followed.controller, followed.until) = (controller, until);
+            self.tick(desk);
+        }
+        self.tell(desk, controller, (range, page));
+    }
+
+    fn leave(&mut self, desk: &mut Desk, of: (u16, u64)) {
+        // The machine stays, and its numbers go on: what is on its way is nobody's.
+        if self.pages.remove(&of).is_some() {
+            self.step(desk, of.0, Input::Drop(of.1), &[]);
+        }
+    }
+
+    fn reader(&mut self, range: u16) -> &mut Reader {
+        let (me, timing) = (self.me, self.timing);
+        // Who is home is the switch's to know: what is sent goes to the page.
+        self.readers.entry(range).or_insert_with(|| Reader::new(me, Party::of(range), timing, range))
+    }
+
+    /// Time has passed.
+    pub(super) fn tick(&mut self, desk: &mut Desk) {
+        let now = desk.now();
+        let over: Vec<(u16, u64)> =
+            self.pages.iter().filter(|(_, followed)| now >= followed.until).map(|(of, _)| *of).collect();
+        over.into_iter().for_each(|of| self.leave(desk, of));
+        for (&(range, page), followed) in &mut self.pages {
+            if followed.generation.is_none() && now >= followed.inquire_at {
+                followed.inquire_at = now + self.timing.retry;
+                send(desk, self.cluster, (range, page), 0, None, Command::Inquire, 0);
+            }
+        }
+        let due: Vec<u16> =
+            self.readers.iter().filter(|(_, it)| it.alarm().is_some_and(|at| now >= at)).map(|(of, _)| *of).collect();
+        due.into_iter().for_each(|range| self.step(desk, range, Input::Tick, &[]));
+        self.tell_changes(desk);
+    }
+
+    /// What may be said to a READ, if it is about bytes that are here.
+    pub(super) fn read(&mut self, now: u64, request: &Request) -> Option<&[u8]> {
+        let Operation::Read { bytes } = request.operation else { return None };
+        let pointer = request.destination.pointer;
+        let (range, page) = (pointer.home().0, pointer.page());
+        let followed = self.pages.get_mut(&(range, page))?;
+        let has = self.readers.get(&range)?.has(now, page);
+        let from = (pointer.offset() % PAGE_BYTES) as usize;
+        let is_it = has && request.command() == Command::Read && followed.generation == Some(pointer.generation());
+        let found = followed.bytes.get(from..from + bytes as usize).filter(|_| is_it)?;
+        followed.answered += 1;
+        Some(found)
+    }
+
+    /// What a home answers.
+    pub(super) fn answered(&mut self, desk: &mut Desk, reply: &Reply, payload: &[u8]) {
+        let Ok(Destination { pointer, command, .. }) = Destination::decode(reply.from) else { return };
+        let (range, page) = (pointer.home().0, pointer.page());
+        let now = desk.now();
+        let Some(followed) = self.pages.get_mut(&(range, page)) else { return };
+        if command == Command::Inquire {
+            if let (Status::Ok, Body::Object { pointer, .. }, None) = (reply.status, reply.body, followed.generation) {
+                followed.generation = Some(pointer.generation());
+                self.step(desk, range, Input::Follow(page), &[]);
+            }
+            return;
+        }
+        if command != Command::Clone || followed.generation != Some(pointer.generation()) {
+            return;
+        }
+        let status = match (reply.status, reply.body) {
+            // Who counts time otherwise would recall too late.
+            (Status::Ok, Body::Leased { term, .. }) if term == self.timing.term => Outcome::Ok,
+            (Status::Moved, Body::Moved(address)) => match Pointer::decode(address) {
+                Ok(there) => Outcome::Moved(there.home().0),
+                Err(_) => return,
+            },
+            (Status::Busy, _) => Outcome::Busy,
+            (Status::Restarting, _) => Outcome::Restarting,
+            (Status::Stale | Status::Bounds, _) => {
+                // Another object has the page, or none.
+                let is_awaited = |reader: &Reader| {
+                    reader.pages.get(&page).and_then(|it| it.asked).is_some_and(|(asked, _)| asked == reply.to.request)
+                };
+                if self.readers.get(&range).is_some_and(is_awaited) {
+                    (followed.generation, followed.inquire_at) = (None, now + self.timing.retry);
+                    self.step(desk, range, Input::Drop(page), &[]);
+                }
+                return self.tell_changes(desk);
+            }
+            _ => return,
+        };
+        let (request, epoch) = (reply.to.request, reply.epoch);
+        let message = Message::Reply { page, request, ask: Ask::Copy, status, epoch };
+        let bytes = payload.get(reply.body.data_at()..).unwrap_or_default();
+        self.step(desk, range, Input::Message(Party::of(range), message), bytes);
+        self.tell_changes(desk);
+    }
+
+    /// What a home says unasked.
+    pub(super) fn noticed(&mut self, desk: &mut Desk, notice: &Notice) {
+        let Destination { pointer, command, .. } = notice.from;
+        let (range, page) = (pointer.home().0, pointer.page());
+        if command != Command::Invalidate {
+            return;
+        }
+        if self.pages.contains_key(&(range, page)) {
+            let message = Message::Invalidate { page, epoch: notice.epoch };
+            self.step(desk, range, Input::Message(Party::of(range), message), &[]);
+            self.tell_changes(desk);
+        } else {
+            // There is no copy, and none that is on its way will be used.
+            send(desk, self.cluster, (range, page), pointer.generation(), None, Command::Invalidated, notice.epoch);
+        }
+    }
+
+    /// Lets a range's machine take a fact, and does what follows.
+    fn step(&mut self, desk: &mut Desk, range: u16, input: Input, bytes: &[u8]) {
+        let now = desk.now();
+        let mut effects = Vec::new();
+        self.reader(range).step(now, input, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Put(page) => {
+                    if let Some(followed) = self.pages.get_mut(&(range, page)) {
+                        followed.bytes.clear();
+                        followed.bytes.extend_from_slice(bytes);
+                    }
+                }
+                Effect::Send { message: Message::Request { page, request, ask: Ask::Copy }, .. } => {
+                    let generation = self.pages.get(&(range, page)).and_then(|followed| followed.generation);
+                    if let Some(generation) = generation {
+                        send(desk, self.cluster, (range, page), generation, Some(request), Command::Clone, 0);
+                    }
+                }
+                Effect::Send { message: Message::Invalidated { page, epoch }, .. } => {
+                    // Home looks at the number of the page alone.
+                    let generation = self.pages.get(&(range, page)).and_then(|followed| followed.generation);
+                    let generation = generation.unwrap_or_default();
+                    send(desk, self.cluster, (range, page), generation, None, Command::Invalidated, epoch);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Says to controllers where a copy has come, or gone.
+    fn tell_changes(&mut self, desk: &mut Desk) {
+        let now = desk.now();
+        let changed: Vec<((u16, u64), u16)> = self
+            .pages
+            .iter()
+            .filter(|((range, page), followed)| followed.had_copy != self.has(now, *range, *page))
+            .map(|(of, followed)| (*of, followed.controller))
+            .collect();
+        changed.into_iter().for_each(|(of, controller)| self.tell(desk, controller, of));
+    }
+
+    fn has(&self, now: u64, range: u16, page: u64) -> bool {
+        self.readers.get(&range).is_some_and(|reader| reader.has(now, page))
+    }
+
+    fn tell(&mut self, desk: &mut Desk, controller: u16, (range, page): (u16, u64)) {
+        let now = desk.now();
+        let copy = self.readers.get(&range).and_then(|reader| reader.pages.get(&page)).and_then(|it| it.copy);
+        let followed = self.pages.get_mut(&(range, page));
+        let left =
+            copy.map_or(0, |(_, until)| until.saturating_sub(now)).min(if followed.is_some() { u64::MAX } else { 0 });
+        let answered = followed.map_or(0, |followed| {
+            followed.had_copy = left > 0;
+            followed.answered
+        });
+        desk.tell(controller, &Told { range, what: What::Followed { page, left, answered } }, &[]);
+    }
+}
+
+/// Asks home for something about a page, past redirects; under the number of a machine's request, or any.
+fn send(
+    desk: &mut Desk,
+    cluster: Cluster,
+    (range, page): (u16, u64),
+    generation: u16,
+    number: Option<u64>,
+    command: Command,
+    epoch: Epoch,
+) {
+    let Some(pointer) = Pointer::new(cluster, Host(range), generation, page * PAGE_BYTES) else { return };
+    let silent = if command == Command::Invalidated { Arguments::NO_REPLY } else { Arguments::NONE };
+    desk.ask(number, pointer.request(command, Arguments::DIRECT.and(silent)), epoch);
+}
