@@ -1,26 +1,33 @@
 //! How operators ask a controller: a Unix socket, one line of JSON each way, any number of them on a connection.
 //!
-//! Promises: the socket is its owner's alone (mode 0600); one that a controller left that is gone is taken over; every
-//! request gets one answer. What was asked for has been decided when it is answered, and may not be done yet: the status
-//! says how far it is.
+//! Promises: the socket is its owner's alone (mode 0600), and whoever else comes by it is told so; one that a controller left
+//! that is gone is taken over; every request gets one answer. What was asked for has been decided when it is answered, what
+//! shall last has been written, and it may not be done yet: the status says how far it is. Connections are bounded.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender, sync_channel};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use trellis_protocol::lease::Host;
 use trellis_protocol::wire::address::{Cluster, HostPrefix};
+use trellis_switch::lab::space;
 
 use crate::ranges::Status;
 use crate::records::Wish;
 
 /// The longest line; the status of 60,000 ranges is shorter.
 const LINE_BYTES_MAX: u64 = 32 << 20;
+/// Operators who ask at once.
+const CONNECTIONS_MAX: usize = 64;
+/// For how long no connection is taken after the system gave none: it does not say when it has a descriptor again. Twice as
+/// long each time, up to the second.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_secs(1));
 /// Longer than a controller needs for an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -145,14 +152,47 @@ pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
 
 /// Answers who connects, each in a thread, by what `asked` gets.
 pub(crate) fn serve<T: Send + 'static>(listener: &UnixListener, asked: &Sender<T>, wrap: fn(Asked) -> T) {
-    for stream in listener.incoming().flatten() {
-        let asked = asked.clone();
+    let connections = Arc::new(());
+    let mut pause = PAUSE.0;
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else {
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE.1);
+            continue;
+        };
+        pause = PAUSE.0;
+        if let Some(sentence) = why_not(&stream, Arc::strong_count(&connections) - 1) {
+            // Before it has asked: its first question waits for this. Who is gone needs no answer.
+            let _ = Lines::new(stream).and_then(|mut lines| lines.send(&Answer::Refused(sentence)));
+            continue;
+        }
+        let (asked, connection) = (asked.clone(), Arc::clone(&connections));
         // Who gets no thread is as one whose connection broke.
         let _ = std::thread::Builder::new().name("controller control".to_owned()).spawn(move || {
             // Who is gone needs no answer.
             let _ = converse(stream, &asked, wrap);
+            drop(connection);
         });
     }
+}
+
+/// Why nobody listens to who has connected, beside so many others.
+fn why_not(stream: &UnixStream, others: usize) -> Option<String> {
+    match space::peer(stream) {
+        Ok((_, user)) if !may_ask(user, space::own_user()) => Some(format!(
+            "user {user} may not ask this controller; ask as user {}, to whom it belongs, or as root",
+            space::own_user()
+        )),
+        Err(error) => Some(error.to_string()),
+        Ok(_) if others >= CONNECTIONS_MAX => Some(format!(
+            "{CONNECTIONS_MAX} others ask this controller at the moment; ask again when one of them has ended"
+        )),
+        Ok(_) => None,
+    }
+}
+
+fn may_ask(user: u32, own: u32) -> bool {
+    user == 0 || user == own
 }
 
 fn converse<T>(stream: UnixStream, asked: &Sender<T>, wrap: fn(Asked) -> T) -> io::Result<()> {
@@ -194,8 +234,13 @@ impl Remote {
     ///
     /// A sentence, when it is gone, and what it refuses.
     pub fn ask(&mut self, request: &Request) -> Result<Answer, String> {
-        let answer = self.lines.send(request).and_then(|()| self.lines.receive());
-        let answer = answer.and_then(|answer| answer.ok_or_else(|| ErrorKind::UnexpectedEof.into()));
+        // Who is turned away has an answer before the question.
+        let sent = self.lines.send(request);
+        let answer = match self.lines.receive() {
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => sent.and(Err(ErrorKind::UnexpectedEof.into())),
+            Err(error) => sent.and(Err(error)),
+        };
         match answer.map_err(|error| gone(&self.path, &error))? {
             Answer::Refused(sentence) => Err(sentence),
             answer => Ok(answer),
@@ -238,5 +283,41 @@ impl Lines {
             return Ok(None);
         }
         Ok(Some(serde_json::from_slice(&line)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_its_user_and_root_may_ask() {
+        assert!(may_ask(0, 1000) && may_ask(1000, 1000) && may_ask(0, 0));
+        assert!(!may_ask(1001, 1000) && !may_ask(1000, 0) && !may_ask(u32::MAX, 1000));
+    }
+
+    #[test]
+    fn who_comes_when_all_places_are_taken_is_told_so_and_the_next_is_heard() {
+        let path = std::env::temp_dir().join(format!("trellis-control-{}", std::process::id()));
+        let listener = listen(&path).expect("a socket");
+        let (asked, questions) = std::sync::mpsc::channel::<Asked>();
+        std::thread::spawn(move || serve(&listener, &asked, |asked| asked));
+        std::thread::spawn(move || questions.iter().for_each(|(_, answer)| drop(answer.send(Answer::Done))));
+        let mut open: Vec<Remote> = Vec::new();
+        for _ in 0..CONNECTIONS_MAX {
+            let mut remote = Remote::open(&path).expect("it listens");
+            assert_eq!(remote.ask(&Request::Status), Ok(Answer::Done));
+            open.push(remote);
+        }
+        let mut late = Remote::open(&path).expect("it listens");
+        let sentence = late.ask(&Request::Status).expect_err("there is no place");
+        assert!(sentence.contains("64 others ask"), "{sentence}");
+        open.pop();
+        // The thread of the one that went ends by itself.
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        while Remote::open(&path).expect("it listens").ask(&Request::Status) != Ok(Answer::Done) {
+            assert!(std::time::Instant::now() < deadline, "its place is not free");
+        }
+        fs::remove_file(&path).expect("it is there");
     }
 }

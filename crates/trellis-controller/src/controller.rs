@@ -1,13 +1,15 @@
 //! The process: one thread that decides, and others that wait in its place.
 //!
 //! Promises: it answers servers only while it leads by its own clock, looked at right before each word; when a record could
-//! not be written it stops speaking, and leads again only as somebody else, from what is written.
+//! not be written it stops speaking, and leads again only as somebody else, from what is written. When it is told to end it
+//! stops speaking first, and then takes its name away, so that another one leads at once.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::time::{Duration, Instant};
 
 use trellis_protocol::Nanoseconds;
@@ -53,6 +55,8 @@ pub struct Options {
     pub leader_term: Duration,
     /// Ranges that are busy move to servers that are not.
     pub rebalances: bool,
+    /// A page that is asked for so often in a second is answered by another server, too; 0: none is.
+    pub hot_from: u64,
     /// Where operators ask.
     pub control: PathBuf,
 }
@@ -92,11 +96,18 @@ pub struct Controller {
     endpoint: Arc<Endpoint>,
     room: Room,
     happenings: Receiver<Happening>,
+    heard: Sender<Happening>,
     deeds: Sender<Deed>,
     jobs: Sender<workers::Job>,
     /// Nothing without a switch.
     routes: Option<Sender<routes::Job>>,
     began: Instant,
+    /// Until when it leads, for who tells the switch.
+    until: Arc<AtomicU64>,
+    leader_term: Duration,
+    control: PathBuf,
+    /// It is to end, at the latest then.
+    ends: Option<Nanoseconds>,
     /// Under which name it leads, and what it leads with once that was read.
     leading: Option<([u8; NAME_BYTES], Option<Ranges>)>,
     orders: Vec<Order>,
@@ -109,6 +120,22 @@ pub struct Controller {
     leader: Option<Host>,
     /// What the store complained of last.
     complaint: Option<String>,
+    /// Operators whose answer waits until something is written.
+    waiting: BTreeMap<u64, SyncSender<Answer>>,
+    next_asked: u64,
+}
+
+/// Ends a controller, from any thread.
+#[derive(Clone)]
+pub struct Stop(Sender<Happening>);
+
+impl Stop {
+    /// Lets it say nothing any more, and let another one lead; [`Controller::run`] returns when the store has confirmed that, or
+    /// after the leader's term.
+    pub fn stop(&self) {
+        // One that has ended is what is wanted.
+        let _ = self.0.send(Happening::Ends);
+    }
 }
 
 impl Controller {
@@ -136,6 +163,7 @@ impl Controller {
         let (deeds, deeds_to_do) = channel();
         let (jobs, jobs_to_do) = channel();
         let sender = heard.clone();
+        let (began, until) = (Instant::now(), Arc::<AtomicU64>::default());
         let listening = Arc::clone(&endpoint);
         thread("controller network", move || workers::hear(&listening, prefix, &sender))?;
         let (sender, leading) = (heard.clone(), Arc::clone(&store));
@@ -146,13 +174,23 @@ impl Controller {
             None => None,
             Some((switch, at)) => {
                 let (routes, routes_to_set) = channel();
-                let (mut router, sender) = (Router::new(switch, at), heard.clone());
+                let leads = Arc::clone(&until);
+                let leads = move || nanoseconds(began.elapsed()) < leads.load(Ordering::SeqCst);
+                let (mut router, sender) =
+                    (Router::new(switch, at, Box::new(leads), options.hot_from > 0), heard.clone());
                 thread("controller routes", move || workers::route(&mut router, &routes_to_set, &sender))?;
                 Some(routes)
             }
         };
-        thread("controller control", move || control::serve(&listener, &heard, Happening::Asked))?;
-        let settings = Settings { me: prefix, timing, backups: options.backups, rebalances: options.rebalances };
+        let sender = heard.clone();
+        thread("controller control", move || control::serve(&listener, &sender, Happening::Asked))?;
+        let settings = Settings {
+            me: prefix,
+            timing,
+            backups: options.backups,
+            rebalances: options.rebalances,
+            hot_from: options.hot_from,
+        };
         Ok(Controller {
             settings,
             port,
@@ -160,10 +198,15 @@ impl Controller {
             endpoint,
             room: Room::new(),
             happenings,
+            heard,
             deeds,
             jobs,
             routes,
-            began: Instant::now(),
+            began,
+            until,
+            leader_term: options.leader_term,
+            control: options.control,
+            ends: None,
             leading: None,
             orders: Vec::new(),
             incarnation: Incarnation::new((drawn >> 16) as u16),
@@ -172,10 +215,18 @@ impl Controller {
             next_sentence: 1,
             leader: None,
             complaint: None,
+            waiting: BTreeMap::new(),
+            next_asked: 0,
         })
     }
 
-    /// Does its work until its socket fails; `say` hears what operators want to know.
+    /// What ends it.
+    #[must_use]
+    pub fn stop(&self) -> Stop {
+        Stop(self.heard.clone())
+    }
+
+    /// Does its work until it is told to end, or its socket fails; `say` hears what operators want to know.
     ///
     /// # Errors
     ///
@@ -184,8 +235,14 @@ impl Controller {
         self.lead(leadership::Fact::Tick, say);
         loop {
             let now = self.now();
+            if self.ends.is_some_and(|at| self.leadership.has_left() || now >= at) {
+                // One that is not there is what is wanted.
+                let _ = std::fs::remove_file(&self.control);
+                return Ok(());
+            }
             let ranges = self.leading.as_ref().and_then(|(_, ranges)| ranges.as_ref());
             let alarm = ranges.map_or(Nanoseconds::MAX, Ranges::alarm).min(self.leadership.alarm());
+            let alarm = alarm.min(self.ends.unwrap_or(Nanoseconds::MAX));
             let wait = Duration::from_nanos(alarm.saturating_sub(now)).min(Duration::from_secs(1));
             match self.happenings.recv_timeout(wait) {
                 Ok(happening) => {
@@ -237,7 +294,10 @@ impl Controller {
     fn happen(&mut self, happening: Happening, say: &mut dyn FnMut(&Event)) -> io::Result<()> {
         let name = self.leading.as_ref().map(|(name, _)| *name);
         match happening {
-            Happening::Told(from, told) => self.step(Fact::Told(from, told), say),
+            Happening::Told(from, told, place) => {
+                drop(place);
+                self.step(Fact::Told(from, told), say);
+            }
             Happening::Leadership(fact, complaint) => {
                 let complaint = complaint.map(|complaint| complaint.to_string());
                 if complaint != self.complaint {
@@ -261,10 +321,21 @@ impl Controller {
             // Of a name that led before.
             Happening::Loaded(..) | Happening::Written(..) | Happening::NotWritten(..) => {}
             Happening::Routes(routes::Told::Done(ticket)) => self.step(Fact::Routed(ticket), say),
+            Happening::Routes(routes::Told::Hot(counted)) => self.step(Fact::Hot(counted), say),
             Happening::Routes(routes::Told::Say(event)) => self.say(&event, say),
             Happening::Asked((request, answer)) => {
-                // Who does not wait for the answer does not need it.
-                let _ = answer.send(self.answer(request, say));
+                self.next_asked += 1;
+                let asked = self.next_asked;
+                self.waiting.insert(asked, answer);
+                if let Some(said) = self.answer(asked, request, say) {
+                    self.say_to(asked, said);
+                }
+            }
+            Happening::Ends => {
+                let now = self.now();
+                self.ends.get_or_insert(now + nanoseconds(self.leader_term));
+                self.leadership.leave(now);
+                self.lead(leadership::Fact::Tick, say);
             }
             Happening::Failed(error) => return Err(error),
         }
@@ -278,10 +349,15 @@ impl Controller {
             // Without that thread nothing is confirmed, and nothing is said.
             let _ = self.deeds.send(deed);
         }
+        self.until.store(self.leadership.until(), Ordering::SeqCst);
         let name = self.leadership.name().filter(|_| self.leadership.leads(now));
         let led = self.leading.as_ref().map(|(name, _)| *name);
         if led.is_some() && name != led {
-            self.rest("its term has ended, and the store did not renew it", say);
+            let why = match self.ends {
+                Some(_) => "it was told to end; another one leads as soon as it looks",
+                None => "its term has ended, and the store did not renew it",
+            };
+            self.rest(why, say);
         }
         if let Some(name) = name.filter(|_| self.leading.is_none()) {
             self.leading = Some((name, None));
@@ -310,6 +386,7 @@ impl Controller {
     /// Says nothing any more, though nobody else leads yet.
     fn yield_to_nobody(&mut self, why: &str, say: &mut dyn FnMut(&Event)) {
         self.leadership.step_down(self.now());
+        self.until.store(0, Ordering::SeqCst);
         self.rest(why, say);
     }
 
@@ -317,6 +394,11 @@ impl Controller {
         self.leading = None;
         if let Some(routes) = &self.routes {
             let _ = routes.send(routes::Job::Rest);
+        }
+        for asked in self.waiting.keys().copied().collect::<Vec<u64>>() {
+            let sentence =
+                "this controller stopped leading before it was known whether that was written; ask the one that leads";
+            self.say_to(asked, Answer::Refused(sentence.to_owned()));
         }
         self.say(&Event::Yields { why: why.to_owned() }, say);
     }
@@ -348,12 +430,22 @@ impl Controller {
                     // Routes are somebody else's business.
                     None => routed.push(ticket),
                 },
+                Order::Redirect { page, to } => self.tell_switch(routes::Job::Redirect { page, to }),
+                Order::Anywhere(host) => self.tell_switch(routes::Job::Anywhere(host)),
                 Order::Say(event) => self.say(&event, say),
+                Order::Answer(asked) => self.say_to(asked, Answer::Done),
             }
         }
         self.orders = orders;
         for ticket in routed {
             self.step(Fact::Routed(ticket), say);
+        }
+    }
+
+    /// What is of use to a switch alone.
+    fn tell_switch(&self, job: routes::Job) {
+        if let Some(routes) = &self.routes {
+            let _ = routes.send(job);
         }
     }
 
@@ -387,11 +479,19 @@ impl Controller {
         }
     }
 
-    fn answer(&mut self, request: control::Request, say: &mut dyn FnMut(&Event)) -> Answer {
+    fn say_to(&mut self, asked: u64, answer: Answer) {
+        if let Some(waits) = self.waiting.remove(&asked) {
+            // Who does not wait for the answer does not need it.
+            let _ = waits.send(answer);
+        }
+    }
+
+    /// What is answered to what has this number; nothing when the answer waits until something is written.
+    fn answer(&mut self, asked: u64, request: control::Request, say: &mut dyn FnMut(&Event)) -> Option<Answer> {
         let now = self.now();
         if let control::Request::Events(after) = request {
             let new = self.sentences.iter().filter(|(number, _)| *number > after);
-            return Answer::Events(new.cloned().collect());
+            return Some(Answer::Events(new.cloned().collect()));
         }
         let mut orders = std::mem::take(&mut self.orders);
         let settings = self.settings;
@@ -400,36 +500,36 @@ impl Controller {
             if request == control::Request::Status {
                 let (backups, timing) = (settings.backups, settings.timing);
                 let (term, tenure) = (timing.term, timing.tenure);
-                return Answer::Status(Status { leader, backups, term, tenure, ..Status::default() });
+                return Some(Answer::Status(Status { leader, backups, term, tenure, ..Status::default() }));
             }
-            return Answer::Refused(not_leading(leader.map(|host| self.prefix(host))));
+            return Some(Answer::Refused(not_leading(leader.map(|host| self.prefix(host)))));
         };
         let decided = match request {
-            control::Request::Status => return Answer::Status(ranges.status(now)),
+            control::Request::Status => return Some(Answer::Status(ranges.status(now))),
             control::Request::Rebalance { only_says } => {
                 let found = ranges.rebalancing();
                 let moved = match found.filter(|_| !only_says) {
                     Some((range, to)) => ranges.move_range(now, range, to, &mut orders),
                     None => Ok(()),
                 };
-                moved.map(|()| Answer::Moves(found))
+                moved.map(|()| Some(Answer::Moves(found)))
             }
             control::Request::Move { range, to } => {
-                ranges.move_range(now, range, to, &mut orders).map(|()| Answer::Done)
+                ranges.move_range(now, range, to, &mut orders).map(|()| Some(Answer::Done))
             }
             control::Request::Backups { range, wish } => {
-                ranges.wish(now, range, wish, &mut orders).map(|()| Answer::Done)
+                ranges.wish(now, range, wish, asked, &mut orders).map(|()| None)
             }
             control::Request::Drain { host, is_drained } => {
-                ranges.drain(host, is_drained, &mut orders).map(|()| Answer::Done)
+                ranges.drain(host, is_drained, asked, &mut orders).map(|()| None)
             }
             control::Request::Reset { range, at, may_lose_copies } => {
-                ranges.reset(now, range, at, may_lose_copies, &mut orders).map(|()| Answer::Done)
+                ranges.reset(now, range, at, may_lose_copies, &mut orders).map(|()| Some(Answer::Done))
             }
-            control::Request::Events(_) => Ok(Answer::Done),
+            control::Request::Events(_) => Ok(Some(Answer::Done)),
         };
         self.carry_out(orders, say);
-        decided.unwrap_or_else(Answer::Refused)
+        decided.unwrap_or_else(|sentence| Some(Answer::Refused(sentence)))
     }
 }
 

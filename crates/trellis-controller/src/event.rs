@@ -159,12 +159,47 @@ pub enum Event {
         /// It.
         server: HostPrefix,
     },
+    /// A range shall have more backups, and nobody can be one.
+    Lacks {
+        /// The range.
+        range: HostPrefix,
+        /// So many it has.
+        backups: usize,
+        /// So much a copy takes.
+        bytes: u64,
+        /// Those that were wished for by name, and are none.
+        hosts: Vec<HostPrefix>,
+    },
     /// There is nobody to take what a server has to give away.
     NoPlace {
         /// The range.
         range: HostPrefix,
         /// The server that is drained.
         server: HostPrefix,
+    },
+    /// Another server than its home answers READs of a hot page, too.
+    Replica {
+        /// The range.
+        range: HostPrefix,
+        /// The page.
+        page: u64,
+        /// That server.
+        host: HostPrefix,
+        /// Requests for the page.
+        per_second: u64,
+    },
+    /// It does so no more.
+    NoReplica {
+        /// The range.
+        range: HostPrefix,
+        /// The page.
+        page: u64,
+        /// That server.
+        host: HostPrefix,
+        /// READs that it answered.
+        answered: u64,
+        /// Why.
+        why: Because,
     },
     /// The switch was told all routes, because it or this controller began.
     Routes {
@@ -178,6 +213,19 @@ pub enum Event {
         /// What it says.
         sentence: String,
     },
+}
+
+/// Why a page is answered at home alone again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Because {
+    /// Few ask for it.
+    Cold,
+    /// It was changed, or nobody could have a copy.
+    Changed,
+    /// The other server answered little of what was asked: writes, or more than one page at a time.
+    Useless,
+    /// The other server is not to be had.
+    Gone,
 }
 
 fn list(f: &mut fmt::Formatter<'_>, hosts: &[HostPrefix]) -> fmt::Result {
@@ -259,10 +307,40 @@ impl fmt::Display for Event {
                 "range {range}: server {host} did not take it within its time; look whether it has enough --backup-memory"
             ),
             Event::Drained { server } => write!(f, "server {server}: nothing is left on it; it may be ended"),
+            Event::Lacks { range, backups, bytes, hosts } if hosts.is_empty() => write!(
+                f,
+                "range {range}: it shall have more than {backups} backups, and no other server has the {bytes} bytes of a copy left; \
+                 start one with more --backup-memory"
+            ),
+            Event::Lacks { range, bytes, hosts, .. } => {
+                write!(f, "range {range}: no backup is made at ")?;
+                list(f, hosts)?;
+                write!(
+                    f,
+                    ", which have not the {bytes} bytes of a copy left, are drained, or are not there; give them more --backup-memory, "
+                )?;
+                write!(f, "or say `trellis controller backups {range}` with others")
+            }
             Event::NoPlace { range, server } => write!(
                 f,
                 "range {range}: no server has room for what {server} has to give away; start one with more --backup-memory"
             ),
+            Event::Replica { range, page, host, per_second } => write!(
+                f,
+                "range {range}: page {page} is asked for {per_second} times a second; {host} answers READs of it from a copy"
+            ),
+            Event::NoReplica { range, page, host, answered, why } => {
+                let why = match why {
+                    Because::Cold => "it is asked for less",
+                    Because::Changed => "it is being changed",
+                    Because::Useless => "what is asked for is not what a copy answers",
+                    Because::Gone => "that server is not heard, drained or home itself",
+                };
+                write!(
+                    f,
+                    "range {range}: page {page} is answered at home again, because {why}; {host} answered {answered} READs"
+                )
+            }
             Event::Routes { switch, elsewhere } => {
                 write!(f, "switch {switch}: told all routes; {elsewhere} ranges are elsewhere than at their own host")
             }

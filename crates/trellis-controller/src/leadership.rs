@@ -4,7 +4,7 @@
 //! rates, whatever the store loses, delays or does without saying so. The leader counts its term from when it *sent* what
 //! renewed it; another takes over when it has seen the record unchanged for a whole term by its own clock, by a comparison
 //! with what it saw. Who stops leading, for whatever reason, leads again only under another name, so that nothing that it
-//! wrote before can count later.
+//! wrote before can count later. Who leaves takes its record away: then nothing counts that it wrote, and nobody waits.
 //!
 //! It must never lead on an opinion: only what the store confirmed counts. It has no clock and calls no store: `now` is its
 //! own host's, and [`Deed`]s are carried out by who runs it, one at a time.
@@ -38,8 +38,8 @@ pub enum Deed {
     Swap {
         /// What it must be.
         expect: Option<Vec<u8>>,
-        /// What it shall be.
-        value: Vec<u8>,
+        /// What it shall be; nothing: gone.
+        value: Option<Vec<u8>>,
     },
 }
 
@@ -74,6 +74,10 @@ enum Standing {
     Watching(Option<(Option<Vec<u8>>, Nanoseconds)>),
     /// The record is this, and lasts until then.
     Leading(Vec<u8>, Nanoseconds),
+    /// It leads never more. The record is this, if it is one of ours, and shall be gone.
+    Leaving(Option<Vec<u8>>),
+    /// It is as if it had never been.
+    Left,
 }
 
 /// The state machine.
@@ -120,8 +124,13 @@ impl Leadership {
     pub fn name(&self) -> Option<[u8; NAME_BYTES]> {
         match &self.standing {
             Standing::Leading(value, _) => value.first_chunk().copied(),
-            Standing::Watching(_) => None,
+            _ => None,
         }
+    }
+
+    /// By when its right ends, unless it is renewed; nothing while it has none.
+    pub fn until(&self) -> Nanoseconds {
+        if let Standing::Leading(_, until) = self.standing { until } else { 0 }
     }
 
     /// The host of who leads, as far as it was seen.
@@ -129,6 +138,7 @@ impl Leadership {
         let value = match &self.standing {
             Standing::Leading(value, _) => Some(value),
             Standing::Watching(seen) => seen.as_ref().and_then(|(value, _)| value.as_ref()),
+            Standing::Leaving(_) | Standing::Left => None,
         };
         value.and_then(|value| host_in(value))
     }
@@ -138,7 +148,8 @@ impl Leadership {
         let next = if self.is_busy { Nanoseconds::MAX } else { self.next_at };
         match self.standing {
             Standing::Leading(_, until) => next.min(until),
-            Standing::Watching(_) => next,
+            Standing::Watching(_) | Standing::Leaving(_) => next,
+            Standing::Left => Nanoseconds::MAX,
         }
     }
 
@@ -147,6 +158,22 @@ impl Leadership {
         self.standing = Standing::Watching(None);
         self.proposed = None;
         self.next_at = now;
+    }
+
+    /// It wants to lead never more, and nobody shall wait for it. What it was about to say cannot be said from now on; its
+    /// record is gone when [`Leadership::has_left`], if the store answers.
+    pub fn leave(&mut self, now: Nanoseconds) {
+        self.standing = match std::mem::replace(&mut self.standing, Standing::Left) {
+            Standing::Leading(value, _) => Standing::Leaving(Some(value)),
+            Standing::Watching(_) => Standing::Leaving(None),
+            other => other,
+        };
+        self.next_at = now;
+    }
+
+    /// Whether nothing of it is left that others would wait for.
+    pub fn has_left(&self) -> bool {
+        self.standing == Standing::Left
     }
 
     /// Takes one fact; what to ask of the store because of it.
@@ -162,8 +189,10 @@ impl Leadership {
             }
             Fact::Swapped => {
                 self.is_busy = false;
-                if let Some(proposed) = self.proposed.take() {
-                    self.confirm(now, proposed);
+                match self.proposed.take() {
+                    Some(proposed) => self.confirm(now, proposed),
+                    None if matches!(self.standing, Standing::Leaving(_)) => self.standing = Standing::Left,
+                    None => {}
                 }
             }
             Fact::Found(found) => {
@@ -171,7 +200,10 @@ impl Leadership {
                 self.found(now, found);
             }
         }
-        if self.is_busy || now < self.next_at {
+        if self.standing == Standing::Leaving(None) && !self.is_busy && !self.is_unsure {
+            self.standing = Standing::Left;
+        }
+        if self.is_busy || now < self.next_at || self.standing == Standing::Left {
             return None;
         }
         self.is_busy = true;
@@ -181,7 +213,9 @@ impl Leadership {
     /// The record is what was proposed.
     fn confirm(&mut self, now: Nanoseconds, proposed: Proposed) {
         let until = proposed.sent + self.term.held;
-        if now < until {
+        if let Standing::Leaving(record) = &mut self.standing {
+            *record = Some(proposed.value);
+        } else if now < until {
             self.standing = Standing::Leading(proposed.value, until);
             self.next_at = (proposed.sent + self.term.held / 3).max(now);
         } else {
@@ -194,6 +228,12 @@ impl Leadership {
             return self.confirm(now, proposed);
         }
         match &mut self.standing {
+            Standing::Leaving(Some(record)) if is_of(record, found.as_deref()) => {
+                *record = found.unwrap_or_default();
+                self.next_at = now;
+            }
+            // It is gone, or another's.
+            Standing::Leaving(_) | Standing::Left => self.standing = Standing::Left,
             // The renewal did not arrive; it may yet.
             Standing::Leading(value, _) if found.as_ref() == Some(value) => self.next_at = now,
             Standing::Watching(Some((seen, _))) if *seen == found => self.next_at = now + self.term.term / 8,
@@ -213,7 +253,11 @@ impl Leadership {
             {
                 seen.clone()
             }
-            Standing::Watching(_) => return Deed::Read,
+            Standing::Leaving(value) if !self.is_unsure => {
+                self.proposed = None;
+                return Deed::Swap { expect: value.clone(), value: None };
+            }
+            _ => return Deed::Read,
         };
         if self.is_unsure {
             return Deed::Read;
@@ -222,7 +266,7 @@ impl Leadership {
             let value = self.next_value();
             self.proposed = Some(Proposed { value, sent: now });
         }
-        let value = self.proposed.as_ref().map(|proposed| proposed.value.clone()).unwrap_or_default();
+        let value = self.proposed.as_ref().map(|proposed| proposed.value.clone());
         Deed::Swap { expect, value }
     }
 
@@ -243,6 +287,11 @@ impl Leadership {
         };
         [name, u64::to_le_bytes(count).to_vec()].concat()
     }
+}
+
+/// Whether what was found bears the name of a record.
+fn is_of(record: &[u8], found: Option<&[u8]>) -> bool {
+    found.is_some_and(|found| found.len() == RECORD_BYTES && record.get(..NAME_BYTES) == found.get(..NAME_BYTES))
 }
 
 /// The host that a record names; nothing where it is none of ours.

@@ -23,5 +23,5 @@ pub mod records;
 pub mod routes;
 mod workers;
 
-pub use controller::{CLOCK_ERROR_PPM, Controller, ControllerError, Options};
-pub use event::Event;
+pub use controller::{CLOCK_ERROR_PPM, Controller, ControllerError, Options, Stop};
+pub use event::{Because, Event};

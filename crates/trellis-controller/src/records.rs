@@ -137,7 +137,8 @@ pub fn carry_out(store: &dyn Store, region: u32, deed: &Deed) -> (Fact, Option<S
         }
         Deed::Swap { expect, value } => {
             let expect = expect.clone().map_or(Expect::Absent, Expect::Value);
-            let swap = Operation::CompareAndSwap { key, expect, change: Change::Put(value.clone()) };
+            let change = value.clone().map_or(Change::Delete, Change::Put);
+            let swap = Operation::CompareAndSwap { key, expect, change };
             store.apply(&[swap], None).map(|applied| match applied {
                 Applied::Done(_) => Fact::Swapped,
                 Applied::Refused(refused, _) => Fact::Found(refused.found),
@@ -242,11 +243,11 @@ mod tests {
         let one = Write::Range(7, record(3, Some(Wish::Hosts(vec![8]))));
         assert!(matches!(write_one(one.clone()), Err(RecordError::Fenced { .. })), "nobody leads");
         let value = [&NAME[..], &[0; 8]].concat();
-        let swap = Deed::Swap { expect: None, value: value.clone() };
+        let swap = Deed::Swap { expect: None, value: Some(value.clone()) };
         assert_eq!(carry_out(&*store, region, &swap).0, Fact::Swapped);
         assert_eq!(carry_out(&*store, region, &swap).0, Fact::Found(Some(value.clone())));
-        assert_eq!(carry_out(&*store, region, &Deed::Read).0, Fact::Found(Some(value)));
-        write_one(one).expect("written");
+        assert_eq!(carry_out(&*store, region, &Deed::Read).0, Fact::Found(Some(value.clone())));
+        write_one(one.clone()).expect("written");
         write_one(Write::Range(0x1001, record(1, None))).expect("written");
         write_one(Write::Range(7, record(4, Some(Wish::Count(2))))).expect("written");
         write_one(Write::Server(8, ServerRecord { is_drained: true })).expect("written");
@@ -255,6 +256,10 @@ mod tests {
         assert_eq!(kept.servers, [(8, ServerRecord { is_drained: true })]);
         assert_eq!(kept.ranges[0].1.of_machine().backups, [8, 9]);
         assert!(load(&*store, super::region(7)).expect("readable").ranges.is_empty(), "another cluster's are others");
+        let leave = Deed::Swap { expect: Some(value), value: None };
+        assert_eq!(carry_out(&*store, region, &leave).0, Fact::Swapped);
+        assert_eq!(carry_out(&*store, region, &Deed::Read).0, Fact::Found(None));
+        assert!(matches!(write_one(one), Err(RecordError::Fenced { .. })), "what it sent before comes too late");
     }
 
     #[test]

@@ -4,20 +4,28 @@
 //! Only requests about pages go elsewhere: everything below the commands that hosts tell each other.
 //!
 //! Promises: what was wished is told again when the switch has begun another life, and when it refused; a range that is at
-//! its own host costs no entry. The switch may fail: then clients find homes more slowly, and nothing else happens.
+//! its own host costs no entry. Nothing is told while this controller does not lead; what one that led before tells all the
+//! same, because it was stopped in the middle of it, does not stay: ranges are told again in turn. The switch may fail: then
+//! clients find homes more slowly, and nothing else happens. Redirects of pages end with the time that was said.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use trellis_protocol::Nanoseconds;
 use trellis_protocol::lease::Host;
 use trellis_switch::control::{At, Remote};
-use trellis_switch::{Cluster, Page, Prefix, Route, Switch, SwitchError};
+use trellis_switch::{Cluster, Page, Prefix, Redirect, Route, Switch, SwitchError};
 
 use crate::event::Event;
 
 /// How often it is looked whether the switch is the same.
 const LOOK: Duration = Duration::from_millis(100);
+/// Over how long requests for pages are counted.
+const HOT_OVER: Duration = Duration::from_secs(1);
+/// Of so many pages.
+const HOT_PAGES: usize = 256;
 /// The first byte behind the host, and how many bits of it count: READ to RELEASE, HELLO to INVALIDATE, CLONE and INVALIDATED.
 const COMMANDS: [(u8, u8); 3] = [(0x00, 50), (0x40, 54), (0x44, 55)];
 
@@ -36,6 +44,10 @@ pub(crate) enum Job {
     Set { ticket: u64, range: Host, home: Host },
     /// All ranges; what else the switch has is none of this controller's.
     All(Vec<(Host, Host)>),
+    /// Requests for this page, by range and number, go to this host for so many nanoseconds; or home.
+    Redirect { page: (Host, u64), to: Option<(Host, Nanoseconds)> },
+    /// Who asks any server is answered by this one.
+    Anywhere(Host),
     /// This controller says nothing any more.
     Rest,
 }
@@ -44,6 +56,8 @@ pub(crate) enum Job {
 pub(crate) enum Told {
     /// The switch has it, or refused.
     Done(u64),
+    /// Requests a second, by range and page; most first.
+    Hot(Vec<((Host, u64), u64)>),
     Say(Event),
 }
 
@@ -54,17 +68,26 @@ pub(crate) struct Router {
     life: u64,
     /// What shall be; nothing while this controller does not lead.
     wanted: Option<BTreeMap<Host, Host>>,
+    /// Who answers who asks any server.
+    anywhere: Option<Host>,
+    /// When pages were counted last, if they are.
+    counted: Option<Instant>,
     /// The switch has not all of it.
     is_dirty: bool,
     /// What was said last of what it refused.
     complaint: Option<String>,
+    /// Whether this controller leads at this moment.
+    leads: Box<dyn Fn() -> bool + Send>,
+    /// The range that was told last of those that are told again in turn.
+    told_again: Host,
 }
 
 impl Router {
-    /// Of a switch that was opened; `at` is where it is, if that is a path.
-    pub(crate) fn new(switch: Remote, at: Option<String>) -> Router {
-        let life = switch.life();
-        Router { at, switch, life, wanted: None, is_dirty: false, complaint: None }
+    /// Of a switch that was opened; `at` is where it is, if that is a path; `leads` says whether this controller may speak.
+    pub(crate) fn new(switch: Remote, at: Option<String>, leads: Box<dyn Fn() -> bool + Send>, counts: bool) -> Router {
+        let (life, counted) = (switch.life(), counts.then(Instant::now));
+        let (wanted, anywhere, complaint) = (None, None, None);
+        Router { at, switch, life, wanted, anywhere, counted, is_dirty: false, complaint, leads, told_again: 0 }
     }
 
     /// Does jobs until nobody has any more.
@@ -74,8 +97,8 @@ impl Router {
                 Ok(Job::Set { ticket, range, home }) => {
                     if let Some(wanted) = &mut self.wanted {
                         wanted.insert(range, home);
+                        self.set(range, home, told);
                     }
-                    self.set(range, home, told);
                     if told.send(Told::Done(ticket)).is_err() {
                         return;
                     }
@@ -84,11 +107,56 @@ impl Router {
                     self.wanted = Some(homes.into_iter().collect());
                     self.tell_all(told);
                 }
-                Ok(Job::Rest) => self.wanted = None,
-                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Job::Redirect { page, to }) => self.redirect(page, to),
+                Ok(Job::Anywhere(host)) => {
+                    self.anywhere = Some(host);
+                    self.check(|router| router.try_anywhere(), told);
+                }
+                Ok(Job::Rest) => (self.wanted, self.anywhere) = (None, None),
+                Err(RecvTimeoutError::Timeout) => self.tell_next(told),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
             self.look(told);
+            self.count(told);
+        }
+    }
+
+    /// How often pages were asked for.
+    fn count(&mut self, told: &Sender<Told>) {
+        let Some(since) = self.counted.filter(|since| since.elapsed() >= HOT_OVER && self.wanted.is_some()) else {
+            return;
+        };
+        self.counted = Some(Instant::now());
+        let milliseconds = since.elapsed().as_millis().max(1) as u64;
+        // Of a switch that does not answer nothing is hot.
+        let Ok(pages) = self.switch.hot_pages(HOT_PAGES) else { return };
+        let rate = |(page, count): (Page, u64)| ((page.home, page.number), count.saturating_mul(1_000) / milliseconds);
+        let _ = told.send(Told::Hot(pages.into_iter().map(rate).collect()));
+    }
+
+    /// Lets requests for a page go to who has a copy. What a switch refuses is asked at home.
+    fn redirect(&self, (home, number): (Host, u64), to: Option<(Host, Nanoseconds)>) {
+        if self.wanted.is_none() || !(self.leads)() {
+            return;
+        }
+        let page = Page { home, number };
+        let redirect = to.and_then(|(host, left)| {
+            let until = Instant::now().checked_add(Duration::from_nanos(left));
+            self.port_of(host).map(|port| Redirect { port, epoch: 0, until })
+        });
+        let _ = match redirect {
+            Some(redirect) => self.switch.set_redirect(page, redirect),
+            None => self.switch.drop_redirect(page, 0),
+        };
+    }
+
+    /// The next range in turn is told again.
+    fn tell_next(&mut self, told: &Sender<Told>) {
+        let Some(wanted) = &self.wanted else { return };
+        let next = wanted.range((Bound::Excluded(self.told_again), Bound::Unbounded)).next();
+        if let Some((range, home)) = next.or_else(|| wanted.first_key_value()).map(|(range, home)| (*range, *home)) {
+            self.told_again = range;
+            self.set(range, home, told);
         }
     }
 
@@ -120,6 +188,10 @@ impl Router {
                 return;
             }
         }
+        self.check(|router| router.try_anywhere(), told);
+        if self.is_dirty {
+            return;
+        }
         self.life = self.switch.life();
         self.complaint = None;
         let elsewhere = wanted.iter().filter(|(range, home)| range != home).count();
@@ -128,12 +200,38 @@ impl Router {
     }
 
     fn set(&mut self, range: Host, home: Host, told: &Sender<Told>) {
-        let Err(sentence) = self.try_set(range, home) else { return };
+        self.check(|router| router.try_set(range, home), told);
+    }
+
+    /// Tells the switch something; what it refuses is told again, and said.
+    fn check(&mut self, tells: impl Fn(&Router) -> Result<(), String>, told: &Sender<Told>) {
+        if !(self.leads)() {
+            // It rests in a moment, or leads again.
+            self.is_dirty = true;
+            return;
+        }
+        let Err(sentence) = tells(self) else { return };
         self.is_dirty = true;
         if self.complaint.as_ref() != Some(&sentence) {
             self.complaint = Some(sentence.clone());
             let _ = told.send(Told::Say(Event::Switch { sentence }));
         }
+    }
+
+    fn port_of(&self, host: Host) -> Option<u16> {
+        self.switch.description().ports.iter().find(|port| port.host == host).map(|port| port.port)
+    }
+
+    fn try_anywhere(&self) -> Result<(), String> {
+        let Some(host) = self.anywhere else { return Ok(()) };
+        let Some(port) = self.port_of(host) else {
+            let kind = self.switch.name();
+            return Err(format!(
+                "the switch {kind} has no port where host {host:x} is plugged in; who asks any server gets no answer"
+            ));
+        };
+        let route = Route { port, is_memory: true };
+        self.switch.set_prefix(Prefix::host(self.switch.cluster(), 0), route).map_err(|error| error.to_string())
     }
 
     fn try_set(&self, range: Host, home: Host) -> Result<(), String> {
@@ -145,8 +243,7 @@ impl Router {
                 self.switch.drop_prefix(prefix).map(drop).map_err(said)
             });
         }
-        let ports = &self.switch.description().ports;
-        let Some(port) = ports.iter().find(|port| port.host == home).map(|port| port.port) else {
+        let Some(port) = self.port_of(home) else {
             let kind = self.switch.name();
             return Err(format!(
                 "the switch {kind} has no port where host {home:x} is plugged in; requests for range {range:x} are not delivered"

@@ -3,9 +3,12 @@
 //!
 //! Promises: records are written in the order in which that was asked for, several at once where several wait; after one
 //! that failed nothing is written under the same name. What arrives and is no report of a server, from this cluster and
-//! whole, is dropped here.
+//! whole, is dropped here. What waits to be decided is bounded: datagrams that find too many before them are dropped as a
+//! network would drop them, and are said again; of the store and the switch there is one answer for each thing that was asked,
+//! and of operators one question for each connection.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
@@ -23,13 +26,15 @@ use crate::routes;
 
 /// The longest datagram there can be.
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
+/// How many datagrams wait to be decided at most: more than a second's of 400 servers.
+const WAITING_MAX: usize = 4_096;
 /// How many records are written at once.
 const AT_ONCE: usize = 64;
 
 /// What the thread that decides hears.
 pub(crate) enum Happening {
     /// A host says this.
-    Told(Host, Told),
+    Told(Host, Told, Place),
     /// The store, about who leads.
     Leadership(Fact, Option<StoreError>),
     /// Everything that was kept, as it was when this name began to lead.
@@ -44,6 +49,25 @@ pub(crate) enum Happening {
     Asked(Asked),
     /// The socket fails.
     Failed(std::io::Error),
+    /// This process is to end.
+    Ends,
+}
+
+/// The place of a datagram among those that wait; free again with its value.
+pub(crate) struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    /// The next one; nothing when all are taken.
+    fn take(places: &Arc<AtomicUsize>) -> Option<Place> {
+        let place = Place(Arc::clone(places));
+        (places.fetch_add(1, Ordering::Relaxed) < WAITING_MAX).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Something for the thread that keeps records.
@@ -85,9 +109,13 @@ impl Room {
 /// Hears what arrives, until nobody wants to know.
 pub(crate) fn hear(endpoint: &Arc<Endpoint>, me: HostPrefix, heard: &Sender<Happening>) {
     let mut room = Room::new();
+    let places = Arc::default();
     loop {
         let happening = match room.take(endpoint, me) {
-            Ok(Some((from, told))) => Happening::Told(from, told),
+            Ok(Some((from, told))) => match Place::take(&places) {
+                Some(place) => Happening::Told(from, told, place),
+                None => continue,
+            },
             Ok(None) => {
                 endpoint.wait(Duration::from_secs(1));
                 continue;
@@ -105,8 +133,8 @@ fn told(source: Address, destination: Address, payload: &[u8], me: HostPrefix) -
     let rules = Rules { cluster: me.cluster, least: TagKind::Checksum, tags: &Hardware };
     let request = Request::decode(source, destination, payload, &rules).ok()?;
     // Whatever else arrives waits for nothing here.
-    if !matches!(request.command(), Command::Report | Command::Locate) || request.destination.pointer.home() != me.host
-    {
+    let is_heard = matches!(request.command(), Command::Report | Command::Locate | Command::Followed);
+    if !is_heard || request.destination.pointer.home() != me.host {
         return None;
     }
     let told = Told::decode(request.command(), payload.get(HEADER_BYTES..)?)?;
@@ -175,4 +203,23 @@ pub(crate) fn route(router: &mut routes::Router, jobs: &Receiver<routes::Job>, h
         router.run(jobs, &sender);
         drop(sender);
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_is_bounded_and_goes_on_when_something_was_taken() {
+        let places = Arc::default();
+        let mut waiting: Vec<Place> = (0..WAITING_MAX).filter_map(|_| Place::take(&places)).collect();
+        assert_eq!(waiting.len(), WAITING_MAX);
+        for _ in 0..3 {
+            assert!(Place::take(&places).is_none(), "it is dropped");
+        }
+        waiting.pop();
+        assert!(
+            Place::take(&places).is_some_and(|place| Place::take(&places).is_none() && Arc::ptr_eq(&place.0, &places))
+        );
+    }
 }

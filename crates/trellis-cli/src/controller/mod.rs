@@ -4,6 +4,7 @@
 //! process of a host is found.
 
 mod change;
+mod ending;
 mod run;
 mod show;
 

@@ -11,13 +11,15 @@ use trellis_controller::{Controller, ControllerError, Options};
 use trellis_store::StoreError;
 use trellis_switch::control::{At, Remote};
 
+use super::ending::Ends;
 use super::prefix;
 use crate::exit::{self, Ending, Failure};
 
 /// Be a controller, until SIGINT or SIGTERM
 ///
 /// Prints one line when servers may report, and one for everything that an operator wants to know. It may be killed and started
-/// again at any time: what it said is in its records, and homes go on for a tenure.
+/// again at any time: what it said is in its records, and homes go on for a tenure. Of several, the one that leads and gets
+/// SIGTERM lets another one lead at once; one that is killed is waited for.
 #[derive(Debug, Args)]
 pub(super) struct RunArguments {
     /// The addresses of this host, for example fd12:3456:c8::/48
@@ -45,6 +47,9 @@ pub(super) struct RunArguments {
     /// Move ranges from servers that are busy to others, by themselves
     #[arg(long)]
     rebalance: bool,
+    /// Let another server answer READs of a page, too, that is asked for so often in a second; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    hot_pages: u64,
     /// UDP port, as at all servers
     #[arg(long, value_name = "PORT", default_value_t = PORT)]
     port: u16,
@@ -54,11 +59,13 @@ pub(super) struct RunArguments {
 }
 
 pub(super) fn run(arguments: &RunArguments) -> Ending {
-    let RunArguments { prefix, backups, lease_term, tenure, leader_term, rebalance, port, .. } = *arguments;
+    let RunArguments { prefix, backups, lease_term, tenure, leader_term, rebalance, hot_pages, port, .. } = *arguments;
     if leader_term < Duration::from_millis(100) {
         let sentence = format!("a leader's term of {leader_term:?} is not possible; give 100 ms or more");
         return Err(Failure::new(exit::CONFIGURATION, sentence));
     }
+    // Before any thread: none of them is to be interrupted.
+    let ends = Ends::listen()?;
     let records = trellis_store::open(&arguments.records).map_err(|error| store_failure(&error))?;
     if !records.capabilities().durable {
         eprintln!("trellis: what store {} keeps may be lost when that ends; homes are then unknown", records.name());
@@ -80,9 +87,11 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
         tenure,
         leader_term,
         rebalances: rebalance,
+        hot_from: hot_pages,
         control,
     };
     let mut controller = Controller::open(options).map_err(|error| failure(&error))?;
+    ends.by(controller.stop());
     let mut output = std::io::stdout();
     // Who does not read that is served all the same.
     let _ = writeln!(output, "controller {prefix} at port {port}, records in {name}, {told}, control {shown}")

@@ -69,7 +69,7 @@ fn text(status: &Status) -> String {
 }
 
 fn put(text: &mut String, status: &Status) -> std::fmt::Result {
-    let Status { leads, leader, backups, term, tenure, ranges, servers } = status;
+    let Status { leads, leader, backups, term, tenure, ranges, servers, anywhere, replicas } = status;
     let [term, tenure] = [*term, *tenure].map(Duration::from_nanos);
     match (leads, leader) {
         (true, _) => writeln!(text, "leads; {backups} backups each, leases of {term:?}, a tenure of {tenure:?}")?,
@@ -90,6 +90,7 @@ fn put(text: &mut String, status: &Status) -> std::fmt::Result {
             (false, ..) => "not served".to_owned(),
             (true, Some(to), _) => format!("moves to {to:#x}"),
             (true, None, Some(host)) => format!("asks {host:#x}"),
+            (true, None, None) if range.lacks_room => "served, no room for a backup".to_owned(),
             (true, None, None) => "served".to_owned(),
         };
         writeln!(
@@ -124,13 +125,24 @@ fn put(text: &mut String, status: &Status) -> std::fmt::Result {
             server.host, server.spare_bytes, server.homes, server.backups, server.requests_per_second
         )?;
     }
+    if let Some(host) = anywhere {
+        writeln!(text, "who asks any server is answered by {host:#x}")?;
+    }
+    for replica in replicas {
+        let state = if replica.has_copy { "has a copy" } else { "has no copy yet" };
+        writeln!(
+            text,
+            "hot page {} of {:#x}: {} requests/s, {:#x} {state} and answered {} READs",
+            replica.page, replica.range, replica.requests_per_second, replica.host, replica.answered
+        )?;
+    }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trellis_controller::ranges::{RangeStatus, ServerStatus};
+    use trellis_controller::ranges::{RangeStatus, ReplicaStatus, ServerStatus};
 
     #[test]
     fn the_table_has_a_line_for_each_range_and_each_server() {
@@ -147,6 +159,7 @@ mod tests {
             tenure_left_ms: 499,
             requests_per_second: 12,
             wish: None,
+            lacks_room: false,
         };
         let server = ServerStatus {
             host: 0x1002,
@@ -158,6 +171,14 @@ mod tests {
             requests_per_second: 12,
             is_drained: true,
         };
+        let replica = ReplicaStatus {
+            range: 0x1001,
+            page: 3,
+            host: 0x1003,
+            has_copy: true,
+            answered: 7,
+            requests_per_second: 9000,
+        };
         let status = Status {
             leads: true,
             leader: Some(3),
@@ -166,6 +187,8 @@ mod tests {
             tenure: 500_000_000,
             ranges: vec![range],
             servers: vec![server],
+            anywhere: Some(0x1001),
+            replicas: vec![replica],
         };
         let shown = text(&status);
         let words: Vec<Vec<&str>> = shown.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -175,6 +198,17 @@ mod tests {
             ["0x1001", "0x1002", "3", "16", "0x1003,0x1001", "0x1003", "12", "499", "moves", "to", "0x1003"]
         );
         assert_eq!(words[4], ["0x1002", "-", "4096", "1", "0", "12", "silent,", "drained"]);
+        let last: Vec<&str> = shown.lines().skip(5).collect();
+        assert_eq!(
+            last,
+            [
+                "who asks any server is answered by 0x1001",
+                "hot page 3 of 0x1001: 9000 requests/s, 0x1003 has a copy and answered 7 READs"
+            ]
+        );
+        let mut status = status;
+        (status.ranges[0].moving, status.ranges[0].lacks_room) = (None, true);
+        assert!(text(&status).contains(" 499  served, no room for a backup\n"), "{}", text(&status));
         let waits = Status { leads: false, ..status };
         assert_eq!(text(&waits), "does not lead; the controller of host 0x3 does\n");
     }

@@ -18,14 +18,21 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// The namespaces of a test. It is the first process of its own, so the kernel ends what it started when it ends.
 const NAMESPACES: [&str; 6] = ["--user", "--map-root-user", "--net", "--mount", "--pid", "--kill-child"];
 
-/// Runs a test in a user namespace, where it is root over nothing but what it makes.
+/// Runs a test with a lab in a user namespace, where it is root over nothing but what it makes.
 pub(crate) fn in_a_lab(test: &str, clients: u16, servers: u16, body: impl FnOnce(Lab)) {
-    if std::env::var_os(INSIDE).is_some() {
+    in_namespaces(test, || {
         let name: String = test.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
         let switch = std::env::var("TRELLIS_TEST_SWITCH").unwrap_or_else(|_| "user".to_owned());
         let (mtu_bytes, redirects_max) = (9000, 512);
         let plan = Plan { name, clients, servers, switch, mtu_bytes, redirects_max, attach: Attach::Auto };
-        return body(Lab::up(&plan).unwrap_or_else(|error| panic!("{error}")));
+        body(Lab::up(&plan).unwrap_or_else(|error| panic!("{error}")));
+    });
+}
+
+/// Runs a test in a user namespace, with mounts, networks and processes of its own.
+pub(crate) fn in_namespaces(test: &str, body: impl FnOnce()) {
+    if std::env::var_os(INSIDE).is_some() {
+        return body();
     }
     let possible = Command::new("unshare").args(NAMESPACES).arg("true").status();
     if !possible.is_ok_and(|status| status.success()) {

@@ -5,13 +5,14 @@ use std::process::{Child, Command, Output, Stdio};
 
 pub(crate) struct Lab {
     pub(crate) name: String,
-    servers: Vec<Child>,
+    /// What was started.
+    lasting: Vec<Child>,
 }
 
 impl Lab {
     /// So many hosts, joined by the switch `user`. None where nobody may make one; the reason is said.
     pub(crate) fn up(test: &str, name: &str, clients: u16, servers: u16, more: &[&str]) -> Option<Lab> {
-        let lab = Lab { name: format!("{name}-{}", std::process::id()), servers: Vec::new() };
+        let lab = Lab { name: format!("{name}-{}", std::process::id()), lasting: Vec::new() };
         let (clients, servers) = (clients.to_string(), servers.to_string());
         let hosts = ["--clients", &clients, "--servers", &servers, "--switch", "user"];
         let output = lab.ask("up", &[&hosts, more].concat());
@@ -38,13 +39,20 @@ impl Lab {
 
     /// Starts a memory server in a host; the line that it prints when clients may come.
     pub(crate) fn serve(&mut self, host: &str, memory: &str) -> String {
-        let arguments = [host, "--", env!("CARGO_BIN_EXE_trellis"), "serve", "--memory", memory];
+        let line = self.start(host, &["serve", "--memory", memory], "serving ");
+        assert!(line.contains("/48 at port 5000, "), "{line}");
+        line
+    }
+
+    /// Starts a command of ours that lasts in a host; the line that it prints when others may go on.
+    pub(crate) fn start(&mut self, host: &str, arguments: &[&str], ready: &str) -> String {
+        let arguments = [&[host, "--", env!("CARGO_BIN_EXE_trellis")], arguments].concat();
         let mut child = self.command("run", &arguments).stdout(Stdio::piped()).spawn().expect("it can be started");
-        let mut line = String::new();
-        let output = child.stdout.take().expect("it is a pipe");
-        self.servers.push(child);
-        BufReader::new(output).read_line(&mut line).expect("it is text");
-        assert!(line.starts_with("serving ") && line.contains("/48 at port 5000, "), "{line}");
+        let mut lines = BufReader::new(child.stdout.take().expect("it is a pipe")).lines().map_while(Result::ok);
+        self.lasting.push(child);
+        let line = lines.find(|line| line.starts_with(ready)).unwrap_or_else(|| panic!("{arguments:?} ended"));
+        // What it says later is for nobody, and does not hold it up.
+        std::thread::spawn(move || lines.for_each(drop));
         line
     }
 }
@@ -52,8 +60,8 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         let output = self.ask("down", &[]);
-        for mut server in self.servers.drain(..) {
-            server.wait().expect("it ends with the lab");
+        for mut child in self.lasting.drain(..) {
+            child.wait().expect("it ends with the lab");
         }
         assert!(output.status.success() || std::thread::panicking(), "{output:?}");
     }

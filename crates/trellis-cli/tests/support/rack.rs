@@ -2,12 +2,14 @@
 //!
 //! What must hold is looked at while it goes on, and at the end: nothing that was acknowledged is lost, nothing is half there,
 //! nothing is done twice.
+#![allow(dead_code, reason = "each test file uses its part")]
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -21,7 +23,7 @@ use super::inside::{LONG, good, number, prefix};
 
 pub(crate) const PAGE: usize = 4096;
 
-/// The host of the controller: a client, which has no memory.
+/// The host of the controller, where there is one: a client, which has no memory.
 pub(crate) const CONTROLLER: &str = "c3";
 
 /// A process, and what it said.
@@ -76,6 +78,11 @@ pub(crate) struct Rack {
     folder: PathBuf,
     times: Times,
     memory: &'static str,
+    /// The hosts of controllers, and where each of them finds the records.
+    controllers: Vec<(&'static str, String)>,
+    leader_term: &'static str,
+    /// The host of the one that is asked.
+    asked: Cell<&'static str>,
 }
 
 impl Rack {
@@ -88,13 +95,24 @@ impl Rack {
         let listener = UnixListener::bind(folder.join("switch")).expect("a socket");
         let control = Arc::clone(lab.control());
         std::thread::spawn(move || listener.incoming().flatten().for_each(|stream| drop(control.serve(stream))));
-        Rack { processes: BTreeMap::new(), lab, folder, times, memory }
+        let records = format!("embedded-durable:{}", folder.join("records").display());
+        let (processes, controllers) = (BTreeMap::new(), vec![(CONTROLLER, records)]);
+        Rack { processes, lab, folder, times, memory, controllers, leader_term: "500ms", asked: Cell::new(CONTROLLER) }
+    }
+
+    /// Lets these hosts have controllers, each of which finds the records there; another one leads after this term.
+    pub(crate) fn with_controllers(&mut self, controllers: Vec<(&'static str, String)>, leader_term: &'static str) {
+        (self.controllers, self.leader_term) = (controllers, leader_term);
+    }
+
+    fn socket(&self, host: &str) -> PathBuf {
+        self.folder.join(format!("controller-{host}"))
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
         command.args(arguments).env("TRELLIS_SWITCH", self.folder.join("switch"));
-        command.env("TRELLIS_CONTROLLER", self.folder.join("controller")).stdin(Stdio::null());
+        command.env("TRELLIS_CONTROLLER", self.socket(self.asked.get())).stdin(Stdio::null());
         command
     }
 
@@ -120,7 +138,8 @@ impl Rack {
 
     /// Starts a memory server.
     pub(crate) fn serve(&mut self, host: &'static str) {
-        let controller = number(&self.lab, CONTROLLER).0.to_string();
+        let numbers = self.controllers.iter().map(|(host, _)| number(&self.lab, host).0.to_string());
+        let controllers = numbers.collect::<Vec<String>>().join(",");
         let (term, tenure) = self.times();
         let memory = self.memory;
         let arguments = [
@@ -130,7 +149,7 @@ impl Rack {
             "--backup-memory",
             "256MiB",
             "--controller",
-            &controller,
+            &controllers,
             "--in-kernel",
             "off",
         ];
@@ -140,13 +159,72 @@ impl Rack {
 
     /// Starts the controller, with so many backups of each range.
     pub(crate) fn control(&mut self, backups: u16) {
-        let records = format!("embedded-durable:{}", self.folder.join("records").display());
+        self.control_at(CONTROLLER, backups);
+    }
+
+    /// The same with more options.
+    pub(crate) fn control_with(&mut self, backups: u16, options: &[&str]) {
+        self.control_as(CONTROLLER, backups, options);
+    }
+
+    /// Starts the controller of a host.
+    pub(crate) fn control_at(&mut self, host: &'static str, backups: u16) {
+        self.control_as(host, backups, &[]);
+    }
+
+    fn control_as(&mut self, host: &'static str, backups: u16, options: &[&str]) {
+        let found = self.controllers.iter().find(|(of, _)| *of == host).expect("it is one of the controllers");
+        let (records, leader_term) = (found.1.clone(), self.leader_term);
         let (term, tenure) = self.times();
         let backups = backups.to_string();
-        let arguments = ["controller", "run", "--records", &records, "--backups", &backups, "--leader-term", "500ms"];
-        let socket = self.folder.join("controller").display().to_string();
-        let more = ["--lease-term", &term, "--tenure", &tenure, "--control", &socket];
-        self.start(CONTROLLER, &[&arguments[..], &more].concat(), "controller ");
+        let arguments = ["controller", "run", "--records", &records, "--backups", &backups];
+        let socket = self.socket(host).display().to_string();
+        let more = ["--leader-term", leader_term, "--lease-term", &term, "--tenure", &tenure, "--control", &socket];
+        self.start(host, &[&arguments[..], &more, options].concat(), "controller ");
+    }
+
+    /// Returns when one of these controllers leads, which is asked from then on.
+    pub(crate) fn led_by(&self, hosts: &[&'static str]) -> &'static str {
+        let deadline = Instant::now() + LONG;
+        loop {
+            let leads = |host: &&&'static str| self.status_at(host).is_some_and(|status| status["leads"] == true);
+            if let Some(host) = hosts.iter().find(leads) {
+                self.asked.set(host);
+                return host;
+            }
+            assert!(Instant::now() < deadline, "none of {hosts:?} leads");
+        }
+    }
+
+    /// What the controller of a host says; nothing where none answers.
+    pub(crate) fn status_at(&self, host: &str) -> Option<Value> {
+        let mut command = self.command(&["controller", "status", "--json"]);
+        let output = command.env("TRELLIS_CONTROLLER", self.socket(host)).output().expect("it can be started");
+        output.status.success().then(|| serde_json::from_slice(&output.stdout).expect("JSON"))
+    }
+
+    /// A question of an operator to the controller of a host, not started yet.
+    pub(crate) fn question(&self, host: &str, arguments: &[&str]) -> Command {
+        let mut command = self.command(&[&["controller"], arguments].concat());
+        command.env("TRELLIS_CONTROLLER", self.socket(host));
+        command
+    }
+
+    /// Sends a signal to the process in a host.
+    pub(crate) fn signal(&self, host: &str, signal: i32) {
+        let process = self.processes[host].child.id() as i32;
+        // SAFETY: the process is our child, and was not waited for.
+        assert_eq!(unsafe { libc::kill(process, signal) }, 0, "it runs");
+    }
+
+    /// How the process in a host ends by itself.
+    pub(crate) fn ends(&mut self, host: &'static str) -> ExitStatus {
+        self.processes.remove(host).expect("it runs").child.wait().expect("it ends")
+    }
+
+    /// Whether operators of a host's controller have a socket.
+    pub(crate) fn has_socket(&self, host: &str) -> bool {
+        self.socket(host).exists()
     }
 
     fn times(&self) -> (String, String) {
@@ -172,16 +250,41 @@ impl Rack {
         told
     }
 
-    fn try_to_ask(&self, arguments: &[&str]) -> Output {
-        self.command(&[&["controller"], arguments].concat()).output().expect("it can be started")
+    /// Asks the controller that leads something that it refuses while a range is between two homes.
+    pub(crate) fn ask_until_it_can_be(&self, arguments: &[&str]) -> String {
+        let deadline = Instant::now() + LONG;
+        loop {
+            self.status();
+            let output = self.try_to_ask(arguments);
+            let told = String::from_utf8_lossy(&output.stdout).into_owned();
+            if output.status.success() {
+                return told;
+            }
+            assert!(Instant::now() < deadline, "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        }
     }
 
-    /// What the controller says of the range of a host.
+    pub(crate) fn try_to_ask(&self, arguments: &[&str]) -> Output {
+        self.question(self.asked.get(), arguments).output().expect("it can be started")
+    }
+
+    /// What the controller that leads says.
+    pub(crate) fn status(&self) -> Value {
+        let deadline = Instant::now() + LONG;
+        loop {
+            let mut hosts = self.controllers.iter().filter_map(|(host, _)| Some((*host, self.status_at(host)?)));
+            if let Some((host, status)) = hosts.find(|(_, status)| status["leads"] == true) {
+                self.asked.set(host);
+                return status;
+            }
+            assert!(Instant::now() < deadline, "no controller leads");
+        }
+    }
+
+    /// What the controller that leads says of the range of a host.
     pub(crate) fn range(&self, of: &str) -> Value {
-        let told = self.ask(&["status", "--json"]);
-        let status: Value = serde_json::from_str(&told).unwrap_or_else(|error| panic!("{error}: {told}"));
-        let of = number(&self.lab, of).0;
-        let ranges = status["ranges"].as_array().unwrap_or_else(|| panic!("{told}"));
+        let (status, of) = (self.status(), number(&self.lab, of).0);
+        let ranges = status["ranges"].as_array().expect("a list");
         ranges.iter().find(|range| range["range"] == of).cloned().unwrap_or(Value::Null)
     }
 
@@ -197,7 +300,8 @@ impl Rack {
         self.wait_for(of, |range| hosts.iter().any(|host| range["home"] == *host) && complete(range) == Some(backups));
     }
 
-    fn wait_for(&self, of: &str, is_so: impl Fn(&Value) -> bool) {
+    /// Returns when what the controller says of the range of a host is so.
+    pub(crate) fn wait_for(&self, of: &str, is_so: impl Fn(&Value) -> bool) {
         let deadline = Instant::now() + LONG;
         loop {
             let range = self.range(of);

@@ -28,6 +28,7 @@ enum Way {
 }
 
 struct Node {
+    host: u16,
     machine: Leadership,
     /// Thousandths of real time, and what the clock showed at real time zero.
     rate: u64,
@@ -45,7 +46,7 @@ impl Node {
 fn apply(record: &mut Option<Vec<u8>>, deed: &Deed) -> Fact {
     match deed {
         Deed::Swap { expect, value } if expect == record => {
-            *record = Some(value.clone());
+            record.clone_from(value);
             Fact::Swapped
         }
         Deed::Read | Deed::Swap { .. } => Fact::Found(record.clone()),
@@ -58,6 +59,7 @@ fn run(seed: u64, nodes: u16, faults: bool, until: u64) -> usize {
     let mut record: Option<Vec<u8>> = None;
     let mut all: Vec<Node> = (0..nodes)
         .map(|host| Node {
+            host: host + 1,
             machine: Leadership::new(Term::new(TERM, ERROR_PPM), drawn.below(u64::MAX), host + 1, false),
             rate: 900 + drawn.below(201),
             offset: drawn.below(10 * TERM),
@@ -73,6 +75,16 @@ fn run(seed: u64, nodes: u16, faults: bool, until: u64) -> usize {
                 node.is_stopped = !node.is_stopped;
             }
             let now = node.clock(real);
+            if faults && drawn.below(3_000) == 0 {
+                node.machine.leave(now);
+                assert!(!node.machine.leads(now) && node.machine.name().is_none());
+            }
+            if node.machine.has_left() {
+                // What it asked for may still arrive; another process begins.
+                let host = node.host;
+                node.machine = Leadership::new(Term::new(TERM, ERROR_PPM), drawn.below(u64::MAX), host, false);
+                node.ways.retain(|way| matches!(way, Way::Deed(_, _, true)));
+            }
             let due = |way: &Way| matches!(way, Way::Deed(at, ..) | Way::Fact(at, _) if *at <= real);
             let mut facts = Vec::new();
             while let Some(place) = node.ways.iter().position(due) {
@@ -167,6 +179,72 @@ fn another_takes_over_when_the_leader_is_gone() {
     assert!(now > 100 + TERM, "not before a whole term, seen from when it looked first: {now}");
     assert_eq!((second.leader(), host_in(record.as_deref().expect("a record"))), (Some(2), Some(2)));
     assert_ne!(first.name(), second.name());
+}
+
+/// Two that look at one record, the first of which leads; and the time.
+fn one_leads(record: &mut Option<Vec<u8>>) -> (Leadership, Leadership, Nanoseconds) {
+    let term = Term::new(TERM, ERROR_PPM);
+    let [mut first, mut second] = [(7, 1), (8, 2)].map(|(drawn, host)| Leadership::new(term, drawn, host, false));
+    let mut now = 0;
+    for machine in [&mut first, &mut second] {
+        let mut fact = Fact::Tick;
+        for _ in 0..4 {
+            now += 1;
+            fact = machine.step(now, fact).map_or(Fact::Tick, |deed| apply(record, &deed));
+        }
+    }
+    assert!(first.leads(now) && !second.leads(now) && second.leader() == Some(1));
+    (first, second, now)
+}
+
+#[test]
+fn nobody_waits_for_one_that_left() {
+    let mut record = None;
+    let (mut first, mut second, mut now) = one_leads(&mut record);
+    first.leave(now);
+    assert!(!first.leads(now) && first.name().is_none() && !first.has_left());
+    let deed = first.step(now, Fact::Tick).expect("its record goes");
+    assert_eq!(apply(&mut record, &deed), Fact::Swapped);
+    first.step(now, Fact::Swapped);
+    assert!(first.has_left() && record.is_none());
+    assert_eq!(first.step(now + 10 * TERM, Fact::Tick), None, "it does nothing any more");
+    let left = now;
+    let mut fact = Fact::Tick;
+    while !second.leads(now) {
+        fact = second.step(now, fact).map_or(Fact::Tick, |deed| apply(&mut record, &deed));
+        now += 1;
+    }
+    assert!(now <= left + TERM / 8 + 4, "it looks eight times in a term: {}", now - left);
+}
+
+#[test]
+fn who_leaves_takes_away_what_it_does_not_know_to_be_there_and_nothing_of_others() {
+    // It had sent a renewal, which arrives, and nobody says so.
+    let mut record = None;
+    let (mut first, _, now) = one_leads(&mut record);
+    let renewal = first.step(now + TERM / 3, Fact::Tick).expect("it renews");
+    first.leave(now + TERM / 3);
+    apply(&mut record, &renewal);
+    let mut fact = Fact::Unknown;
+    for time in 0..TERM {
+        fact = first.step(now + TERM / 3 + time, fact).map_or(Fact::Tick, |deed| apply(&mut record, &deed));
+    }
+    assert!(first.has_left() && record.is_none());
+    // Another one leads when it looks.
+    let (mut first, _, now) = one_leads(&mut record);
+    let others = Some(vec![9; RECORD_BYTES]);
+    record.clone_from(&others);
+    first.leave(now);
+    let deed = first.step(now, Fact::Tick).expect("it tries");
+    let refused = apply(&mut record, &deed);
+    first.step(now, refused);
+    assert!(first.has_left() && record == others);
+    // One that never led has nothing to take away.
+    let (_, mut second, now) = one_leads(&mut None);
+    second.leave(now);
+    while !second.has_left() {
+        assert!(second.step(now, Fact::Found(None)).is_none());
+    }
 }
 
 #[test]

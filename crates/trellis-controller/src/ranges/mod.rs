@@ -10,6 +10,7 @@
 
 mod policy;
 mod range;
+mod replicas;
 mod status;
 
 use std::collections::BTreeMap;
@@ -25,7 +26,8 @@ use trellis_protocol::wire::datagram::told::{About, What};
 use crate::event::Event;
 use crate::records::{Kept, RangeRecord, ServerRecord, Wish, Write};
 use range::{Range, Wait};
-pub use status::{RangeStatus, ServerStatus, Status};
+use replicas::Replicas;
+pub use status::{RangeStatus, ReplicaStatus, ServerStatus, Status};
 
 /// How often who shall have copies is looked at, and who is there.
 const LOOK: Nanoseconds = 50_000_000;
@@ -45,6 +47,8 @@ pub struct Settings {
     pub backups: u16,
     /// Ranges that are busy move to servers that are not.
     pub rebalances: bool,
+    /// A page that is asked for so often in a second is answered by another server, too; 0: none is.
+    pub hot_from: u64,
 }
 
 /// What has happened.
@@ -56,6 +60,8 @@ pub enum Fact {
     Written(u64),
     /// The switch was told, or could not be.
     Routed(u64),
+    /// So many requests a second were for these pages, by range and page, as the switch counted them; most first.
+    Hot(Vec<((Host, u64), u64)>),
     /// Time passed.
     Tick,
 }
@@ -76,8 +82,19 @@ pub enum Order {
         /// Where it is.
         home: Host,
     },
+    /// Let requests for a page go to a host that has a copy, for so long; or home again.
+    Redirect {
+        /// By range and page.
+        page: (Host, u64),
+        /// To whom, and nanoseconds from now.
+        to: Option<(Host, Nanoseconds)>,
+    },
+    /// Let who asks any server be answered by this one.
+    Anywhere(Host),
     /// Tell the operator.
     Say(Event),
+    /// What was asked for under this number is written.
+    Answer(u64),
 }
 
 /// What is known of a server.
@@ -107,6 +124,11 @@ pub struct Ranges {
     rebalance_at: Nanoseconds,
     /// Ranges that no record names, and who told of them.
     unknown: BTreeMap<(Host, Host), ()>,
+    /// By the ticket of what is to be written, the number under which that was asked for.
+    asked: BTreeMap<u64, u64>,
+    replicas: Replicas,
+    /// The server that the switch was told to choose for who asks any.
+    anywhere: Option<Host>,
 }
 
 impl Ranges {
@@ -125,7 +147,10 @@ impl Ranges {
         for (host, kept) in kept.servers {
             servers.insert(host, Server::new(kept));
         }
-        Ranges { settings, ranges, servers, next_ticket: 1, look_at: now, rebalance_at: now, unknown: BTreeMap::new() }
+        let (unknown, asked) = (BTreeMap::new(), BTreeMap::new());
+        let (replicas, anywhere) = (Replicas::default(), None);
+        let (next_ticket, look_at, rebalance_at) = (1, now, now);
+        Ranges { settings, ranges, servers, next_ticket, look_at, rebalance_at, unknown, asked, replicas, anywhere }
     }
 
     /// Who is home of which range, for who has forgotten it.
@@ -143,7 +168,9 @@ impl Ranges {
         match fact {
             Fact::Told(from, told) => self.told(now, from, told, orders),
             Fact::Written(ticket) => {
-                if let Some(range) = self.ranges.values_mut().find(|range| range.wait == Wait::Write(ticket)) {
+                if let Some(asked) = self.asked.remove(&ticket) {
+                    orders.push(Order::Answer(asked));
+                } else if let Some(range) = self.ranges.values_mut().find(|range| range.wait == Wait::Write(ticket)) {
                     range.go_on(now, &mut self.next_ticket, orders);
                 }
             }
@@ -153,6 +180,7 @@ impl Ranges {
                     range.go_on(now, &mut self.next_ticket, orders);
                 }
             }
+            Fact::Hot(counted) => self.hear_hot(now, &counted, orders),
             Fact::Tick => self.tick(now, orders),
         }
     }
@@ -167,6 +195,9 @@ impl Ranges {
             What::Report { request, life, state, call, about } if self.is_heard(now, from, &about, orders) => {
                 let report = Message::Report { request, life, state, call };
                 self.report(now, number, from, report, &about, orders);
+            }
+            What::Followed { page, left, answered } => {
+                self.followed(now, from, (number, page), (left, answered), orders);
             }
             What::Locate => {
                 if let Some(range) = self.ranges.get_mut(&number) {
@@ -244,11 +275,29 @@ impl Ranges {
         for number in numbers {
             self.plan(now, number, orders);
         }
+        self.tick_replicas(now, orders);
+        self.choose_anywhere(orders);
         if self.settings.rebalances && now >= self.rebalance_at {
             self.rebalance_at = now + 10 * LOAD_OVER;
             if let Some((number, to)) = self.rebalancing() {
                 let _ = self.move_range(now, number, to, orders);
             }
+        }
+    }
+
+    /// Who asks any server is answered by one that is there and home of its own range; the same one as long as it is so.
+    fn choose_anywhere(&mut self, orders: &mut Vec<Order>) {
+        let may = |host: Host| {
+            let own = self.ranges.get(&host);
+            let is_home = own.is_some_and(|range| range.machine.record.home == host && range.is_served());
+            is_home && self.is_there(host) && !self.is_drained(host)
+        };
+        if self.anywhere.is_some_and(may) {
+            return;
+        }
+        if let Some(host) = self.servers.keys().copied().find(|host| may(*host)) {
+            self.anywhere = Some(host);
+            orders.push(Order::Anywhere(host));
         }
     }
 
@@ -327,7 +376,8 @@ impl Ranges {
         Ok(())
     }
 
-    /// Says which backups a range has; nothing for as many as all have.
+    /// Says which backups a range has; nothing for as many as all have. [`Order::Answer`] bears the number that was `asked`
+    /// when that is written.
     ///
     /// # Errors
     ///
@@ -337,21 +387,23 @@ impl Ranges {
         now: Nanoseconds,
         number: Host,
         wish: Option<Wish>,
+        asked: u64,
         orders: &mut Vec<Order>,
     ) -> Result<(), String> {
         let sentence = self.no_such_range(number);
         let range = self.ranges.get_mut(&number).ok_or(sentence)?;
-        range.wish(now, wish, &mut self.next_ticket, orders);
+        range.wish(now, wish, asked, &mut self.next_ticket, orders);
         self.plan(now, number, orders);
         Ok(())
     }
 
-    /// Lets everything go away from a server, or lets it have something again.
+    /// Lets everything go away from a server, or lets it have something again. [`Order::Answer`] bears the number that was
+    /// `asked` when that is written.
     ///
     /// # Errors
     ///
     /// A sentence, when there is no such server.
-    pub fn drain(&mut self, host: Host, is_drained: bool, orders: &mut Vec<Order>) -> Result<(), String> {
+    pub fn drain(&mut self, host: Host, is_drained: bool, asked: u64, orders: &mut Vec<Order>) -> Result<(), String> {
         let name = self.prefix(host);
         let server = self.servers.get_mut(&host);
         let server = server
@@ -359,6 +411,7 @@ impl Ranges {
         server.kept = ServerRecord { is_drained };
         let ticket = self.next_ticket;
         self.next_ticket += 1;
+        self.asked.insert(ticket, asked);
         orders.push(Order::Write(ticket, Write::Server(host, server.kept)));
         Ok(())
     }

@@ -17,6 +17,8 @@ use crate::records::Wish;
 const READY_WITHIN: Nanoseconds = 3_000_000_000;
 /// For how long one that did not is left alone.
 const SHUNNED_FOR: Nanoseconds = 10_000_000_000;
+/// For how long nobody has room for a copy before that is said: servers that start together are not all there at once.
+const LACKS_AFTER: Nanoseconds = 3_000_000_000;
 /// A server that answers fewer requests a second is not busy.
 const BUSY_FROM: u64 = 1_000;
 
@@ -47,6 +49,8 @@ enum Next {
     Do(Input),
     Introduce(Host, Purpose),
     NoPlace,
+    /// It shall have more backups, and nobody can be one.
+    Lacks,
 }
 
 impl Ranges {
@@ -66,8 +70,12 @@ impl Ranges {
         };
         let Some(range) = self.ranges.get_mut(&number) else { return };
         let had_no_place = std::mem::replace(&mut range.has_no_place, matches!(next, Next::NoPlace));
+        if !matches!(next, Next::Lacks) {
+            range.lacks = None;
+        }
         match next {
             Next::Nothing => {}
+            Next::Lacks => self.lacks(now, number, orders),
             Next::Do(input) => range.step(now, input, &self.settings, &mut self.next_ticket, orders),
             Next::Introduce(host, purpose) => self.introduce(now, number, host, purpose, orders),
             Next::NoPlace if had_no_place => {}
@@ -76,6 +84,24 @@ impl Ranges {
                 orders.push(Order::Say(Event::NoPlace { range: prefix(&self.settings, number), server }));
             }
         }
+    }
+
+    /// Nobody can have a copy of a range that shall have one more: said once.
+    fn lacks(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
+        let Some(range) = self.ranges.get_mut(&number) else { return };
+        let (since, is_said) = range.lacks.get_or_insert((now, false));
+        if *is_said || now < *since + LACKS_AFTER {
+            return;
+        }
+        *is_said = true;
+        let (settings, bytes) = (&self.settings, range.bytes());
+        let lacking: Vec<Host> = match &range.wish {
+            Some(Wish::Hosts(hosts)) => hosts.iter().copied().filter(|host| !range.is_at(*host)).collect(),
+            _ => Vec::new(),
+        };
+        let hosts = lacking.into_iter().map(|host| prefix(settings, host)).collect();
+        let backups = range.machine.record.backups.len();
+        orders.push(Order::Say(Event::Lacks { range: prefix(settings, number), backups, bytes, hosts }));
     }
 
     /// Lets a range go to a host, which is there and has room.
@@ -153,7 +179,10 @@ impl Ranges {
             return Next::Introduce(*host, Purpose::Back);
         }
         let has_all = !hosts.iter().any(|host| lacks(&host));
-        let surplus = record.backups.iter().find(|host| !hosts.contains(host)).filter(|_| has_all);
+        if !has_all {
+            return Next::Lacks;
+        }
+        let surplus = record.backups.iter().find(|host| !hosts.contains(host));
         surplus.map_or(Next::Nothing, |host| Next::Do(Input::Drop(*host)))
     }
 
@@ -167,7 +196,7 @@ impl Ranges {
             let best = self.best(range);
             return match (best, drained.as_slice()) {
                 (Some(host), _) => Next::Introduce(host, Purpose::Back),
-                (None, []) => Next::Nothing,
+                (None, []) => Next::Lacks,
                 (None, _) => Next::NoPlace,
             };
         }

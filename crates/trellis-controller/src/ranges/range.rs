@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use trellis_protocol::Nanoseconds;
-use trellis_protocol::lease::controller::{Controller, Input};
+use trellis_protocol::lease::controller::{Controller, Input, Record};
 use trellis_protocol::lease::{Effect, Host, Message, Party, Placement, State};
 use trellis_protocol::wire::address::PAGE_BYTES;
 use trellis_protocol::wire::datagram::Told;
@@ -28,6 +28,7 @@ enum Pending {
     Route(Host),
     Tell(Host, Told),
     Say(Event),
+    Answer(u64),
 }
 
 /// What it waits for.
@@ -62,6 +63,11 @@ pub(super) struct Range {
     pub(super) room: BTreeMap<Host, ()>,
     /// That nobody can take it from a server that is drained was said.
     pub(super) has_no_place: bool,
+    /// Since when nobody can take a copy that it shall have, and whether that was said.
+    pub(super) lacks: Option<(Nanoseconds, bool)>,
+    /// What is written of it, which is what operators are shown; and what is about to be.
+    pub(super) written: Record,
+    writing: Option<Record>,
     /// When the right of its home ended.
     silent_since: Option<Nanoseconds>,
     /// Its home came back without memory, which has so many pages.
@@ -84,13 +90,16 @@ impl Range {
         Range {
             number,
             routed: machine.record.home,
-            machine,
             pages: record.pages,
             wish: record.wish,
             introducing: None,
             shunned: BTreeMap::new(),
             room: BTreeMap::new(),
             has_no_place: false,
+            lacks: None,
+            written: machine.record.clone(),
+            machine,
+            writing: None,
             silent_since: None,
             blank_pages: None,
             reports: BTreeMap::new(),
@@ -166,6 +175,9 @@ impl Range {
 
     /// What it waited for is there.
     pub(super) fn go_on(&mut self, now: Nanoseconds, next_ticket: &mut u64, orders: &mut Vec<Order>) {
+        if let Some(written) = self.writing.take_if(|_| matches!(self.wait, Wait::Write(_))) {
+            self.written = written;
+        }
         self.wait = Wait::Nothing;
         self.flush(now, next_ticket, orders);
     }
@@ -181,9 +193,11 @@ impl Range {
             match pending {
                 Pending::Tell(to, told) => orders.push(Order::Tell(to, told)),
                 Pending::Say(event) => orders.push(Order::Say(event)),
+                Pending::Answer(asked) => orders.push(Order::Answer(asked)),
                 Pending::Write(record) => {
                     *next_ticket += 1;
                     self.wait = Wait::Write(ticket);
+                    self.writing = Some(record.of_machine());
                     return orders.push(Order::Write(ticket, Write::Range(self.number, *record)));
                 }
                 Pending::Route(home) => {
@@ -367,6 +381,11 @@ impl Range {
         }
         let may_be_blank = record.anew && record.life.is_none_or(|known| known == life);
         let is_lost = state == State::Blank && !may_be_blank;
+        // That nobody answers was said before it came back.
+        if is_lost && self.blank_pages.is_none() && self.machine.is_open && record.complete.is_empty() {
+            let (range, home) = (prefix(settings, self.number), prefix(settings, from));
+            orders.push(Order::Say(Event::Unserved { range, home, is_blank: true }));
+        }
         self.blank_pages = is_lost.then_some(if about.pages == 0 { self.pages } else { about.pages });
         match self.load.counted {
             Some((host, at, requests)) if host == from && about.requests >= requests => {
@@ -425,14 +444,17 @@ impl Range {
         &mut self,
         now: Nanoseconds,
         wish: Option<Wish>,
+        asked: u64,
         next_ticket: &mut u64,
         orders: &mut Vec<Order>,
     ) {
         if self.wish != wish {
             self.wish = wish;
             self.write();
-            self.flush(now, next_ticket, orders);
         }
+        // Behind what is under way: the same may have been wished a moment ago.
+        self.queue.push_back(Pending::Answer(asked));
+        self.flush(now, next_ticket, orders);
     }
 
     /// A call that a server has to answer with a report, whoever is home.

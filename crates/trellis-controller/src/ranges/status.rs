@@ -1,4 +1,4 @@
-//! How things are, for operators and programs.
+//! How things are, for operators and programs: of ranges what is written, which another controller would go on with.
 
 use serde::{Deserialize, Serialize};
 use trellis_protocol::Nanoseconds;
@@ -6,6 +6,7 @@ use trellis_protocol::lease::Host;
 
 use super::Ranges;
 use super::range::Range;
+use super::replicas::{Page, Replica};
 use crate::records::Wish;
 
 /// All of it.
@@ -25,6 +26,27 @@ pub struct Status {
     pub ranges: Vec<RangeStatus>,
     /// Servers, by number.
     pub servers: Vec<ServerStatus>,
+    /// The server that answers who asks any of them.
+    pub anywhere: Option<Host>,
+    /// Hot pages that other servers than their homes answer, too, by range and page.
+    pub replicas: Vec<ReplicaStatus>,
+}
+
+/// A hot page.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplicaStatus {
+    /// The host number in its pointers.
+    pub range: Host,
+    /// Its number in the range.
+    pub page: u64,
+    /// Who answers READs of it.
+    pub host: Host,
+    /// Whether that one has a copy now.
+    pub has_copy: bool,
+    /// READs that it has answered.
+    pub answered: u64,
+    /// Requests a second, wherever they went.
+    pub requests_per_second: u64,
 }
 
 /// A range.
@@ -54,6 +76,8 @@ pub struct RangeStatus {
     pub requests_per_second: u64,
     /// What was wished for it.
     pub wish: Option<Wish>,
+    /// It shall have more backups, and no server can be one.
+    pub lacks_room: bool,
 }
 
 /// A server.
@@ -89,12 +113,14 @@ impl Ranges {
             tenure: settings.timing.tenure,
             ranges: self.ranges.values().map(|range| range_status(range, now)).collect(),
             servers: self.servers.keys().map(|host| self.server_status(*host, now)).collect(),
+            anywhere: self.anywhere,
+            replicas: self.replicas.pages.iter().map(|(page, replica)| replica_status(*page, replica)).collect(),
         }
     }
 
     fn server_status(&self, host: Host, now: Nanoseconds) -> ServerStatus {
         let server = &self.servers[&host];
-        let of_it = |range: &&Range| range.machine.record.home == host;
+        let of_it = |range: &&Range| range.written.home == host;
         let heard_at = server.heard_at.filter(|_| server.is_there || server.spare_bytes > 0);
         ServerStatus {
             host,
@@ -102,15 +128,20 @@ impl Ranges {
             heard_ms: heard_at.map(|at| now.saturating_sub(at) / 1_000_000),
             spare_bytes: server.spare_bytes,
             homes: self.ranges.values().filter(of_it).count(),
-            backups: self.ranges.values().filter(|range| range.machine.record.backups.contains(&host)).count(),
+            backups: self.ranges.values().filter(|range| range.written.backups.contains(&host)).count(),
             requests_per_second: self.ranges.values().filter(of_it).map(Range::load).sum(),
             is_drained: server.kept.is_drained,
         }
     }
 }
 
+fn replica_status((range, page): Page, replica: &Replica) -> ReplicaStatus {
+    let Replica { host, has_copy, answered, per_second, .. } = *replica;
+    ReplicaStatus { range, page, host, has_copy, answered, requests_per_second: per_second }
+}
+
 fn range_status(range: &Range, now: Nanoseconds) -> RangeStatus {
-    let record = range.machine.record.clone();
+    let record = range.written.clone();
     RangeStatus {
         range: range.number,
         home: record.home,
@@ -119,10 +150,11 @@ fn range_status(range: &Range, now: Nanoseconds) -> RangeStatus {
         complete: record.complete,
         moving: record.moving,
         introduced: range.introducing.map(|introducing| introducing.host),
-        is_served: range.is_served(),
+        is_served: range.is_served() && record.life.is_some(),
         pages: range.pages,
         tenure_left_ms: range.tenure_left(now).as_millis() as u64,
         requests_per_second: range.load(),
         wish: range.wish.clone(),
+        lacks_room: range.lacks.is_some(),
     }
 }

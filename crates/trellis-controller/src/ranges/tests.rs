@@ -32,6 +32,13 @@ struct World {
     drained: BTreeMap<Host, ServerRecord>,
     routes: BTreeMap<Host, Host>,
     said: Vec<String>,
+    /// Where requests for hot pages go, and until when.
+    redirects: BTreeMap<(Host, u64), (Host, Nanoseconds)>,
+    /// Who was told to follow which page, for how long, in this order.
+    follows: Vec<(Host, u64, Nanoseconds)>,
+    anywhere: Option<Host>,
+    /// What was answered, of what was asked.
+    answered: Vec<u64>,
     backups: u16,
     lives: u16,
     /// Requests that each home says it answered, for a range.
@@ -41,7 +48,7 @@ struct World {
 fn settings(timing: Timing, backups: u16) -> Settings {
     let cluster = Cluster::new(0x12_3456).expect("a cluster");
     let me = HostPrefix { cluster, host: address::Host(200) };
-    Settings { me, timing, backups, rebalances: false }
+    Settings { me, timing, backups, rebalances: false, hot_from: 1_000 }
 }
 
 impl World {
@@ -58,6 +65,10 @@ impl World {
             drained: BTreeMap::new(),
             routes: BTreeMap::new(),
             said: Vec::new(),
+            redirects: BTreeMap::new(),
+            follows: Vec::new(),
+            anywhere: None,
+            answered: Vec::new(),
             backups,
             lives: 0,
             busy: BTreeMap::new(),
@@ -122,6 +133,7 @@ impl World {
         for order in orders {
             match order {
                 Order::Say(event) => self.said.push(event.to_string()),
+                Order::Answer(asked) => self.answered.push(asked),
                 Order::Write(ticket, write) => {
                     self.writes += 1;
                     match write {
@@ -133,6 +145,14 @@ impl World {
                 Order::Route { ticket, range, home } => {
                     self.routes.insert(range, home);
                     self.fact(Fact::Routed(ticket));
+                }
+                Order::Redirect { page, to: Some((host, left)) } => {
+                    self.redirects.insert(page, (host, self.now + left));
+                }
+                Order::Redirect { page, to: None } => drop(self.redirects.remove(&page)),
+                Order::Anywhere(host) => self.anywhere = Some(host),
+                Order::Tell(to, Told { what: What::Follow { page, lasts }, .. }) => {
+                    self.follows.push((to, page, lasts));
                 }
                 Order::Tell(to, told) => self.tell(to, &told),
             }
@@ -301,7 +321,7 @@ fn a_range_moves_and_a_server_is_drained() {
     world.run(1_000);
     let range = world.range(7);
     assert_eq!((range.home, range.complete.len(), world.routes[&7]), (8, 1, 8));
-    world.order(|ranges, _, orders| ranges.drain(8, true, orders));
+    world.order(|ranges, _, orders| ranges.drain(8, true, 1, orders));
     world.run(3_000);
     for number in [7, 8, 9] {
         let range = world.range(number);
@@ -342,14 +362,14 @@ fn backups_are_as_the_operator_wants_them() {
     [7, 8, 9, 10].into_iter().for_each(|host| world.serve(host, 100));
     world.run(500);
     assert!(world.range(7).backups.is_empty());
-    world.order(|ranges, now, orders| ranges.wish(now, 7, Some(Wish::Count(2)), orders));
+    world.order(|ranges, now, orders| ranges.wish(now, 7, Some(Wish::Count(2)), 1, orders));
     world.run(1_000);
     assert_eq!(world.range(7).complete.len(), 2);
-    world.order(|ranges, now, orders| ranges.wish(now, 7, Some(Wish::Hosts(vec![10])), orders));
+    world.order(|ranges, now, orders| ranges.wish(now, 7, Some(Wish::Hosts(vec![10])), 2, orders));
     world.restart_controller();
     world.run(2_000);
     assert_eq!(world.range(7).complete, [10], "the wish lasts");
-    world.order(|ranges, now, orders| ranges.wish(now, 7, None, orders));
+    world.order(|ranges, now, orders| ranges.wish(now, 7, None, 3, orders));
     world.run(1_000);
     assert!(world.range(7).backups.is_empty());
 }
@@ -427,4 +447,201 @@ fn the_busiest_server_gives_something_away() {
     world.order(|ranges, now, orders| ranges.move_range(now, range, to, orders));
     world.run(3_000);
     assert_eq!(world.ranges.rebalancing(), None, "that is as good as it gets");
+}
+
+#[test]
+fn what_shall_last_is_answered_when_it_is_written() {
+    let mut world = World::new(0);
+    [7, 8].into_iter().for_each(|host| world.serve(host, 100));
+    world.run(500);
+    let mut orders = Vec::new();
+    world.ranges.wish(world.now, 7, Some(Wish::Count(0)), 41, &mut orders).expect("it can be");
+    // The same once more, while the first is not written.
+    world.ranges.wish(world.now, 7, Some(Wish::Count(0)), 42, &mut orders).expect("it can be");
+    world.ranges.drain(8, true, 43, &mut orders).expect("it can be");
+    let tickets: Vec<u64> = orders
+        .iter()
+        .filter_map(|order| if let Order::Write(ticket, _) = order { Some(*ticket) } else { None })
+        .collect();
+    assert_eq!(tickets.len(), 2, "{orders:?}");
+    assert!(!orders.iter().any(|order| matches!(order, Order::Answer(_))), "{orders:?}");
+    for (ticket, expected) in tickets.into_iter().zip([vec![41, 42], vec![43]]) {
+        let mut orders = Vec::new();
+        world.ranges.step(world.now, Fact::Written(ticket), &mut orders);
+        let answered: Vec<u64> = orders
+            .iter()
+            .filter_map(|order| if let Order::Answer(asked) = order { Some(*asked) } else { None })
+            .collect();
+        assert_eq!(answered, expected);
+    }
+}
+
+#[test]
+fn a_backup_that_nobody_has_room_for_is_said_once_and_shown() {
+    let mut world = World::new(1);
+    world.serve(7, 100);
+    world.serve(8, 0);
+    world.run(2_000);
+    let lacking = |world: &World, range: &str| {
+        let said = world.said.iter().filter(|sentence| {
+            sentence.starts_with(&format!("range fd12:3456:{range}::/48: it shall have more than 0 backups"))
+        });
+        said.count()
+    };
+    assert!(world.range(7).lacks_room && lacking(&world, "7") == 0, "servers that start together are waited for");
+    assert!(!world.range(8).lacks_room, "7 has room for it");
+    world.run(10_000);
+    assert_eq!((lacking(&world, "7"), lacking(&world, "8")), (1, 0), "{:?}", world.said);
+    world.order(|ranges, now, orders| ranges.wish(now, 7, Some(Wish::Hosts(vec![8])), 1, orders));
+    world.serve(9, 100);
+    world.run(5_000);
+    assert!(world.range(7).lacks_room, "9 was not wished for");
+    world.order(|ranges, now, orders| ranges.wish(now, 7, None, 2, orders));
+    world.run(1_000);
+    let range = world.range(7);
+    assert_eq!((range.lacks_room, &range.complete[..]), (false, &[9][..]));
+    world.order(|ranges, now, orders| ranges.wish(now, 7, Some(Wish::Hosts(vec![8])), 3, orders));
+    world.run(4_000);
+    assert!(world.has_said("range fd12:3456:7::/48: no backup is made at fd12:3456:8::/48, which have not the"));
+}
+
+#[test]
+fn who_asks_any_server_is_sent_to_one_that_is_there() {
+    let mut world = World::new(1);
+    [7, 8, 9].into_iter().for_each(|host| world.serve(host, 100));
+    world.run(1_000);
+    assert_eq!(world.anywhere, Some(7));
+    world.cut.insert(7);
+    world.run(3_000);
+    assert_eq!(world.anywhere, Some(8), "7 is gone, and its range is elsewhere");
+    world.cut.remove(&7);
+    world.run(3_000);
+    assert_eq!(world.anywhere, Some(8), "it stays as long as that one is there");
+    world.order(|ranges, _, orders| ranges.drain(8, true, 1, orders));
+    world.run(3_000);
+    assert_eq!(world.anywhere, Some(9), "7 is home of nothing yet, and everything leaves 8");
+    world.anywhere = None;
+    world.restart_controller();
+    world.run(1_000);
+    assert_eq!(world.anywhere, Some(9), "a controller that begins says it again");
+}
+
+impl World {
+    /// A server says what it has of a page of range 7.
+    fn followed(&mut self, from: Host, page: u64, left: Nanoseconds, answered: u64) {
+        let told = Told { range: 7, what: What::Followed { page, left, answered } };
+        self.fact(Fact::Told(from, told));
+    }
+
+    /// Three servers, and page 3 of range 7 is hot: who was told to follow it.
+    fn with_a_hot_page() -> (World, Host) {
+        let mut world = World::new(0);
+        [7, 8, 9].into_iter().for_each(|host| world.serve(host, 100));
+        world.run(1_000);
+        world.fact(Fact::Hot(vec![((7, 3), 1_000), ((7, 4), 999), ((77, 1), 5_000)]));
+        let term = world.timing.term;
+        assert_eq!(world.follows, [(8, 3, term)], "page 4 is not hot enough, and nobody knows range 77");
+        (world, 8)
+    }
+}
+
+#[test]
+fn a_hot_page_is_answered_elsewhere_only_while_there_is_a_copy() {
+    let (mut world, host) = World::with_a_hot_page();
+    world.followed(host, 3, 0, 0);
+    assert!(world.redirects.is_empty(), "it has none yet");
+    world.followed(9, 3, 1_000 * MILLISECOND, 0);
+    assert!(world.redirects.is_empty() && world.follows.last() == Some(&(9, 3, 0)), "9 was not asked");
+    world.followed(host, 3, 1_500 * MILLISECOND, 0);
+    assert_eq!(world.redirects[&(7, 3)], (host, world.now + 1_500 * MILLISECOND));
+    assert!(
+        world.has_said("range fd12:3456:7::/48: page 3 is asked for 1000 times a second; fd12:3456:8::/48 answers")
+    );
+    let before = world.follows.len();
+    world.run(1_000);
+    let told = world.follows.len() - before;
+    assert!((3..=5).contains(&told), "it is told again before it forgets: {told}");
+    world.fact(Fact::Hot(vec![((7, 3), 500)]));
+    assert!(world.redirects.contains_key(&(7, 3)), "it is warm");
+    world.followed(host, 3, 1_500 * MILLISECOND, 42);
+    world.fact(Fact::Hot(vec![((7, 3), 499)]));
+    assert!(world.redirects.is_empty() && world.follows.last() == Some(&(host, 3, 0)), "it is cold");
+    assert!(world.has_said("fd12:3456:8::/48 answered 42 READs"));
+    world.fact(Fact::Hot(vec![((7, 3), 1_000)]));
+    assert_ne!(world.follows.last(), Some(&(host, 3, 0)), "it may be hot again at once");
+}
+
+#[test]
+fn a_hot_page_that_changes_is_left_alone() {
+    let (mut world, host) = World::with_a_hot_page();
+    world.followed(host, 3, 1_500 * MILLISECOND, 0);
+    world.followed(host, 3, 0, 7);
+    assert!(world.redirects.is_empty() && world.follows.last() == Some(&(host, 3, 0)));
+    let before = world.follows.len();
+    world.run(9_000);
+    world.fact(Fact::Hot(vec![((7, 3), 9_000)]));
+    assert_eq!(world.follows.len(), before, "each change would wait for the copy");
+    world.run(1_500);
+    world.fact(Fact::Hot(vec![((7, 3), 9_000)]));
+    assert_eq!(world.follows.len(), before + 1);
+}
+
+#[test]
+fn a_replica_that_is_gone_is_asked_no_more() {
+    let (mut world, host) = World::with_a_hot_page();
+    world.followed(host, 3, 1_500 * MILLISECOND, 0);
+    world.cut.insert(host);
+    world.run(1_500);
+    assert!(world.redirects.is_empty(), "{:?}", world.redirects);
+    world.fact(Fact::Hot(vec![((7, 3), 1_000)]));
+    assert_eq!(world.follows.last(), Some(&(9, 3, world.timing.term)), "another one does it");
+    // Who becomes home of the range answers for all of it.
+    world.followed(9, 3, 1_500 * MILLISECOND, 0);
+    world.order(|ranges, now, orders| ranges.move_range(now, 7, 9, orders));
+    world.run(2_000);
+    assert_eq!((world.range(7).home, world.redirects.len()), (9, 0));
+}
+
+#[test]
+fn a_home_that_waits_for_an_answer_of_a_leader_that_is_gone_is_not_interrupted() {
+    let mut world = World::new(1);
+    [7, 8].into_iter().for_each(|host| world.serve(host, 100));
+    world.run(1_000);
+    for _ in 0..5 {
+        // From when its right was renewed nobody leads for most of a tenure: what it reports meanwhile has no answer.
+        let renewed = |world: &World| world.servers[&7].ranges[&7].serves(world.now + 495 * MILLISECOND);
+        while !renewed(&world) {
+            world.run(1);
+        }
+        world.cut = [7, 8].into();
+        world.run(400);
+        world.cut.clear();
+        world.restart_controller();
+        for _ in 0..200 {
+            world.run(1);
+            assert!(world.servers[&7].ranges[&7].serves(world.now), "at {} ms", world.now / MILLISECOND);
+        }
+    }
+    assert_eq!(world.range(7).complete, [8]);
+}
+
+#[test]
+fn a_replica_that_answers_little_is_given_up() {
+    let (mut world, host) = World::with_a_hot_page();
+    let term = world.timing.term;
+    world.followed(host, 3, term, 0);
+    for second in 1..=3 {
+        world.fact(Fact::Hot(vec![((7, 3), 4_000)]));
+        world.followed(host, 3, term, second * 1_000);
+        assert!(world.redirects.contains_key(&(7, 3)), "a quarter is enough, and the first count saw none");
+    }
+    for _ in 0..4 {
+        assert!(world.redirects.contains_key(&(7, 3)), "little is not enough three times in turn");
+        world.followed(host, 3, term, 3_500);
+        world.fact(Fact::Hot(vec![((7, 3), 4_000)]));
+    }
+    assert!(world.redirects.is_empty() && world.has_said("because what is asked for is not what a copy answers"));
+    let before = world.follows.len();
+    world.fact(Fact::Hot(vec![((7, 3), 4_000)]));
+    assert_eq!(world.follows.len(), before, "it is left alone");
 }

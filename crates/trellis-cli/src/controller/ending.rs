@@ -1,0 +1,58 @@
+//! SIGINT and SIGTERM of a controller.
+//!
+//! Promises: the first one lets the controller end in order; one that comes before there is a controller, or after the first,
+//! ends the process as if nobody had listened. Whoever ignored them goes on ignoring them. Runs no code in a handler.
+
+use std::sync::{Arc, OnceLock};
+
+use trellis_controller::Stop;
+
+use crate::exit::Failure;
+
+/// Waits for the signals; what it finds here is what they end.
+pub(super) struct Ends(Arc<OnceLock<Stop>>);
+
+impl Ends {
+    /// Takes the signals away from every thread that is started from now on.
+    pub(super) fn listen() -> Result<Ends, Failure> {
+        // SAFETY: the set is plain data that the C library fills before it is read.
+        let signals = unsafe {
+            let mut signals: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut signals);
+            libc::sigaddset(&mut signals, libc::SIGINT);
+            libc::sigaddset(&mut signals, libc::SIGTERM);
+            if libc::pthread_sigmask(libc::SIG_BLOCK, &signals, std::ptr::null_mut()) != 0 {
+                return Err(Failure::system("block signals"));
+            }
+            signals
+        };
+        let stop: Arc<OnceLock<Stop>> = Arc::default();
+        let known = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("controller signals".to_owned());
+        let waits = thread.spawn(move || {
+            let mut signal = 0;
+            // SAFETY: both are valid as long as the calls last; this thread alone takes the signals from now on.
+            let is_first = unsafe {
+                let waited = libc::sigwait(&signals, &mut signal);
+                libc::pthread_sigmask(libc::SIG_UNBLOCK, &signals, std::ptr::null_mut());
+                waited == 0
+            };
+            match known.get() {
+                Some(stop) if is_first => stop.stop(),
+                // SAFETY: the signal is one of the two, or none, which does nothing.
+                _ => drop(unsafe { libc::raise(signal) }),
+            }
+            // The second one is this thread's.
+            loop {
+                std::thread::park();
+            }
+        });
+        waits.map(|_| Ends(stop)).map_err(|_| Failure::system("start a thread"))
+    }
+
+    /// The signals end this from now on.
+    pub(super) fn by(&self, stop: Stop) {
+        // There is one controller in a process.
+        let _ = self.0.set(stop);
+    }
+}

@@ -1,0 +1,129 @@
+//! What operators ask of a controller, with the command, while clients work: servers that are drained, backups that are wished for,
+//! ranges that move and begin anew, what is said meanwhile. What was answered is still so when the controller is killed at once.
+
+#[path = "support/fabric.rs"]
+mod inside;
+#[path = "support/rack.rs"]
+mod rack;
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use inside::{LONG, client, good, in_a_lab, number};
+use rack::{CONTROLLER, Ends, Ledger, Rack, Times};
+
+/// Rights last for longer than a controller needs to start again.
+const STEADY: Times = Times { lease_term: Duration::from_secs(5), tenure: Duration::from_secs(3) };
+
+/// Three servers, whose ranges have one backup each, with one who writes and one who reads the pages of `s1`.
+fn in_use(test: &str, happens: impl FnOnce(&mut Rack, &[String; 3])) {
+    in_a_lab(test, 3, 3, |lab| {
+        let mut rack = Rack::new(lab, STEADY, "4MiB");
+        rack.control(1);
+        let servers = ["s1", "s2", "s3"];
+        servers.into_iter().for_each(|host| rack.serve(host));
+        servers.into_iter().for_each(|host| rack.is_at(host, host, 1));
+        let numbers = servers.map(|host| number(&rack.lab, host).0.to_string());
+        let ledger = Ledger::new(16);
+        let mut clients = ["c1", "c2"].map(|host| client(&rack.lab, host, LONG));
+        let object = good(clients[0].create(number(&rack.lab, "s1"), ledger.bytes()));
+        let [reader, writer] = &mut clients;
+        std::thread::scope(|scope| {
+            let ends = Ends(&ledger);
+            let ledger = &ledger;
+            scope.spawn(move || {
+                let _ends = Ends(ledger);
+                ledger.read(reader, object, 1);
+            });
+            scope.spawn(move || {
+                let _ends = Ends(ledger);
+                ledger.write(writer, object, 2);
+            });
+            ledger.wait_for(100);
+            happens(&mut rack, &numbers);
+            ledger.wait_for(100);
+            drop(ends);
+        });
+        ledger.compare(&mut client(&rack.lab, "c1", LONG), object);
+    });
+}
+
+#[test]
+fn a_server_is_drained_while_clients_work_and_stays_so() {
+    in_use("a_server_is_drained_while_clients_work_and_stays_so", |rack, [s1, s2, _]| {
+        // Decided and written when it is answered.
+        rack.ask(&["drain", s1, "--no-wait"]);
+        rack.kill(CONTROLLER);
+        rack.control(1);
+        let told = rack.ask_until_it_can_be(&["drain", s1]);
+        assert!(told.ends_with(": nothing is left; it may be ended\n"), "{told}");
+        assert_ne!(rack.range("s1")["home"], number(&rack.lab, "s1").0);
+        rack.kill("s1");
+        let output = rack.try_to_ask(&["move", s2, s1]);
+        let sentence = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && sentence.contains("server"), "{sentence}");
+        rack.serve("s1");
+        rack.ask(&["drain", s1, "--cancel"]);
+        rack.ask_until_it_can_be(&["move", s2, s1, "--wait"]);
+        assert_eq!(rack.range("s2")["home"], number(&rack.lab, "s1").0);
+    });
+}
+
+#[test]
+fn a_drain_and_a_wish_that_were_answered_outlive_the_controller() {
+    in_use("a_drain_and_a_wish_that_were_answered_outlive_the_controller", |rack, [s1, s2, s3]| {
+        for count in [2, 0, 2, 1] {
+            rack.ask_until_it_can_be(&["backups", s1, "--count", &count.to_string()]);
+            rack.kill(CONTROLLER);
+            rack.control(1);
+            assert_eq!(rack.range("s1")["wish"]["Count"], count);
+        }
+        for drained in [true, false, true] {
+            let arguments = ["drain", s3, if drained { "--no-wait" } else { "--cancel" }];
+            rack.ask_until_it_can_be(&arguments);
+            rack.kill(CONTROLLER);
+            rack.control(1);
+            let status = rack.status();
+            let servers = status["servers"].as_array().expect("a list");
+            let found = servers.iter().find(|server| server["host"] == number(&rack.lab, "s3").0).expect("it is there");
+            assert_eq!(found["is_drained"], drained);
+        }
+        rack.ask_until_it_can_be(&["drain", s3, "--cancel"]);
+        rack.ask_until_it_can_be(&["backups", s1, s2]);
+        let second = number(&rack.lab, "s2").0;
+        rack.wait_for("s1", |range| range["complete"] == serde_json::json!([second]));
+    });
+}
+
+#[test]
+fn events_are_followed_and_what_nobody_has_is_reset() {
+    in_a_lab("events_are_followed_and_what_nobody_has_is_reset", 3, 1, |lab| {
+        let mut rack = Rack::new(lab, rack::SHORT, "4MiB");
+        rack.control(1);
+        let mut follows = rack.question(CONTROLLER, &["events", "--follow"]);
+        let mut follows = follows.stdout(Stdio::piped()).spawn().expect("it can be started");
+        let mut lines = BufReader::new(follows.stdout.take().expect("it is a pipe")).lines().map_while(Result::ok);
+        let mut says = |part: &str| assert!(lines.any(|line| line.contains(part)), "it ended before it said {part}");
+        rack.serve("s1");
+        says("it is new, with 1024 pages");
+        let s1 = number(&rack.lab, "s1").0.to_string();
+        let refused = |rack: &Rack| String::from_utf8_lossy(&rack.try_to_ask(&["reset", &s1]).stderr).into_owned();
+        rack.wait_for("s1", |range| range["is_served"] == true);
+        assert!(refused(&rack).contains("serves it; nothing was reset"));
+        says("it shall have more than 0 backups, and no other server has the 4194304 bytes of a copy left");
+        rack.wait_for("s1", |range| range["lacks_room"] == true);
+        let lost = good(client(&rack.lab, "c1", LONG).create(number(&rack.lab, "s1"), 8));
+        rack.kill("s1");
+        says("nobody answers for it");
+        rack.serve("s1");
+        says("came back without it");
+        rack.ask(&["reset", &s1]);
+        says("begun anew and empty");
+        let before = Instant::now();
+        let gone = client(&rack.lab, "c1", LONG).read(lost, &mut [0; 8]);
+        assert!(gone.is_err() && before.elapsed() < LONG, "{gone:?}");
+        follows.kill().expect("it runs");
+        follows.wait().expect("it ends");
+    });
+}
