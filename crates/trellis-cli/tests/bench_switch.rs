@@ -1,4 +1,4 @@
-//! `trellis bench switch` and `trellis reproduce bluebridge`, in a user namespace: everything works and nothing is left.
+//! `trellis bench switch`, `trellis bench remote-paging` and `trellis reproduce bluebridge`, in a user namespace: everything works and nothing is left.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -42,6 +42,35 @@ fn every_figure_is_there_or_has_a_reason() {
     assert!(found["requests_per_second"].as_f64() > Some(0.0) && found["failover_gap_ms_max"].is_number());
     assert_eq!((&found["migration_lost"], &found["migration_wrong"]), (&0.0.into(), &0.0.into()), "{found}");
     assert!(found["migration_requests"].as_f64() > Some(256.0) && found["migration_slowest_ms"].is_number());
+}
+
+#[test]
+fn every_way_to_page_has_every_pass_or_a_reason() {
+    let test = "every_way_to_page_has_every_pass_or_a_reason";
+    let sizes = ["--bytes", "4MiB", "--cache", "1MiB"];
+    let arguments = [&["bench", "remote-paging", "--rootless", "--json"][..], &sizes].concat();
+    let Some(output) = output(test, &arguments) else { return };
+    let told = String::from_utf8_lossy(&output.stderr);
+    if told.contains("the compiler's parts") {
+        return println!("SKIPPED {test}: {}", told.trim());
+    }
+    let found = json(&output);
+    let passes = ["fill", "scan", "update", "work", "touch"];
+    for way in ["memory", "swap", "mapped", "remote_veth", "remote_user", "remote_nft"] {
+        let reason = found[format!("{way}_left_out")].as_str();
+        for pass in passes {
+            let seconds = found[format!("{way}_{pass}_seconds")].as_f64();
+            assert!(seconds.is_some_and(|seconds| seconds > 0.0) != reason.is_some(), "{way}, {pass}: {found}");
+            let ratio = &found[format!("{way}_{pass}_over_memory")];
+            assert!(way == "memory" || ratio.is_number() != reason.is_some(), "{way}, {pass}: {found}");
+        }
+    }
+    // Four times what is here: in memory of its own, and at a server, whatever else this machine allows.
+    for way in ["memory", "remote_veth", "remote_user"] {
+        assert!(found[format!("{way}_left_out")].is_null(), "{found}");
+    }
+    assert!(found["remote_veth_pages_fetched"].as_f64() > Some(1024.0), "{found}");
+    assert!(found["remote_veth_written_back_bytes"].as_f64() > Some(4e6), "{found}");
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! What the nodes left running: processes the kernel gave to the launcher when their parents ended.
 //!
-//! Only children of this process are ever signalled: they cannot be reaped, and so not be replaced, behind our back.
+//! Only children of this process are ever signalled: they cannot be reaped, and so not be replaced, behind our back. `/proc`
+//! may be that of the machine while this process is in a process namespace (a host of `trellis lab`): what it lists has other
+//! numbers here, and they are never taken for ours.
 
 use std::fs;
 
@@ -12,9 +14,8 @@ pub(super) fn adopt_orphans() {
 
 /// The children of this process other than `excepted`.
 pub(super) fn children_except(excepted: i32) -> Vec<i32> {
-    let mut children = listed_children().unwrap_or_else(scanned_children);
-    children.retain(|pid| *pid != excepted);
-    children
+    let listed = listed_children().unwrap_or_else(scanned_children);
+    listed.into_iter().filter_map(number_here).filter(|pid| *pid != excepted).collect()
 }
 
 /// Sends a signal to each.
@@ -37,7 +38,7 @@ fn listed_children() -> Option<Vec<i32>> {
 
 /// The same from every process's own entry.
 fn scanned_children() -> Vec<i32> {
-    let own = std::process::id();
+    let Some(own) = numbers("self").first().copied() else { return Vec::new() };
     let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
     processes
         .flatten()
@@ -47,8 +48,27 @@ fn scanned_children() -> Vec<i32> {
 }
 
 /// The parent in a line of `/proc/PID/stat`: the second field after the name, which may itself hold anything.
-fn parent_in(stat: &str) -> Option<u32> {
+fn parent_in(stat: &str) -> Option<i32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// The number that a process has here, by the one that `/proc` lists it under. None when it is gone.
+fn number_here(listed: i32) -> Option<i32> {
+    let depth = numbers("self").len().checked_sub(1)?;
+    numbers(&listed.to_string()).get(depth).copied()
+}
+
+/// The numbers of a process that `/proc` lists: in the namespace that `/proc` is of, and then in each one inside of it.
+fn numbers(listed: &str) -> Vec<i32> {
+    let status = fs::read_to_string(format!("/proc/{listed}/status")).unwrap_or_default();
+    numbers_in(&status)
+}
+
+/// A kernel without process namespaces has the line of one number alone.
+fn numbers_in(status: &str) -> Vec<i32> {
+    let value = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+    let words = value("NSpid:").or_else(|| value("Pid:")).unwrap_or_default().split_whitespace();
+    words.filter_map(|word| word.parse().ok()).collect()
 }
 
 #[cfg(test)]
@@ -62,11 +82,19 @@ mod tests {
     }
 
     #[test]
+    fn a_process_has_a_number_in_each_namespace() {
+        assert_eq!(numbers_in("Name:\tsh\nPid:\t907\nNSpid:\t907\t12\nThreads:\t1\n"), [907, 12]);
+        assert_eq!(numbers_in("Name:\tsh\nPid:\t907\n"), [907]);
+        assert_eq!(number_here(numbers("self")[0]), Some(std::process::id() as i32));
+    }
+
+    #[test]
     fn both_ways_find_a_child() {
         let mut child = std::process::Command::new("sleep").arg("30").spawn().expect("sleep");
         let pid = child.id() as i32;
-        assert!(scanned_children().contains(&pid));
-        assert!(listed_children().is_none_or(|children| children.contains(&pid)));
+        let here = |listed: Vec<i32>| listed.into_iter().filter_map(number_here).collect::<Vec<_>>();
+        assert!(here(scanned_children()).contains(&pid));
+        assert!(listed_children().is_none_or(|children| here(children).contains(&pid)));
         assert!(!children_except(pid).contains(&pid));
         signal(&[pid], libc::SIGKILL);
         child.wait().expect("wait");

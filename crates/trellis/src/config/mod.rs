@@ -38,6 +38,9 @@ pub const FILE_VARIABLE: &str = "TRELLIS_CONFIG";
 /// What the name of a key's environment variable begins with.
 pub const VARIABLE_PREFIX: &str = "TRELLIS_";
 
+/// What `trellis lab run` says to a command beside keys.
+const LAB_VARIABLES: &[&str] = &["TRELLIS_LAB", "TRELLIS_LAB_HOST", "TRELLIS_LAB_ADDRESS"];
+
 /// Everything a node is told before it starts. The fields are the keys of the reference page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -486,7 +489,7 @@ impl Reader {
         if let Some(key) = key(&lower) {
             return self.apply(key, value, origin);
         }
-        if name == FILE_VARIABLE || crate::launch::VARIABLES.contains(&name) {
+        if name == FILE_VARIABLE || LAB_VARIABLES.contains(&name) || crate::launch::VARIABLES.contains(&name) {
             return Ok(());
         }
         match values::nearest(&lower, KEYS.iter().map(|key| key.name)) {

@@ -362,6 +362,9 @@ fn refusals_of_variables_and_flags_name_them() {
     );
     assert!(Sources::new().variable("TRELLIS_NODES", "a:1,b:2").load_for_all().is_ok());
     assert!(Sources::new().variable("TRELLIS_SOMETHING_ELSE", "1").load().is_ok(), "somebody else's");
+    for name in LAB_VARIABLES {
+        assert!(Sources::new().variable(*name, "1").load().is_ok(), "{name} is a lab's");
+    }
 }
 
 #[test]

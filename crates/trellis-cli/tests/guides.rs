@@ -1,0 +1,640 @@
+//! The guides about remote memory, carried out as they are written: every command of their code blocks and every one that stands in
+//! their text, in this order, each on the machine that the guide names. Machines are hosts of a lab, or network namespaces that
+//! the guide's own commands set up; nothing is changed outside.
+//!
+//! A block that begins with `# on host 7` (`server`, `machine`, `the switch's machine`) says where its commands run, until the next
+//! such line. What ends with another status than 0 fails the test, unless the lists below name it.
+
+#[path = "support/fabric.rs"]
+mod inside;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use inside::{LONG, in_namespaces};
+use serde_json::{Value, json};
+
+const GIVE: &str = "give-a-program-the-racks-memory.md";
+const OPERATE: &str = "operate-a-memory-fabric.md";
+
+/// What stands in a guide's text and is no command that one could give: parts of commands, names of commands, and commands with a
+/// word in place of a number.
+const NO_COMMANDS: &[(&str, &[&str])] = &[
+    (GIVE, &["trellis lab status", "trellis bench remote-paging", "trellis run --home memory-server"]),
+    (
+        OPERATE,
+        &[
+            "trellis lab run HOST --",
+            "trellis lab run HOST -- trellis controller run …",
+            "trellis serve --controller 0x3,0x4,0x5",
+            "trellis serve",
+            "trellis serve --quota",
+            "trellis controller run --hot-pages 20000",
+            "trellis controller drain HOST",
+            "trellis switch lease",
+            "trellis lab partition",
+            "trellis lab kill",
+        ],
+    ),
+];
+
+/// What is not run, and why.
+const NOT_HERE: &[(&str, &str)] = &[("openssl rand -hex 3", "it draws a number and is no part of Trellis")];
+
+/// How other commands than those that end well end.
+const STATUSES: &[(&str, i32)] = &[
+    // The program whose memory was at the server that was killed.
+    ("wait $!", 70),
+];
+
+/// What is too large for a machine that runs tests, and what it gets.
+const SIZES: &[(&str, &str)] = &[("64GiB", "64MiB"), ("128GiB", "128MiB")];
+
+/// What does not end by itself, and what it says when others may go on.
+const LASTING: &[(&str, &str)] = &[
+    ("trellis serve ", "serving "),
+    ("trellis switch run ", "switch "),
+    ("trellis controller run ", "this controller leads from now on"),
+    ("trellis switch events", ""),
+];
+
+/// The cluster of the guides.
+const CLUSTER: &str = "fd12:3456";
+/// The host of the guides' controller, and that of a program.
+const CONTROLLER: u16 = 3;
+const CLIENT: u16 = 1;
+
+/// Where a command runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// Nothing is said.
+    Here,
+    /// The machine of the switch.
+    Switch,
+    Host(u16),
+    /// On this host as written, and on each other one with its number in place of this one's.
+    EachHost(u16),
+    /// The same with servers.
+    EachServer(u16),
+}
+
+impl Place {
+    /// Of a line of a block that begins with `# on `.
+    fn parse(line: &str) -> Place {
+        if line.starts_with("the switch's machine") {
+            return Place::Switch;
+        }
+        let host = line
+            .split([' ', ','])
+            .nth(1)
+            .and_then(|word| u16::from_str_radix(word, 16).ok())
+            .filter(|_| ["host ", "server ", "machine "].iter().any(|kind| line.starts_with(kind)));
+        let host = host.unwrap_or_else(|| panic!("`# on {line}` names no machine"));
+        match line {
+            _ if line.contains("every other host") => Place::EachHost(host),
+            _ if line.contains("every other server") => Place::EachServer(host),
+            _ => Place::Host(host),
+        }
+    }
+}
+
+/// A command, and where it stands.
+#[derive(Debug, Clone)]
+struct Step {
+    place: Place,
+    text: String,
+    section: String,
+}
+
+/// A guide, and what its blocks that are not commands hold, by their language.
+struct Guide {
+    name: &'static str,
+    steps: Vec<Step>,
+    others: Vec<(String, String)>,
+}
+
+impl Guide {
+    fn read(name: &'static str) -> Guide {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides").join(name);
+        let text = std::fs::read_to_string(path).expect("it is there");
+        let mut guide = Guide { name, steps: Vec::new(), others: Vec::new() };
+        let (mut section, mut lines) = (String::new(), text.lines());
+        while let Some(line) = lines.next() {
+            if let Some(language) = line.trim_start().strip_prefix("```") {
+                let block: Vec<&str> =
+                    lines.by_ref().map(str::trim).take_while(|line| !line.starts_with("```")).collect();
+                match language {
+                    "sh" => guide.block(&block, &section),
+                    other => guide.others.push((other.to_owned(), block.join("\n"))),
+                }
+            } else if let Some(heading) = line.strip_prefix("## ") {
+                heading.clone_into(&mut section);
+            } else {
+                guide.inline(line, &section);
+            }
+        }
+        assert!(guide.steps.len() > 5, "{name} has commands");
+        guide
+    }
+
+    fn block(&mut self, lines: &[&str], section: &str) {
+        let mut place = Place::Here;
+        let mut begun = String::new();
+        for line in lines {
+            if let Some(said) = line.strip_prefix("# on ") {
+                place = Place::parse(said);
+            } else if let Some(part) = line.strip_suffix('\\') {
+                begun += part;
+            } else if !line.is_empty() && !line.starts_with('#') {
+                let text = std::mem::take(&mut begun) + line;
+                self.steps.push(Step { place, text, section: section.to_owned() });
+            }
+        }
+        assert!(begun.is_empty(), "{section}: a line goes on nowhere");
+    }
+
+    /// Commands in a sentence or a table: between two backquotes.
+    fn inline(&mut self, line: &str, section: &str) {
+        let known = NO_COMMANDS.iter().find(|(guide, _)| *guide == self.name).map_or(&[][..], |(_, known)| known);
+        for text in line.split('`').skip(1).step_by(2) {
+            let is_command = ["trellis ", "ip ", "openssl "].iter().any(|program| text.starts_with(program));
+            if !is_command || known.contains(&text) {
+                continue;
+            }
+            let place = match text.split(' ').nth(1) {
+                Some("switch") => Place::Switch,
+                Some("controller") => Place::Host(CONTROLLER),
+                _ => Place::Host(CLIENT),
+            };
+            self.steps.push(Step { place, text: text.to_owned(), section: section.to_owned() });
+        }
+    }
+
+    fn of(&self, section: &str) -> impl Iterator<Item = &Step> {
+        let mut steps = self.steps.iter().filter(move |step| step.section == section).peekable();
+        assert!(steps.peek().is_some(), "{} has no commands under `{section}`", self.name);
+        steps
+    }
+}
+
+/// A shell on a machine: what it is told it does one after the other, as who types it.
+struct Shell {
+    child: Child,
+    input: ChildStdin,
+    said: Arc<Mutex<Vec<String>>>,
+    count: usize,
+}
+
+/// A folder with the programs of the guides, which goes with its value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("trellis-guides-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).expect("a folder");
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+        std::fs::copy(examples.join("remote/working_set.c"), path.join("working_set.c")).expect("it is there");
+        let mut compiler = Command::new("c++");
+        compiler.args(["-std=c++20", "-O1", "-pthread", "-o"]).arg(path.join("program"));
+        let output = compiler.arg(examples.join("graph/graph.cpp")).output().expect("there is a C++ compiler");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+impl Shell {
+    fn start(mut command: Command, folder: &Folder) -> Shell {
+        let own = Path::new(env!("CARGO_BIN_EXE_trellis")).parent().expect("it is in a folder").to_owned();
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let path = std::env::join_paths([own].into_iter().chain(std::env::split_paths(&path))).expect("folders");
+        command.env("PATH", path).current_dir(&folder.0);
+        for variable in ["TRELLIS_PREFIX", "TRELLIS_SWITCH", "TRELLIS_CONTROLLER"] {
+            command.env_remove(variable);
+        }
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a shell");
+        let said = Arc::<Mutex<Vec<String>>>::default();
+        let (heard, from) = (Arc::clone(&said), child.stdout.take().expect("it is a pipe"));
+        std::thread::spawn(move || {
+            for line in BufReader::new(from).lines().map_while(Result::ok) {
+                // What is asked again and again is seen when it is not what it shall be.
+                if !line.starts_with(['{', '-']) && !line.is_empty() {
+                    println!("  {line}");
+                }
+                heard.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+            }
+        });
+        let mut input = child.stdin.take().expect("it is a pipe");
+        writeln!(input, "exec 2>&1").expect("it reads");
+        Shell { child, input, said, count: 0 }
+    }
+
+    /// What was said from a place on.
+    fn since(&self, place: usize) -> Vec<String> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)[place..].to_vec()
+    }
+
+    fn wait_for(&mut self, since: usize, what: &str, mut is_it: impl FnMut(&str) -> bool) -> (usize, String) {
+        let deadline = Instant::now() + LONG;
+        loop {
+            let said = self.since(since);
+            if let Some(at) = said.iter().position(|line| is_it(line)) {
+                return (at, said[at].clone());
+            }
+            let ended = self.child.try_wait().expect("it was started");
+            assert!(ended.is_none() && Instant::now() < deadline, "in vain: {what}; {ended:?}\n{}", said.join("\n"));
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+
+    /// Does this, and returns the status and what was said meanwhile.
+    fn run(&mut self, text: &str) -> (i32, Vec<String>) {
+        let (since, end) = (self.since(0).len(), format!("-- {}: ", self.count));
+        self.count += 1;
+        writeln!(self.input, "{{ {text}\n}} </dev/null\nprintf '\\n{end}%s\\n' $?").expect("it reads");
+        let (at, line) = self.wait_for(since, text, |line| line.starts_with(&end));
+        let status = line[end.len()..].parse().expect("a status");
+        (status, self.since(since)[..at].to_vec())
+    }
+
+    /// Starts what lasts, and returns when it says so.
+    fn begin(&mut self, text: &str, ready: &str) {
+        let since = self.since(0).len();
+        let background = if text.ends_with('&') { "" } else { " &" };
+        let (status, _) = self.run(&format!("{text}{background}"));
+        assert_eq!(status, 0, "{text}");
+        if !ready.is_empty() {
+            self.wait_for(since, text, |line| line.starts_with(ready));
+        }
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn lasting(text: &str) -> Option<&'static str> {
+    LASTING.iter().find(|(part, _)| text.contains(part)).map(|(_, ready)| *ready)
+}
+
+/// Does what a step says, and returns what was said.
+fn carry_out(shell: &mut Shell, step: &Step, text: &str) -> Vec<String> {
+    let text = SIZES
+        .iter()
+        .fold(text.to_owned(), |text, (large, small)| text.replace(&format!(" {large}"), &format!(" {small}")));
+    println!("{:?}$ {text}", step.place);
+    if let Some(ready) = lasting(&text) {
+        shell.begin(&text, ready);
+        return Vec::new();
+    }
+    let (status, said) = shell.run(&text);
+    let expected = STATUSES.iter().find(|(known, _)| *known == step.text).map_or(0, |(_, status)| *status);
+    assert_eq!(status, expected, "`{text}` of {}: {}", step.section, said.join("\n"));
+    said
+}
+
+/// Whether programs can have their memory in a store here; the reason is said.
+fn has_store(test: &str) -> bool {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
+    let output = command.args(["store", "run", "--store", "embedded:", "--", "true"]).output();
+    let output = output.expect("it can be started");
+    if !output.status.success() {
+        println!("SKIPPED {test}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    output.status.success()
+}
+
+/// A lab by its name, which ends with this value.
+struct Lab(String);
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // Where the guide has ended it, there is nothing to end.
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
+        let _ = command.args(["lab", "down", "--name", &self.0]).output();
+    }
+}
+
+/// Whether nobody may make a lab here, which is said. Any other failure fails the test.
+fn is_refused(test: &str, status: i32, said: &[String]) -> bool {
+    let said = said.join(" ");
+    let is_refused = status == 71 && said.contains("user namespace");
+    assert!(status == 0 || is_refused, "{said}");
+    if is_refused {
+        println!("SKIPPED {test}: {said}");
+    }
+    is_refused
+}
+
+#[test]
+fn a_lab_gives_a_program_the_racks_memory() {
+    let test = "a_lab_gives_a_program_the_racks_memory";
+    if !has_store(test) {
+        return;
+    }
+    let guide = Guide::read(GIVE);
+    let folder = Folder::new("give");
+    let lab = Lab(format!("given-{}", std::process::id()));
+    let mut bash = Command::new("bash");
+    bash.env("TRELLIS_LAB", &lab.0);
+    let mut shell = Shell::start(bash, &folder);
+    let mut sums = Vec::new();
+    for (number, step) in guide.of("Try it on one machine").enumerate() {
+        assert_eq!(step.place, Place::Here, "{}", step.text);
+        if number == 0 {
+            let (status, said) = shell.run(&step.text);
+            if is_refused(test, status, &said) {
+                return;
+            }
+            continue;
+        }
+        let said = carry_out(&mut shell, step, &step.text);
+        if step.text.contains("./working_set ") && !step.text.ends_with('&') {
+            let is_sum = |line: &&String| line.split(' ').nth(1).is_some_and(|sum| sum.len() == 16);
+            sums.push(said.iter().filter(is_sum).cloned().collect::<Vec<_>>());
+        }
+    }
+    assert_eq!((sums.len(), sums[0].len()), (3, 5), "{sums:?}");
+    assert!(sums.iter().all(|found| *found == sums[0]), "the sums are the same: {sums:?}");
+}
+
+/// Machines of the guides, each with a shell.
+struct Machines {
+    shells: BTreeMap<Place, Shell>,
+    /// The lab that they are the hosts of; none where they are machines by themselves.
+    lab: Option<Lab>,
+    folder: Folder,
+    /// `fdCC:CCCC`.
+    cluster: String,
+    hosts: Vec<u16>,
+    /// Those with a memory server.
+    serving: BTreeSet<u16>,
+}
+
+impl Machines {
+    /// What every machine has before somebody reads a guide: network devices, joined by cables to the switch's machine. And folders
+    /// that are this test's.
+    fn new(rack: &str) -> Machines {
+        let folder = Folder::new("machines");
+        std::fs::write(folder.0.join("rack.txt"), rack).expect("a file");
+        let mut enter = Command::new("bash");
+        enter.env_remove("XDG_RUNTIME_DIR");
+        let mut switch = Shell::start(enter, &folder);
+        let own = "mount -t tmpfs none /run && mount -t tmpfs none /var/lib && mkdir /run/netns && ip link set lo up";
+        let (status, said) = switch.run(own);
+        assert_eq!(status, 0, "{said:?}");
+        let (mut shells, mut hosts) = (BTreeMap::new(), Vec::new());
+        for line in rack.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [_, port, address, prefix] = words[..4] else { panic!("{line}") };
+            let number = prefix.trim_start_matches(CLUSTER).trim_matches(':').trim_end_matches("::/48");
+            let host = u16::from_str_radix(number, 16).unwrap_or_else(|_| panic!("{line}"));
+            for command in [
+                format!("ip netns add m{host}"),
+                format!(
+                    "ip link add {port} mtu 9000 type veth peer name eth0 address {address} mtu 9000 netns m{host}"
+                ),
+                format!("ip link set {port} up"),
+                format!("ip -n m{host} link set lo up && ip -n m{host} link set eth0 up"),
+            ] {
+                let (status, said) = switch.run(&command);
+                assert_eq!(status, 0, "{command}: {said:?}");
+            }
+            let mut enter = Command::new("nsenter");
+            enter.arg(format!("--net=/run/netns/m{host}")).arg("bash").env_remove("XDG_RUNTIME_DIR");
+            shells.insert(Place::Host(host), Shell::start(enter, &folder));
+            hosts.push(host);
+        }
+        shells.insert(Place::Switch, switch);
+        Machines { shells, lab: None, folder, cluster: CLUSTER.to_owned(), hosts, serving: BTreeSet::new() }
+    }
+
+    /// The hosts of a lab, under its switch; none where nobody may make one, and the reason is said.
+    fn in_a_lab(test: &str, clients: u16, servers: u16) -> Option<Machines> {
+        let folder = Folder::new("lab");
+        let name = format!("operated-{}", std::process::id());
+        let shell = || {
+            let mut bash = Command::new("bash");
+            bash.env("XDG_RUNTIME_DIR", &folder.0);
+            Shell::start(bash, &folder)
+        };
+        let mut switch = shell();
+        let up = format!("trellis lab up --name {name} --clients {clients} --servers {servers} --switch user");
+        let (status, said) = switch.run(&up);
+        if is_refused(test, status, &said) {
+            return None;
+        }
+        let lab = Lab(name);
+        let (_, said) = switch.run(&format!("trellis lab status --name {} --json", lab.0));
+        let found: Value = serde_json::from_str(&said.concat()).expect("JSON");
+        let prefix = found["hosts"][0]["prefix"].as_str().expect("a prefix");
+        let cluster = prefix.trim_end_matches(":1::/48").to_owned();
+        let hosts: Vec<u16> = (1..=clients).chain(0x1001..=0x1000 + servers).collect();
+        let mut shells = BTreeMap::from([(Place::Switch, switch)]);
+        shells.extend(hosts.iter().map(|host| (Place::Host(*host), shell())));
+        Some(Machines { shells, lab: Some(lab), folder, cluster, hosts, serving: BTreeSet::new() })
+    }
+
+    /// Does what a step says, on all machines that it is for.
+    fn carry_out(&mut self, step: &Step) {
+        if NOT_HERE.iter().any(|(command, _)| *command == step.text) {
+            return;
+        }
+        let hosts: Vec<u16> = match step.place {
+            Place::Here => panic!("`{}` of {}: the guide does not say where", step.text, step.section),
+            Place::Switch => return drop(self.on(Place::Switch, step, &step.text)),
+            Place::Host(host) => vec![host],
+            Place::EachHost(_) => self.hosts.clone(),
+            Place::EachServer(_) => self.hosts.iter().copied().filter(|host| *host > 0x1000).collect(),
+        };
+        for host in hosts {
+            let text = match step.place {
+                Place::EachHost(first) | Place::EachServer(first) => {
+                    step.text.replace(&format!(":{first:x}::/48"), &format!(":{host:x}::/48"))
+                }
+                _ => step.text.clone(),
+            };
+            // Who starts a server where one runs has ended that.
+            if text.starts_with("trellis serve ") && !self.serving.insert(host) {
+                self.end(host, "TERM");
+            }
+            self.on(Place::Host(host), step, &text);
+            if text.starts_with("trellis serve ") {
+                self.shell(Place::Host(host)).run("SERVER=$!");
+            }
+        }
+    }
+
+    fn on(&mut self, place: Place, step: &Step, text: &str) -> Vec<String> {
+        let text = self.worded(place, text);
+        carry_out(self.shell(place), step, &text)
+    }
+
+    /// As the guide says for a lab, or as it is.
+    fn worded(&self, place: Place, text: &str) -> String {
+        let Some(Lab(lab)) = &self.lab else { return text.to_owned() };
+        let words = text.split_whitespace();
+        let text = match place {
+            Place::Host(host) => {
+                let name = if host > 0x1000 { format!("s{}", host - 0x1000) } else { format!("c{host}") };
+                let mut is_left_out = false;
+                let kept = words.filter(|word| {
+                    let is_value = std::mem::take(&mut is_left_out);
+                    is_left_out = *word == "--prefix" || *word == "--switch";
+                    !is_value && !is_left_out
+                });
+                let words = ["trellis", "lab", "run", "--name", lab, &name, "--"].into_iter().chain(kept);
+                words.collect::<Vec<_>>().join(" ")
+            }
+            _ => words.chain(["--lab", lab]).collect::<Vec<_>>().join(" "),
+        };
+        // A folder that is the machine's, and a device that has another name in a lab.
+        let folder = self.folder.0.display().to_string();
+        text.replace(CLUSTER, &self.cluster).replace("/var/lib/trellis", &folder).replace(" eth0", " e0")
+    }
+
+    fn shell(&mut self, place: Place) -> &mut Shell {
+        self.shells.get_mut(&place).unwrap_or_else(|| panic!("there is no machine {place:?}"))
+    }
+
+    /// Ends the server of a host.
+    fn end(&mut self, host: u16, signal: &str) {
+        self.shell(Place::Host(host)).run(&format!("kill -{signal} $SERVER; wait $SERVER"));
+    }
+
+    /// What the controller says, when it is what shall be.
+    fn controller_says(&mut self, what: &str, is_so: impl Fn(&Value) -> bool) {
+        let asked = self.worded(Place::Host(CONTROLLER), "trellis controller status --json");
+        let deadline = Instant::now() + LONG;
+        loop {
+            // Into a file: what lasts says something at any moment.
+            let (status, told) = self.shell(Place::Host(CONTROLLER)).run(&format!("{asked} > status.json"));
+            assert_eq!(status, 0, "{told:?}");
+            let said = std::fs::read_to_string(self.folder.0.join("status.json")).expect("it was written");
+            let found: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+            if is_so(&found) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "in vain: {what}: {found}");
+        }
+    }
+
+    /// All servers die, and are there again, as the guide starts them.
+    fn lose_all_memory(&mut self, guide: &Guide) {
+        for host in self.serving.clone() {
+            self.end(host, "KILL");
+        }
+        let starts = guide.steps.iter().find(|step| step.text.contains(" --backup-memory "));
+        self.carry_out(starts.expect("it says how servers are started"));
+        self.controller_says("nobody has the memory of 1001", |status| {
+            let all = |list: &str, is_so: &dyn Fn(&Value) -> bool| {
+                status[list].as_array().is_some_and(|list| list.len() == 3 && list.iter().all(is_so))
+            };
+            all("servers", &|server| server["heard_ms"].as_u64() < Some(400))
+                && all("ranges", &|range| range["is_served"] == false && range["complete"] == json!([]))
+        });
+    }
+
+    /// Memory under a controller, from its start to everything that an operator may tell it and look at.
+    fn operate(&mut self, guide: &Guide) {
+        for step in guide.of("Keep memory when a server dies") {
+            if step.text == "trellis controller reset 0x1001" {
+                self.lose_all_memory(guide);
+            } else if step.text == "trellis controller status" {
+                self.controller_says("all ranges have a copy", |status| {
+                    let all = |range: &Value| range["complete"].as_array().map(Vec::len) == Some(1);
+                    status["ranges"].as_array().is_some_and(|ranges| ranges.len() == 3 && ranges.iter().all(all))
+                });
+            }
+            self.carry_out(step);
+        }
+        for section in ["Watch", "Take something out of service", "When something is wrong"] {
+            for step in guide.steps.iter().filter(|step| step.section == section) {
+                self.carry_out(step);
+            }
+        }
+    }
+}
+
+#[test]
+fn machines_become_a_fabric_and_are_operated() {
+    in_namespaces("machines_become_a_fabric_and_are_operated", || {
+        let guide = Guide::read(OPERATE);
+        let rack = guide.others.iter().find(|(language, _)| language == "text").expect("it lists hosts");
+        let mut machines = Machines::new(&rack.1);
+        guide.of("Set up").for_each(|step| machines.carry_out(step));
+        machines.operate(&guide);
+    });
+}
+
+#[test]
+fn a_lab_is_a_fabric_and_is_operated() {
+    let Some(mut machines) = Machines::in_a_lab("a_lab_is_a_fabric_and_is_operated", 3, 3) else { return };
+    let guide = Guide::read(OPERATE);
+    // A lab's hosts and switch are set up.
+    let is_server = |step: &&Step| matches!(step.place, Place::EachServer(_));
+    guide.of("Set up").filter(is_server).for_each(|step| machines.carry_out(step));
+    machines.operate(&guide);
+}
+
+#[test]
+fn machines_give_a_program_the_racks_memory() {
+    let test = "machines_give_a_program_the_racks_memory";
+    if !has_store(test) {
+        return;
+    }
+    in_namespaces(test, || {
+        let (operate, give) = (Guide::read(OPERATE), Guide::read(GIVE));
+        let rack = operate.others.iter().find(|(language, _)| language == "text").expect("it lists hosts");
+        let mut machines = Machines::new(&rack.1);
+        let is_network = |step: &&Step| !step.text.starts_with("trellis serve ");
+        operate.of("Set up").filter(is_network).for_each(|step| machines.carry_out(step));
+        give.of("On real machines").for_each(|step| machines.carry_out(step));
+    });
+}
+
+#[test]
+fn all_of_the_guides_is_carried_out_or_has_a_reason() {
+    let done: &[(&str, &[&str])] = &[
+        (GIVE, &["Try it on one machine", "On real machines"]),
+        (
+            OPERATE,
+            &[
+                "Set up",
+                "Keep memory when a server dies",
+                "Watch",
+                "Take something out of service",
+                "When something is wrong",
+            ],
+        ),
+    ];
+    for (name, sections) in done {
+        let guide = Guide::read(name);
+        for step in &guide.steps {
+            assert!(sections.contains(&step.section.as_str()), "{name}: nobody runs `{}`", step.text);
+        }
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guides").join(name);
+        let text = std::fs::read_to_string(path).expect("it is there");
+        let known = NO_COMMANDS.iter().filter(|(guide, _)| guide == name).flat_map(|(_, known)| known.iter());
+        for part in known {
+            assert!(text.contains(&format!("`{part}`")), "{name} has no `{part}` any more");
+        }
+    }
+    let operate = Guide::read(OPERATE);
+    for (command, reason) in NOT_HERE {
+        assert!(operate.steps.iter().any(|step| step.text == *command) && !reason.is_empty(), "{command}");
+    }
+}

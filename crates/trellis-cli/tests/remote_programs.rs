@@ -1,0 +1,299 @@
+//! Programs that know nothing of memory servers, with four times as much memory as they have here: psort, word count, and a
+//! search and ranks of a graph. Their results are those that they find in memory of their own; also where the server that has
+//! theirs is killed while they run, and another one has copies.
+
+#[path = "support/lab.rs"]
+mod with_servers;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use with_servers::Lab;
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// What a program with its heap in a store has here, and a node of psort.
+const CACHE: &str = "1MiB";
+const NODE_CACHE: &str = "2MiB";
+/// Integers that psort sorts: 8 MiB.
+const INTEGERS: &str = "1000000";
+const REGION: &str = "region_bytes=9MiB";
+/// So many packets of a server later a program is in the midst of its work.
+const SOME_PACKETS: u64 = 1_000;
+
+/// A folder with programs, which goes with its value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(test: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("trellis-programs-{test}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir(&path).expect("a folder");
+        Folder(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+
+    /// Compiles an example with the machine's compiler.
+    fn compiled(&self, compiler: &str, source: &str, more: &[&str]) -> String {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(source);
+        let program = self.path(source.file_stem().and_then(|name| name.to_str()).expect("a name"));
+        let mut command = Command::new(compiler);
+        command.args(["-O1", "-pthread", "-o", &program]).arg(source).args(more);
+        let output = command.output().expect("there is a compiler");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        program
+    }
+
+    /// psort, with the library of this build. None where that is not there; the reason is said.
+    fn psort(&self, test: &str) -> Option<String> {
+        let library = Path::new(env!("CARGO_BIN_EXE_trellis")).parent().expect("a folder").join("libtrellis_c.so");
+        if !library.is_file() {
+            println!("SKIPPED {test}: {} is not built (cargo build -p trellis-c)", library.display());
+            return None;
+        }
+        // What a linker looks for, and what a program looks for when it starts.
+        for name in ["libtrellis.so", "libtrellis.so.0"] {
+            std::os::unix::fs::symlink(&library, self.0.join(name)).expect("a link");
+        }
+        let headers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trellis-c/include").display().to_string();
+        let folder = self.0.display().to_string();
+        let there = format!("-Wl,-rpath,{folder}");
+        Some(self.compiled(
+            "c++",
+            "psort/psort.cpp",
+            &["-std=c++20", "-I", &headers, "-L", &folder, "-ltrellis", &there],
+        ))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A program with its arguments, and what it says in memory of its own.
+struct Work {
+    command: Vec<String>,
+    results: Vec<String>,
+}
+
+impl Work {
+    fn new(command: &[&str]) -> Work {
+        let output = Command::new(command[0]).args(&command[1..]).output().expect("it can be started");
+        Work { command: command.iter().map(|word| (*word).to_owned()).collect(), results: results(&output) }
+    }
+
+    /// Starts it in the first client, with its memory at a store.
+    fn start(&self, lab: &Lab, store: &str) -> Child {
+        let own = env!("CARGO_BIN_EXE_trellis");
+        let run = ["c1", "--", own, "store", "run", "--statistics", "--store", store, "--cache", CACHE, "--"];
+        let mut command = lab.command("run", &run);
+        command.args(&self.command).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("it can be started")
+    }
+
+    /// It found the same, and its memory was elsewhere.
+    fn compare(&self, output: &Output) {
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(results(output), self.results, "{:?}: {told}", self.command);
+        let fetched = told.split_once(" fetched (").and_then(|(before, _)| before.rsplit(' ').next()?.parse().ok());
+        assert!(fetched.is_some_and(|pages: u64| pages > 512), "{:?} has all of it here: {told}", self.command);
+    }
+}
+
+/// What a program found, without times.
+fn results(output: &Output) -> Vec<String> {
+    assert!(output.status.success(), "{}: {}", output.status, String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let without = |line: &str| line.split(", ").filter(|part| !part.ends_with(" ms")).collect::<Vec<_>>().join(", ");
+    text.lines().map(without).collect()
+}
+
+/// A graph that is made up, and one from a file, each with some 4 MiB.
+fn graphs(folder: &Folder) -> Vec<Work> {
+    let graph = folder.compiled("c++", "graph/graph.cpp", &["-std=c++20"]);
+    let edges = folder.path("edges");
+    std::fs::write(&edges, edge_list(1 << 12, 1 << 16)).expect("a file");
+    let common = ["--threads", "2", "--iterations", "2"];
+    let all = [&[&graph[..], "--scale", "12"][..], &[&graph, "--input", &edges]];
+    all.into_iter().map(|kind| Work::new(&[kind, &common].concat())).collect()
+}
+
+/// Word count, of a text of 4 MiB.
+fn words(folder: &Folder) -> Work {
+    let text = folder.path("text");
+    let lines: String = (0..320_000u64).map(|number| format!("word {}\n", number * number % 997)).collect();
+    std::fs::write(&text, lines.repeat(2)).expect("a file");
+    Work::new(&[&folder.compiled("cc", "stored/word_count.c", &[]), &text])
+}
+
+/// Edges of which few vertices have the most: one end is drawn evenly, the other as its square.
+fn edge_list(vertices: u64, edges: u64) -> String {
+    let mut state = 1u64;
+    let mut draw = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % vertices
+    };
+    let mut text = String::from("# from to\n");
+    for _ in 0..edges {
+        let (from, rank) = (draw(), draw());
+        text += &format!("{from} {}\n", rank * rank / vertices);
+    }
+    text
+}
+
+/// A lab with two clients, the last of which is for a controller, and two servers. None where something is missing; it is said.
+fn lab(test: &str, name: &str) -> Option<Lab> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
+    let output = command.args(["store", "run", "--store", "embedded:", "--", "true"]).output();
+    let output = output.expect("it can be started");
+    if !output.status.success() {
+        println!("SKIPPED {test}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        return None;
+    }
+    Lab::up(test, &format!("programs-{name}"), 2, 2, &[])
+}
+
+fn status_of(lab: &Lab) -> Value {
+    let output = lab.ask("status", &["--json"]);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// What the lab says of a host.
+fn host(lab: &Lab, name: &str) -> Value {
+    let status = status_of(lab);
+    let hosts = status["hosts"].as_array().expect("hosts");
+    hosts.iter().find(|host| host["name"] == name).expect("it is there").clone()
+}
+
+fn prefix(lab: &Lab, name: &str) -> String {
+    host(lab, name)["prefix"].as_str().expect("a prefix").to_owned()
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Starts a controller, and servers of which one has a copy of what the other has; returns when they are complete.
+fn place(lab: &mut Lab, folder: &Folder) {
+    let controller = host(lab, "c2")["number"].to_string();
+    let control = folder.path(&format!("{}-control", lab.name));
+    let run = ["controller", "run", "--records", "embedded:", "--leader-term", "500ms", "--control", &control];
+    lab.start("c2", &run, "controller ");
+    for server in ["s1", "s2"] {
+        let serve = ["serve", "--memory", "32MiB", "--backup-memory", "64MiB", "--controller", &controller];
+        lab.start(server, &[&serve[..], &["--in-kernel", "off"]].concat(), "serving ");
+    }
+    wait_until("each has a copy of the other's memory", || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
+        let output = command.args(["controller", "status", "--json", "--control", &control]).output().expect("started");
+        let status: Value =
+            serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        let ranges = status["ranges"].as_array().expect("ranges");
+        ranges.len() == 2 && ranges.iter().all(|range| range["complete"].as_array().map(Vec::len) == Some(1))
+    });
+}
+
+/// Kills a server when a program that uses its memory is in the midst of its work.
+fn kill_in_the_midst(lab: &Lab, server: &str, program: &mut Child) {
+    let packets = || host(lab, server)["counters"]["packets_out"].as_u64().expect("a number");
+    let before = packets();
+    wait_until("it uses its memory", || packets() > before + SOME_PACKETS);
+    let output = lab.ask("kill", &[server]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(program.try_wait().expect("it was started").is_none(), "it had ended before");
+}
+
+#[test]
+fn words_and_graphs_have_their_memory_at_servers() {
+    let test = "words_and_graphs_have_their_memory_at_servers";
+    let Some(mut lab) = lab(test, "servers") else { return };
+    for server in ["s1", "s2"] {
+        lab.serve(server, "64MiB");
+    }
+    let store = format!("memory-server:{},{}?object=4MiB", prefix(&lab, "s1"), prefix(&lab, "s2"));
+    let folder = Folder::new("servers");
+    for work in graphs(&folder).into_iter().chain([words(&folder)]) {
+        work.compare(&work.start(&lab, &store).wait_with_output().expect("it ends"));
+    }
+}
+
+#[test]
+fn graphs_outlive_the_server_with_their_memory() {
+    let test = "graphs_outlive_the_server_with_their_memory";
+    let folder = Folder::new("outlive");
+    for work in graphs(&folder) {
+        let Some(mut lab) = lab(test, "outlive") else { return };
+        place(&mut lab, &folder);
+        let mut program = work.start(&lab, &format!("memory-server:{}?object=4MiB", prefix(&lab, "s1")));
+        kill_in_the_midst(&lab, "s1", &mut program);
+        work.compare(&program.wait_with_output().expect("it ends"));
+    }
+}
+
+/// Sorts with two nodes of a host, and returns what it wrote.
+fn sorted(folder: &Folder, psort: &str, begin: &[&str], options: &[&str]) -> Vec<u8> {
+    let file = folder.path("sorted");
+    let (own, sort) = (env!("CARGO_BIN_EXE_trellis"), ["--", psort, INTEGERS, "--output", &file]);
+    let words = [begin, &[own, "run", "-n", "2", "--set", REGION], options, &sort].concat();
+    let output = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).output().expect("it can be started");
+    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    std::fs::read(file).expect("it was written")
+}
+
+#[test]
+fn psort_has_its_region_at_memory_servers() {
+    let test = "psort_has_its_region_at_memory_servers";
+    let folder = Folder::new("psort");
+    let Some(psort) = folder.psort(test) else { return };
+    let remote = ["--home", "memory-server", "--cache", NODE_CACHE];
+    let tried = ["run", "--home", "memory-server", "--set", "region_bytes=64KiB", "true"];
+    let tried = Command::new(env!("CARGO_BIN_EXE_trellis")).args(tried).output().expect("it can be started");
+    if !tried.status.success() {
+        println!("SKIPPED {test}: {}", String::from_utf8_lossy(&tried.stderr).trim());
+        return;
+    }
+    let alone = sorted(&folder, &psort, &[], &[]);
+    assert_eq!(alone.len(), 8_000_000);
+    assert!(sorted(&folder, &psort, &[], &remote) == alone, "at the run's own server");
+    // At servers that are named, through the switch of a lab.
+    let Some(mut lab) = Lab::up(test, "programs-psort", 1, 2, &[]) else { return };
+    for server in ["s1", "s2"] {
+        lab.serve(server, "64MiB");
+    }
+    let servers = format!("{},{}", prefix(&lab, "s1"), prefix(&lab, "s2"));
+    let begin = [env!("CARGO_BIN_EXE_trellis"), "lab", "run", "--name", &lab.name, "c1", "--"];
+    let named = sorted(&folder, &psort, &begin, &[&remote[..], &["--memory-server", &servers]].concat());
+    assert!(named == alone, "at two servers of a lab");
+}
+
+#[test]
+fn psort_outlives_the_server_with_its_region() {
+    let test = "psort_outlives_the_server_with_its_region";
+    let folder = Folder::new("psort-outlives");
+    let Some(psort) = folder.psort(test) else { return };
+    let Some(mut lab) = Lab::up(test, "programs-psort-outlives", 2, 2, &[]) else { return };
+    let alone = sorted(&folder, &psort, &[], &[]);
+    place(&mut lab, &folder);
+    let (own, file, servers) = (env!("CARGO_BIN_EXE_trellis"), folder.path("outlived"), prefix(&lab, "s1"));
+    let options = ["--home", "memory-server", "--cache", CACHE, "--memory-server", &servers];
+    let begin = ["c1", "--", own, "run", "-n", "2", "--set", REGION];
+    let mut command =
+        lab.command("run", &[&begin, &options[..], &["--", &psort, INTEGERS, "--output", &file]].concat());
+    let mut run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it can be started");
+    // Its nodes have pages under leases with changes that nobody else has.
+    kill_in_the_midst(&lab, "s1", &mut run);
+    let output = run.wait_with_output().expect("it ends");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(std::fs::read(&file).expect("it was written") == alone, "nothing is lost");
+}
