@@ -77,7 +77,7 @@ mod tests {
             error,
             "there is no feature `etc`; there are bpf, bigtable, datastore, etcd, spanner, stores, fabric"
         );
-        assert_eq!(needed(&["etcd".to_owned(), "bigtable".to_owned()]).unwrap().len(), 1);
+        assert_eq!(needed(&["etcd".to_owned(), "bigtable".to_owned()]).unwrap().len(), 2);
     }
 
     #[test]
