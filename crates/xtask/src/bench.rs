@@ -87,13 +87,18 @@ fn is_root() -> bool {
 
 const HEADS: [&str; 6] = ["figure", "median", "least", "most", "target", ""];
 
+/// Those that are named, or all: by their names, or by the beginning of their titles (`reproduce bluebridge`).
 fn choose(only: &[String]) -> Result<Vec<&'static Benchmark>> {
-    if let Some(unknown) = only.iter().find(|name| TARGETS.iter().all(|one| one.name != name.as_str())) {
+    let is_meant = |one: &Benchmark, name: &str| {
+        let title = one.title();
+        title == name || title.strip_prefix(name).is_some_and(|rest| rest.starts_with(' '))
+    };
+    if let Some(unknown) = only.iter().find(|name| !TARGETS.iter().any(|one| is_meant(one, name))) {
         let mut names: Vec<&str> = TARGETS.iter().map(|one| one.name).collect();
         names.dedup();
         bail!("--only {unknown}: no benchmark has this name; accepted: {}", names.join(", "));
     }
-    Ok(TARGETS.iter().filter(|one| only.is_empty() || only.iter().any(|name| name == one.name)).collect())
+    Ok(TARGETS.iter().filter(|one| only.is_empty() || only.iter().any(|name| is_meant(one, name))).collect())
 }
 
 /// One run of one benchmark, as one object.
@@ -304,6 +309,8 @@ mod tests {
     fn benchmarks_are_chosen_by_name() {
         assert_eq!(choose(&[]).unwrap().len(), TARGETS.len());
         assert!(choose(&["lock".to_owned()]).unwrap().iter().all(|one| one.name == "lock"));
+        let paper = choose(&["reproduce bluebridge".to_owned()]).unwrap();
+        assert!(!paper.is_empty() && paper.iter().all(|one| one.arguments[0] == "bluebridge"));
         assert!(
             choose(&["speed".to_owned()])
                 .unwrap_err()

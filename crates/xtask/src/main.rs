@@ -82,7 +82,7 @@ enum Task {
         /// Only print; keep nothing.
         #[arg(long)]
         no_record: bool,
-        /// Only these benchmarks, by the name that `trellis bench` gives them.
+        /// Only these benchmarks, by the name that `trellis bench` gives them, with the first of their arguments or without.
         #[arg(long, value_delimiter = ',')]
         only: Vec<String>,
     },
