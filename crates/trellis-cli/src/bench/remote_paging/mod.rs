@@ -16,7 +16,7 @@ use trellis_switch::lab::space;
 use trellis_switch::switches::KINDS;
 
 use super::figures::Figures;
-use super::stored_words::limit::Limit;
+use super::stored_words::limit::{Limit, START};
 use super::stored_words::place::Place;
 use super::stored_words::swap::Swap;
 use super::switch::inside;

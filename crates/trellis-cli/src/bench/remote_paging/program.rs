@@ -9,13 +9,10 @@ use std::process::{Command, Output, Stdio};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Limit, Place, Sizes};
+use super::{Limit, Place, START, Sizes};
 use crate::exit::{self, Failure};
 
 const SOURCE: &str = include_str!("../../../../../examples/remote/working_set.c");
-
-/// Notes its number ($1), enters a group ($2, may be empty), and becomes the rest.
-const START: &str = r#"echo $$ >"$1" || exit 71; [ -z "$2" ] || echo $$ >"$2" || exit 71; shift 2; exec "$@""#;
 
 /// What is timed, and what it is.
 pub(super) const PASSES: [(&str, &str); 5] = [
@@ -56,21 +53,7 @@ pub(super) struct Program(PathBuf);
 
 impl Program {
     pub(super) fn compile(place: &Place) -> Result<Program, Failure> {
-        let (source, program) = (place.file("working_set.c"), place.file("working_set"));
-        std::fs::write(&source, SOURCE)
-            .map_err(|error| Failure::new(exit::FILE, format!("cannot write {}: {error}", source.display())))?;
-        let output = Command::new("cc").arg("-O2").arg(&source).arg("-o").arg(&program).stdin(Stdio::null()).output();
-        let output = output.map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => {
-                Failure::new(exit::NOT_FOUND, "cc is not installed; `apt-get install gcc` brings it")
-            }
-            _ => Failure::new(exit::SYSTEM, format!("cannot start cc: {error}")),
-        })?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            return Err(Failure::new(exit::FAILED, format!("cc cannot compile working_set.c: {said}")));
-        }
-        Ok(Program(program))
+        place.compile("working_set", SOURCE).map(Program)
     }
 
     pub(super) fn path(&self) -> &Path {

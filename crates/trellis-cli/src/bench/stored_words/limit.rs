@@ -22,6 +22,10 @@ pub(in crate::bench) fn folder() -> Option<&'static Path> {
     controllers.split_whitespace().any(|name| name == "memory").then_some(second)
 }
 
+/// Notes its number ($1), enters a group ($2, may be empty), and becomes the rest.
+pub(in crate::bench) const START: &str =
+    r#"echo $$ >"$1" || exit 71; [ -z "$2" ] || echo $$ >"$2" || exit 71; shift 2; exec "$@""#;
+
 /// A group.
 #[derive(Debug)]
 pub(in crate::bench) struct Limit(PathBuf);

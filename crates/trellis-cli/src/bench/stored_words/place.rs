@@ -59,6 +59,25 @@ impl Place {
         }
     }
 
+    /// Compiles a program of the examples here; where it lies.
+    pub(in crate::bench) fn compile(&self, name: &str, text: &str) -> Result<PathBuf, Failure> {
+        let (source, program) = (self.file(&format!("{name}.c")), self.file(name));
+        std::fs::write(&source, text)
+            .map_err(|error| Failure::new(exit::FILE, format!("cannot write {}: {error}", source.display())))?;
+        let output = Command::new("cc").arg("-O2").arg(&source).arg("-o").arg(&program).stdin(Stdio::null()).output();
+        let output = output.map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                Failure::new(exit::NOT_FOUND, "cc is not installed; `apt-get install gcc` brings it")
+            }
+            _ => Failure::new(exit::SYSTEM, format!("cannot start cc: {error}")),
+        })?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            return Err(Failure::new(exit::FAILED, format!("cc cannot compile {name}.c: {said}")));
+        }
+        Ok(program)
+    }
+
     /// What a group of processes is to be called.
     pub(in crate::bench) fn name(&self) -> &str {
         &self.name

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use super::limit::Limit;
+use super::limit::{Limit, START};
 use super::place::Place;
 use crate::exit::{self, Failure};
 
@@ -18,9 +18,6 @@ const SOURCE: &str = include_str!("../../../../../examples/stored/word_count.c")
 /// No way is slower than this, unless it hangs: the rest of a run, and bytes of text each second.
 const RUN_SECONDS_MAX: u64 = 300;
 const BYTES_PER_SECOND_MIN: u64 = 1 << 20;
-
-/// Notes its number ($1), enters a group ($2, may be empty), and becomes the rest.
-const START: &str = r#"echo $$ >"$1" || exit 71; [ -z "$2" ] || echo $$ >"$2" || exit 71; shift 2; exec "$@""#;
 
 /// What a run did with pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,20 +53,7 @@ pub(super) struct Program {
 
 impl Program {
     pub(super) fn compile(place: &Place) -> Result<Program, Failure> {
-        let (source, program) = (place.file("word_count.c"), place.file("word_count"));
-        std::fs::write(&source, SOURCE)
-            .map_err(|error| Failure::new(exit::FILE, format!("cannot write {}: {error}", source.display())))?;
-        let output = Command::new("cc").arg("-O2").arg(&source).arg("-o").arg(&program).stdin(Stdio::null()).output();
-        let output = output.map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => {
-                Failure::new(exit::NOT_FOUND, "cc is not installed; `apt-get install gcc` brings it")
-            }
-            _ => Failure::new(exit::SYSTEM, format!("cannot start cc: {error}")),
-        })?;
-        if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            return Err(Failure::new(exit::FAILED, format!("cc cannot compile word_count.c: {said}")));
-        }
+        let program = place.compile("word_count", SOURCE)?;
         let command = std::env::current_exe()
             .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot tell where this command lies: {error}")))?;
         Ok(Program { program, command })
