@@ -278,8 +278,18 @@ fn bind<A>(socket: BorrowedFd<'_>, address: &A) -> io::Result<()> {
 /// A conversation with the kernel's packet filter. It never waits: what the kernel answers is there when `send` returns.
 pub(crate) struct Netlink(OwnedFd);
 
-/// How much may wait in either direction, where the kernel's settings do not allow less.
-const NETLINK_BYTES: libc::c_int = 8 << 20;
+/// How much may wait in either direction of a socket, where the kernel's settings do not allow less.
+const WAITING_BYTES: libc::c_int = 8 << 20;
+
+/// Lets much wait in both directions of a socket. What takes rights over the machine is tried first.
+fn widen(socket: BorrowedFd<'_>) -> io::Result<()> {
+    [(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF), (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)].into_iter().try_for_each(
+        |(forced, asked)| {
+            set(socket, libc::SOL_SOCKET, forced, WAITING_BYTES)
+                .or_else(|_| set(socket, libc::SOL_SOCKET, asked, WAITING_BYTES))
+        },
+    )
+}
 
 impl Netlink {
     pub(crate) fn open() -> io::Result<Netlink> {
@@ -288,11 +298,7 @@ impl Netlink {
         let socket = check(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_NETFILTER) })?;
         // SAFETY: the kernel has just given this descriptor to us alone.
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
-        for (forced, asked) in [(libc::SO_SNDBUFFORCE, libc::SO_SNDBUF), (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF)] {
-            // What takes rights over the machine first.
-            set(socket.as_fd(), libc::SOL_SOCKET, forced, NETLINK_BYTES)
-                .or_else(|_| set(socket.as_fd(), libc::SOL_SOCKET, asked, NETLINK_BYTES))?;
-        }
+        widen(socket.as_fd())?;
         // A refusal need not repeat what was refused.
         set(socket.as_fd(), libc::SOL_NETLINK, libc::NETLINK_CAP_ACK, 1)?;
         // SAFETY: all zeros are a valid address of this kind: the kernel chooses a number for the socket.
@@ -350,6 +356,9 @@ impl PacketSocket {
         let socket = unsafe { OwnedFd::from_raw_fd(socket) };
         set(socket.as_fd(), libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
         set(socket.as_fd(), libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)?;
+        // A frame with a page takes twice its length: of the kernel's usual share not thirty find room, and a home gives
+        // twice as many pages to a backup at once.
+        widen(socket.as_fd())?;
         // SAFETY: all zeros are a valid address of this kind.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
         address.sll_family = libc::AF_PACKET as libc::c_ushort;
@@ -357,6 +366,23 @@ impl PacketSocket {
         address.sll_ifindex = interface as libc::c_int;
         bind(socket.as_fd(), &address)?;
         Ok(PacketSocket(socket))
+    }
+
+    /// The same socket under another descriptor.
+    pub(crate) fn again(&self) -> io::Result<PacketSocket> {
+        self.0.try_clone().map(PacketSocket)
+    }
+
+    /// How many frames found no room since the last call: nobody took those before them in time.
+    pub(crate) fn take_dropped(&self) -> io::Result<u32> {
+        // `struct tpacket_stats` (linux/if_packet.h): how many came, and how many of them were dropped.
+        let (mut counted, mut bytes) = ([0_u32; 2], size_of::<[u32; 2]>() as libc::socklen_t);
+        // SAFETY: both outlive the call, and the kernel writes no more than `bytes` says.
+        check(unsafe {
+            let (level, option) = (libc::SOL_PACKET, libc::PACKET_STATISTICS);
+            libc::getsockopt(self.0.as_raw_fd(), level, option, counted.as_mut_ptr().cast(), &raw mut bytes)
+        })?;
+        Ok(counted[1])
     }
 
     /// The next frame, with what stands before it; none when there is none now.

@@ -159,9 +159,11 @@ impl Directory {
         Verdict { out: Some(out), copies }
     }
 
-    /// That a packet was lost because too many waited.
-    pub(in crate::switches) fn overflowed(&mut self, in_port: u16) {
-        self.count(in_port, |counters| &mut counters.overflowed);
+    /// That packets were lost because too many waited.
+    pub(in crate::switches) fn overflowed(&mut self, in_port: u16, packets: u64) {
+        if let Some(plugged) = self.ports.get_mut(&in_port) {
+            plugged.counters.overflowed += packets;
+        }
     }
 
     fn read<'a>(&self, in_port: u16, frame: &'a [u8], now_ns: u64) -> Option<Packet<'a>> {

@@ -33,6 +33,12 @@ impl Plug {
             open().map_err(|error| SwitchError::system(format!("open the interface {}", port.interface), &error))?;
         Ok(Plug { number: port.number, host_mac: port.host_mac, socket })
     }
+
+    /// Its number, and what tells how many frames the kernel could not keep for it.
+    pub(super) fn watched(&self) -> Result<(u16, sys::PacketSocket), SwitchError> {
+        let socket = self.socket.again().map_err(|error| SwitchError::system("watch an interface", &error))?;
+        Ok((self.number, socket))
+    }
 }
 
 /// What the thread works with.
@@ -89,7 +95,7 @@ impl Engine {
             has_room &= self.send(now_ns, to, bytes, &fate);
         }
         if !has_room {
-            self.shared.directory().overflowed(port);
+            self.shared.directory().overflowed(port, 1);
         }
         self.put_out();
     }
@@ -115,7 +121,7 @@ impl Engine {
         for packet in self.leaving.drain(..) {
             let Some(&place) = self.places.get(&packet.port) else { continue };
             if !self.plugs[place].socket.send(&packet.frame) {
-                self.shared.directory().overflowed(packet.port);
+                self.shared.directory().overflowed(packet.port, 1);
             }
         }
     }

@@ -8,6 +8,7 @@
 mod engine;
 mod fate;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use crate::faults::Faults;
 use crate::layout;
 use crate::observed::{Counters, Event};
 use crate::switch::Switch;
+use crate::sys;
 use crate::switches::directory::Directory;
 use crate::switches::worker::Worker;
 use crate::switches::{self, Wiring};
@@ -51,6 +53,8 @@ pub struct User {
     cluster: Cluster,
     redirects_max: u32,
     shared: Arc<Shared>,
+    /// By port, what tells how many frames the kernel could not keep.
+    watched: HashMap<u16, sys::PacketSocket>,
     _worker: Worker,
 }
 
@@ -63,10 +67,11 @@ impl User {
             fates: Mutex::new(Fates::new(Faults::default())),
         });
         let plugs = wiring.ports.iter().map(engine::Plug::open).collect::<Result<Vec<_>, _>>()?;
+        let watched = plugs.iter().map(engine::Plug::watched).collect::<Result<HashMap<_, _>, _>>()?;
         let work = Arc::clone(&shared);
         let worker = Worker::start(move |ringing| engine::Engine::new(work, plugs, ringing).run())?;
         let (cluster, redirects_max) = (wiring.cluster, wiring.redirects_max);
-        Ok(User { cluster, redirects_max, shared, _worker: worker })
+        Ok(User { cluster, redirects_max, shared, watched, _worker: worker })
     }
 
     fn full(&self, table: &'static str, limit: u32) -> SwitchError {
@@ -160,7 +165,11 @@ impl Switch for User {
 
     fn counters(&self, port: u16) -> Result<Counters, SwitchError> {
         switches::check_port(NAME, port)?;
-        Ok(self.shared.directory().counters(port))
+        let watched = self.watched.get(&port).map_or(Ok(0), sys::PacketSocket::take_dropped);
+        let dropped = watched.map_err(|error| SwitchError::system("count what an interface lost", &error))?;
+        let mut directory = self.shared.directory();
+        directory.overflowed(port, u64::from(dropped));
+        Ok(directory.counters(port))
     }
 
     fn hot_pages(&self, count: usize) -> Result<Vec<(Page, u64)>, SwitchError> {
