@@ -26,6 +26,10 @@
 #ifndef TRELLIS_HPP
 #define TRELLIS_HPP
 
+#if __cplusplus < 202002L
+#error "trellis.hpp is C++20, and this compiler was not told so: compile with -std=c++20; what follows are its errors"
+#endif
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
