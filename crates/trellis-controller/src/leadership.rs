@@ -3,7 +3,7 @@
 //! Promises: of all controllers that use the same record, at most one leads at an instant, as long as clocks keep to their
 //! rates, whatever the store loses, delays or does without saying so. The leader counts its term from when it *sent* what
 //! renewed it; another takes over when it has seen the record unchanged for a whole term by its own clock, by a comparison
-//! with what it saw. Who stops leading, for whatever reason, leads again only under another name, so that nothing that it
+//! with what it saw. Who finds its own name there and does not lead knows that nobody does, and waits for nothing. Who stops leading, for whatever reason, leads again only under another name, so that nothing that it
 //! wrote before can count later. Who leaves takes its record away: then nothing counts that it wrote, and nobody waits.
 //!
 //! It must never lead on an opinion: only what the store confirmed counts. It has no clock and calls no store: `now` is its
@@ -96,6 +96,8 @@ pub struct Leadership {
     /// Nobody knows what came of the last deed.
     is_unsure: bool,
     next_at: Nanoseconds,
+    /// Before that it does not take its own record for nobody's: others are to have their turn.
+    returns_at: Nanoseconds,
 }
 
 impl Leadership {
@@ -112,6 +114,7 @@ impl Leadership {
             is_busy: false,
             is_unsure: false,
             next_at: 0,
+            returns_at: 0,
         }
     }
 
@@ -153,8 +156,14 @@ impl Leadership {
         }
     }
 
-    /// It wants to lead no more: what it was about to say cannot be said.
+    /// It cannot do what who leads has to do: what it was about to say cannot be said, and others may lead for a term.
     pub fn step_down(&mut self, now: Nanoseconds) {
+        self.end(now);
+        self.returns_at = now + self.term.term;
+    }
+
+    /// It leads no more under this name.
+    fn end(&mut self, now: Nanoseconds) {
         self.standing = Standing::Watching(None);
         self.proposed = None;
         self.next_at = now;
@@ -179,7 +188,7 @@ impl Leadership {
     /// Takes one fact; what to ask of the store because of it.
     pub fn step(&mut self, now: Nanoseconds, fact: Fact) -> Option<Deed> {
         if matches!(self.standing, Standing::Leading(_, until) if now >= until) {
-            self.step_down(now);
+            self.end(now);
         }
         match fact {
             Fact::Tick => {}
@@ -219,7 +228,7 @@ impl Leadership {
             self.standing = Standing::Leading(proposed.value, until);
             self.next_at = (proposed.sent + self.term.held / 3).max(now);
         } else {
-            self.step_down(now);
+            self.end(now);
         }
     }
 
@@ -239,17 +248,24 @@ impl Leadership {
             Standing::Watching(Some((seen, _))) if *seen == found => self.next_at = now + self.term.term / 8,
             _ => {
                 self.proposed = None;
-                self.next_at = if found.is_none() || self.is_alone { now } else { now + self.term.term / 8 };
+                self.next_at = if self.is_nobodys(now, found.as_deref()) { now } else { now + self.term.term / 8 };
                 self.standing = Standing::Watching(Some((found, now)));
             }
         }
+    }
+
+    /// Whether nobody leads by a record, as far as this one knows, which does not lead: there is none, it is its own of a turn
+    /// that is over, or nobody else can have made it who is still there.
+    fn is_nobodys(&self, now: Nanoseconds, record: Option<&[u8]>) -> bool {
+        let is_own = |record: &[u8]| record.len() == RECORD_BYTES && record.starts_with(&self.drawn.to_le_bytes());
+        self.is_alone || record.is_none_or(|record| is_own(record) && now >= self.returns_at)
     }
 
     fn deed(&mut self, now: Nanoseconds) -> Deed {
         let expect = match &self.standing {
             Standing::Leading(value, _) => Some(value.clone()),
             Standing::Watching(Some((seen, since)))
-                if seen.is_none() || self.is_alone || now >= since + self.term.term =>
+                if self.is_nobodys(now, seen.as_deref()) || now >= since + self.term.term =>
             {
                 seen.clone()
             }

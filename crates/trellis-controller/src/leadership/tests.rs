@@ -284,3 +284,34 @@ fn who_stops_leads_again_only_under_another_name() {
     machine.step(late, Fact::Swapped);
     assert!(!machine.leads(late));
 }
+
+#[test]
+fn who_hears_too_late_that_it_leads_does_not_wait_for_itself() {
+    let mut record = None;
+    let (mut first, mut second, mut now) = one_leads(&mut record);
+    // The first one is gone. What makes the second one lead arrives, and the answer comes when its right has ended.
+    let mut fact = Fact::Tick;
+    while second.proposed.is_none() {
+        now += 1;
+        fact = second.step(now, fact).map_or(Fact::Tick, |deed| apply(&mut record, &deed));
+    }
+    now += TERM;
+    assert_eq!((fact.clone(), host_in(record.as_deref().expect("a record"))), (Fact::Swapped, Some(2)));
+    let late = now;
+    while !second.leads(now) {
+        fact = second.step(now, fact).map_or(Fact::Tick, |deed| apply(&mut record, &deed));
+        now += 1;
+    }
+    assert!(now < late + 8, "it leads at once, under another name: {}", now - late);
+    // Who gives up of itself lets the others have a term.
+    second.step_down(now);
+    let down = now;
+    let mut facts = [Fact::Tick, Fact::Tick];
+    while !first.leads(now) && !second.leads(now) {
+        now += 1;
+        for (machine, fact) in [&mut first, &mut second].into_iter().zip(&mut facts) {
+            *fact = machine.step(now, fact.clone()).map_or(Fact::Tick, |deed| apply(&mut record, &deed));
+        }
+    }
+    assert!((down + TERM - TERM / 4..down + TERM + TERM / 2).contains(&now), "{}", now - down);
+}
