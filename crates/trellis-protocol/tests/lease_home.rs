@@ -43,7 +43,14 @@ fn home(pages: u64, own: u64, backups: &[Host]) -> (Server, Vec<Effect>) {
     let mut server = Server { own, ..Server::new(HOME, Party::of(CONTROLLER), pages, timing(), 7, HOME) };
     let mut effects = Vec::new();
     server.step(1, Input::Tick, &mut effects);
-    let placement = Placement { incarnation: 1, home: HOME, backups: backups.to_vec(), hand_to: None, anew: true };
+    let placement = Placement {
+        incarnation: 1,
+        home: HOME,
+        backups: backups.to_vec(),
+        hand_to: None,
+        anew: true,
+        parts: Vec::new(),
+    };
     let placed = Message::Placed { request: 1, life: 7, placement, call: 0 };
     let effects = step(&mut server, 1, Party::of(CONTROLLER), placed);
     assert!(server.serves(2), "{effects:?}");

@@ -43,7 +43,7 @@ pub(super) fn explore(chosen: &Lease, options: Options, json: bool) -> Result<bo
 /// Draws clusters; returns whether all passed.
 pub(super) fn run_swarm(first: u64, seeds: u64, json: bool) -> bool {
     let watched = std::io::stderr().is_terminal();
-    let (mut steps, mut operations, mut commits, mut runs) = (0, 0, 0, 0);
+    let (mut steps, mut operations, mut commits, mut cuts, mut joins, mut runs) = (0, 0, 0, 0, 0, 0);
     let mut complaints = Vec::new();
     for number in first..first + seeds {
         let outcome = swarm::run(number, Fault::None, false);
@@ -51,6 +51,8 @@ pub(super) fn run_swarm(first: u64, seeds: u64, json: bool) -> bool {
         steps += outcome.steps;
         operations += outcome.operations;
         commits += outcome.commits;
+        cuts += outcome.parts.0;
+        joins += outcome.parts.1;
         complaints.extend(outcome.complaint());
         if watched && runs % 64 == 0 {
             eprint!("\r\x1b[K{LEASE}: {runs} runs, {} failures ", complaints.len());
@@ -67,11 +69,11 @@ pub(super) fn run_swarm(first: u64, seeds: u64, json: bool) -> bool {
         let complaints = complaints.join(", ");
         say!(
             "{{\"protocol\": \"{LEASE}\", \"runs\": {runs}, \"failures\": [{complaints}], \"steps\": {steps}, \
-             \"operations\": {operations}, \"commits\": {commits}}}"
+             \"operations\": {operations}, \"commits\": {commits}, \"cuts\": {cuts}, \"joins\": {joins}}}"
         );
     } else {
         say!(
-            "{LEASE}: {runs} runs, {} failures, {operations} operations, {commits} commits, {steps} steps",
+            "{LEASE}: {runs} runs, {} failures, {operations} operations, {commits} commits, {cuts} cuts, {joins} joins, {steps} steps",
             complaints.len()
         );
         complaints.iter().for_each(|complaint| say!("  {complaint}"));

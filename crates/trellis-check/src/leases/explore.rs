@@ -9,7 +9,7 @@
 //! It must never leave out an order within those bounds.
 
 use super::ghost::{Ghost, check_rights};
-use super::node::{Cause, Letter, Node, Out, message_text, name};
+use super::node::{Cause, Letter, Node, Out, name};
 use super::{Blow, Setup};
 use crate::explore::{Model, Successors};
 use crate::fingerprint::Table;
@@ -22,7 +22,8 @@ use trellis_protocol::lease::controller::Input as Wish;
 enum Action {
     /// Real time goes on.
     Time,
-    Tick(usize),
+    /// The time of this machine of a node has come.
+    Tick(usize, usize),
     Go(usize),
     Change(usize),
     /// The letter at this place of the state arrives at this node; and stays under way.
@@ -133,9 +134,8 @@ impl Orders {
         for node in 0..self.setup.nodes() {
             let now = self.setup.now(node, state.real.into());
             let machine = self.node(state, node);
-            if machine.alarm().is_some_and(|alarm| alarm <= now) {
-                actions.push(Action::Tick(node));
-            }
+            let due = machine.alarms().filter(|(_, alarm)| *alarm <= now);
+            actions.extend(due.map(|(unit, _)| Action::Tick(node, unit)));
             if machine.can_go(&self.setup) {
                 actions.push(Action::Go(node));
             }
@@ -155,7 +155,7 @@ impl Orders {
     fn cause(&self, state: &State, action: Action) -> Option<(usize, Cause)> {
         Some(match action {
             Action::Time => return None,
-            Action::Tick(node) => (node, Cause::Tick),
+            Action::Tick(node, unit) => (node, Cause::Tick(unit)),
             Action::Go(node) => (node, Cause::Go),
             Action::Change(node) => (node, Cause::Change),
             Action::Deliver { place, node, .. } => {
@@ -165,9 +165,12 @@ impl Orders {
                 Blow::Restart(node) => (node, Cause::Restart { keeps: true }),
                 Blow::Blank(node) => (node, Cause::Restart { keeps: false }),
                 Blow::Death(node) => (node, Cause::Death),
-                Blow::Move(to) => (self.setup.controller(), Cause::Wish(Wish::Move(to))),
-                Blow::Back(host) => (self.setup.controller(), Cause::Wish(Wish::Back(host))),
-                Blow::Drop(host) => (self.setup.controller(), Cause::Wish(Wish::Drop(host))),
+                Blow::Move(to) => (self.setup.controller(), Cause::Wish(0, Wish::Move(to))),
+                Blow::Back(host) => (self.setup.controller(), Cause::Wish(0, Wish::Back(host))),
+                Blow::Drop(host) => (self.setup.controller(), Cause::Wish(0, Wish::Drop(host))),
+                Blow::Cut(first, pages) => (self.setup.controller(), Cause::Cut(first, pages)),
+                Blow::Join => (self.setup.controller(), Cause::Join(0)),
+                Blow::MovePart(to) => (self.setup.controller(), Cause::Wish(1, Wish::Move(to))),
             },
         })
     }
@@ -201,7 +204,7 @@ impl Orders {
             Action::Deliver { place, stays: false, .. } => drop(next.letters.remove(place)),
             Action::Deliver { .. } => next.duplicates += 1,
             Action::Blow(index) => next.blows |= 1 << index,
-            Action::Tick(_) | Action::Go(_) | Action::Change(_) => {}
+            Action::Tick(..) | Action::Go(_) | Action::Change(_) => {}
         }
         if let Action::Deliver { place, node, .. } = action {
             let meant = self.setup.node(self.letters.value(state.letters[place]).to.host);
@@ -258,15 +261,17 @@ impl Model for Orders {
         let first = match action {
             Action::Time => return vec![format!("real time is {}", state.real + 1)],
             Action::Deliver { place, node, stays } => {
-                let Letter { from, to, message, value } = self.letters.value(state.letters[place]);
-                let value = value.map_or(String::new(), |value| format!(", bytes {value}"));
+                let letter = self.letters.value(state.letters[place]);
+                let Letter { from, to, .. } = letter;
                 let meant = if self.setup.node(to.host) == Some(node) { "" } else { " (where the switch sent it)" };
                 let again = if stays { ", and may again" } else { "" };
-                format!("node {node}{meant} hears from {}: {}{value}{again}", name(*from), message_text(message))
+                format!("node {node}{meant} hears from {}: {}{again}", name(*from), letter.text())
             }
             Action::Blow(index) => format!("{:?}", self.setup.blows[index]),
-            Action::Tick(node) => {
-                format!("node {node} notices the time: {}", self.setup.now(node, state.real.into()))
+            Action::Tick(node, unit) => {
+                let now = self.setup.now(node, state.real.into());
+                let of = if unit == 0 { String::new() } else { format!(" for part {}", unit - 1) };
+                format!("node {node} notices the time{of}: {now}")
             }
             Action::Go(node) => format!("node {node} goes on"),
             Action::Change(node) => format!("node {node} changes the last page itself"),

@@ -9,6 +9,7 @@ use super::node::{Cause, Letter, Machine, Node};
 use trellis_protocol::Nanoseconds;
 use trellis_protocol::lease::client::{Hold, Own};
 use trellis_protocol::lease::home::{Home, Leased};
+use trellis_protocol::lease::parts::{self, Part, Step};
 use trellis_protocol::lease::queue::{Waiter, Wish};
 use trellis_protocol::lease::server::Server;
 use trellis_protocol::lease::{Ask, Bytes, Effect, Message, Party, State, Status, Timing};
@@ -84,6 +85,20 @@ faults! {
     GivenUnheard = "given-unheard", "a page that is on its way to a new backup counts as given";
     ForgetsNewCopy = "forgets-new-copy", "who gave up a copy is taken to have none, also of later ones";
     CompleteAtOnce = "complete-at-once", "a new backup may become home before it has everything";
+    CutForgetsLeases = "cut-forgets-leases", "the home of a part does not know the leases that the range's home gave before the cut";
+    CutForgetsStaged = "cut-forgets-staged", "a page whose commit was under way at the cut is shown before the backups have what home has";
+    CutForgetsTenure = "cut-forgets-tenure", "the controller gives a part to another while the tenure of its range's home before the cut lasts";
+    CutsBlank = "cuts-blank", "a server that lost its memory takes what it cuts from that for a part that it has";
+    JoinForgetsLeases = "join-forgets-leases", "the home of a range does not know the leases of a part that it joins";
+    JoinForgetsStaged = "join-forgets-staged", "a page whose commit was under way at the join is shown before the backups have what home has";
+    JoinForgetsTenure = "join-forgets-tenure", "the controller gives a range to another while the tenure of a joined part's home lasts";
+    JoinForgetsIncarnation = "join-forgets-incarnation", "a range that is joined with a part has a lower incarnation than that had";
+    JoinKeepsRecord = "join-keeps-record", "a part goes on beside the range that it was joined with";
+    JoinsAnyTime = "joins-any-time", "the controller joins a part without hearing of its home that everybody has everything";
+    StaleJoins = "stale-joins", "a placement that was replaced joins parts that there are, or cuts them";
+    KeepsJoined = "keeps-joined", "a backup that has a part keeps what the range's home, which has joined it, gives it of its pages";
+    BelievesNewer = "believes-newer", "a backup of a part believes a home of which no controller told it";
+    ForgetsParts = "forgets-parts", "the range's home answers for the pages of a part";
 }
 
 /// How long rights last for a node.
@@ -421,6 +436,49 @@ pub(super) fn always(fault: Fault, node: &mut Node, effects: &mut Vec<Effect>) {
                 Fault::CompleteAtOnce => controller.record.complete.clone_from(&controller.record.backups),
                 _ => {}
             }
+        }
+        _ => {}
+    }
+}
+
+/// Whether a server asks the range's machine about the pages of parts.
+pub(super) fn forgets_parts(fault: Fault) -> bool {
+    fault == Fault::ForgetsParts
+}
+
+/// What a server does next about a message, if that is wrong.
+pub(super) fn next(fault: Fault, range: &Server, here: &[Part], message: &Message) -> Option<Step> {
+    let Message::Placed { request, placement, .. } = message else { return None };
+    if fault != Fault::StaleJoins || *request == 0 || placement.home == range.me {
+        return None;
+    }
+    let mut range = range.clone();
+    range.memory.incarnation = 0;
+    Some(parts::next(&range, here, message))
+}
+
+/// Makes the machine of a part what it should not be.
+pub(super) fn cut(fault: Fault, part: &mut Server) {
+    part.memory.is_blank &= fault != Fault::CutsBlank;
+    let Some(home) = &mut part.home else { return };
+    match fault {
+        Fault::CutForgetsLeases => home.leased.clear(),
+        Fault::CutForgetsStaged => {
+            home.settling.begin(Vec::new());
+            home.hides = false;
+        }
+        _ => {}
+    }
+}
+
+/// Makes the machine of a part what it should not be when it is joined.
+pub(super) fn join(fault: Fault, part: &mut Server) {
+    let Some(home) = &mut part.home else { return };
+    match fault {
+        Fault::JoinForgetsLeases => home.leased.clear(),
+        Fault::JoinForgetsStaged => {
+            home.staged.clear();
+            home.hides = false;
         }
         _ => {}
     }

@@ -6,8 +6,9 @@
 //! holds, which commits that did not end have taken effect, and what each read that did not end may have seen. When no
 //! view is left, no order explains what clients saw.
 //!
-//! Two more rules are looked at in every state: a page has one owner at an instant of real time, and nobody answers from a
-//! copy while it has one. It must never look into a machine for anything else.
+//! More rules are looked at in every state: a page has one owner and one home at an instant of real time, nobody answers
+//! from a copy while it has an owner, and what a settled home shows its backups have. It must never look into a machine for
+//! anything else.
 
 use super::node::{Machine, Node};
 use super::{Setup, Value};
@@ -168,7 +169,7 @@ pub fn check_rights<'a>(
         let (mut owner, mut reader) = (None, None);
         for (number, node) in nodes.clone().enumerate().filter(|(_, node)| !node.is_dead) {
             let now = now(number, real);
-            match &node.machine {
+            match node.machine_of(page) {
                 Machine::Client(client) if client.owns(now, page) => {
                     if let Some(other) = owner.replace(number) {
                         return Err(format!("nodes {other} and {number} own page {page} at the same instant"));
@@ -180,6 +181,17 @@ pub fn check_rights<'a>(
         }
         if let (Some(owner), Some(reader)) = (owner, reader) {
             return Err(format!("node {reader} answers from a copy of page {page} while node {owner} owns it"));
+        }
+        let at_home = |&(number, node): &(usize, &Node)| !node.is_dead && node.serves(now(number, real), page);
+        let mut homes = nodes.clone().enumerate().take(usize::from(setup.servers)).filter(at_home);
+        if let (Some((one, home)), other) = (homes.next(), homes.next()) {
+            if let Some((other, _)) = other {
+                return Err(format!("nodes {one} and {other} are home of page {page} at the same instant"));
+            }
+            let lacks = |(_, node): &(usize, &Node)| home.differs_from_backup(node, page);
+            if let Some((other, _)) = nodes.clone().enumerate().take(usize::from(setup.servers)).find(lacks) {
+                return Err(format!("node {one} is settled, and its backup {other} has another page {page}"));
+            }
         }
     }
     Ok(())

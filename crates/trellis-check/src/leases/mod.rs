@@ -2,7 +2,8 @@
 //!
 //! The machines of [`trellis_protocol::lease`] run here as a runtime would run them ([`node`]): each has bytes beside it,
 //! and a clock of its own rate. Letters arrive in any order, twice or not at all; a page request arrives wherever the
-//! switch likes. Servers stop and start again, with or without their memory, ranges move, homes die. Two checkers share
+//! switch likes. Servers stop and start again, with or without their memory, ranges move, homes die; pages get a home of
+//! their own and lose it again ([`parts`]). Two checkers share
 //! that: the explorer tries every order of events of small clusters within some ticks of time ([`explore`]), the swarm
 //! draws clusters, programs, clocks, networks and faults ([`swarm`]). What they may not find is in [`ghost`], what they
 //! must find in [`faults`].
@@ -13,12 +14,14 @@ pub mod explore;
 pub mod faults;
 pub mod ghost;
 pub mod node;
+pub mod parts;
 pub mod shapes;
 pub mod swarm;
 
 pub use faults::Fault;
 
 use trellis_protocol::Nanoseconds;
+use trellis_protocol::lease::parts::Part;
 use trellis_protocol::lease::{Host, PageNumber, Party, Timing};
 
 /// What a page holds. Zero is what it holds at the start; every change has a value of its own.
@@ -46,6 +49,20 @@ pub enum Operation {
     Release(PageNumber),
 }
 
+impl Operation {
+    /// Of which page it is.
+    pub fn page(&self) -> PageNumber {
+        match *self {
+            Operation::Read(page)
+            | Operation::Update(page)
+            | Operation::Look(page)
+            | Operation::Change(page)
+            | Operation::Commit { page, .. }
+            | Operation::Release(page) => page,
+        }
+    }
+}
+
 /// Something that happens from outside, once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Blow {
@@ -61,6 +78,12 @@ pub enum Blow {
     Back(Host),
     /// This one shall be none any more.
     Drop(Host),
+    /// So many pages from this one on get a home of their own, if the controller may let them.
+    Cut(PageNumber, PageNumber),
+    /// The first part is joined with the range, if the controller may let it.
+    Join,
+    /// The first part shall move to this server.
+    MovePart(Host),
 }
 
 /// A cluster and what its clients do. Nodes are numbered: servers, clients, readers, the controller.
@@ -74,6 +97,8 @@ pub struct Setup {
     pub servers: u16,
     /// Its backups at the start; they have everything.
     pub backups: Vec<Host>,
+    /// Parts at the start; they are at the home of the range, and its backups have them.
+    pub parts: Vec<Part>,
     /// What each client does.
     pub clients: Vec<Vec<Operation>>,
     /// How often each server, while it is home, changes the last page itself; clients only read that one.

@@ -5,6 +5,7 @@
 
 use super::faults;
 use super::ghost::Event;
+use super::parts::{Place, Unit, resting};
 use super::{Operation, Setup, Value};
 use std::collections::BTreeMap;
 use trellis_protocol::Nanoseconds;
@@ -40,6 +41,10 @@ pub struct Letter {
     pub from: Party,
     /// To whom.
     pub to: Party,
+    /// About the part of this number and since when that is it; zeros: about the range.
+    pub about: (Host, u16),
+    /// Of who asks where home is, and the answer: of this page.
+    pub of: PageNumber,
     /// What.
     pub message: Message,
     /// With what.
@@ -47,6 +52,16 @@ pub struct Letter {
 }
 
 impl Letter {
+    /// In a few words, but for who says it to whom.
+    pub fn text(&self) -> String {
+        let about = match self.about {
+            (0, _) => String::new(),
+            (number, since) => format!(" of part {number:x} since {since}"),
+        };
+        let value = self.value.map_or(String::new(), |value| format!(", bytes {value}"));
+        format!("{}{about}{value}", message_text(&self.message))
+    }
+
     /// Whether a switch decides where it arrives.
     pub fn is_page_request(&self) -> bool {
         matches!(self.message, Message::Request { .. })
@@ -58,14 +73,18 @@ impl Letter {
 pub enum Cause {
     /// A letter arrived.
     Letter(Letter),
-    /// Its time has come.
-    Tick,
+    /// The time of this one of its machines has come.
+    Tick(usize),
     /// Its program goes on.
     Go,
     /// As home, it changes the last page.
     Change,
-    /// The controller is told what an operator wants.
-    Wish(controller::Input),
+    /// The controller is told what an operator wants of the range, or of a part.
+    Wish(usize, controller::Input),
+    /// It is told to let so many pages from this one on have a home of their own.
+    Cut(PageNumber, PageNumber),
+    /// It is told to join this one of the parts.
+    Join(usize),
     /// A reader gives up its copy of a page, and wants another.
     Renounce(PageNumber),
     /// It stopped and starts again; a server has kept its memory or not.
@@ -95,8 +114,10 @@ pub struct Node {
     pub number: usize,
     /// Its name on the network.
     pub party: Party,
-    /// What runs there.
+    /// What runs there for the range; for the first page of all, at clients and readers.
     pub machine: Machine,
+    /// What else runs there.
+    pub units: Vec<Unit>,
     /// It is gone for ever.
     pub is_dead: bool,
     /// The pages: a server's, a reader's copies, a client's.
@@ -131,6 +152,7 @@ impl Node {
             complete: setup.backups.clone(),
             moving: None,
             anew: false,
+            parts: setup.parts.clone(),
         };
         let belief = Belief { home: 0, incarnation: 1 };
         let is_client = (servers..servers + clients).contains(&number);
@@ -141,19 +163,17 @@ impl Node {
         } else if is_client {
             Machine::Client(Client { belief, ..Client::new(party, controller, timing, 0) })
         } else if number < setup.controller() {
-            let mut reader = Reader { belief, ..Reader::new(party, controller, timing, 0) };
-            for page in 0..setup.leased_pages() {
-                let followed = reader.pages.entry(page).or_default();
-                followed.is_wanted = true;
-            }
-            Machine::Reader(reader)
+            Machine::Reader(Reader { belief, ..Reader::new(party, controller, timing, 0) })
         } else {
             log = Some(record.clone());
-            Machine::Controller(Controller { call_at: None, ..Controller::new(timing, record, 0) })
+            Machine::Controller(resting(timing, record))
         };
         let zeros = vec![0; setup.pages as usize];
-        let (bytes, aside) = (zeros.clone(), zeros);
-        Node { number, party, machine, is_dead: false, bytes, aside, next: 0, is_waiting: false, changes: 0, log }
+        let (bytes, aside, units) = (zeros.clone(), zeros, Vec::new());
+        let (is_dead, next, is_waiting, changes) = (false, 0, false, 0);
+        let mut node = Node { number, party, machine, units, is_dead, bytes, aside, next, is_waiting, changes, log };
+        node.begin_units(setup);
+        node
     }
 
     /// Whether its program can go on.
@@ -174,17 +194,17 @@ impl Node {
 
     /// When its time comes, by its clock.
     pub fn alarm(&self) -> Option<Nanoseconds> {
-        match &self.machine {
-            _ if self.is_dead => None,
-            Machine::Server(server) => server.alarm(),
-            Machine::Client(client) => client.alarm(),
-            Machine::Reader(reader) => reader.alarm(),
-            Machine::Controller(controller) => controller.alarm(),
-        }
+        self.alarms().map(|(_, at)| at).min()
     }
 
-    /// What follows of a cause.
-    pub fn step(&mut self, setup: &Setup, now: Nanoseconds, cause: &Cause, out: &mut Out) {
+    /// When the time of each of its machines comes.
+    pub fn alarms(&self) -> impl Iterator<Item = (usize, Nanoseconds)> + '_ {
+        let machines = self.machines().enumerate().filter(|_| !self.is_dead);
+        machines.filter_map(|(unit, machine)| Some((unit, machine.alarm()?)))
+    }
+
+    /// What follows of a cause for the machine that is at hand.
+    pub(super) fn step_one(&mut self, setup: &Setup, now: Nanoseconds, cause: &Cause, place: Place, out: &mut Out) {
         let value = match cause {
             Cause::Letter(letter) => letter.value,
             Cause::Change => Some(self.next_change()),
@@ -193,7 +213,7 @@ impl Node {
         let mut effects = Vec::new();
         let waiting = self.home().map(|home| home.queues.clone());
         if faults::instead(setup.fault, self, now, cause, &mut effects) {
-            return self.carry_out(effects, value, out);
+            return self.carry_out(effects, value, place, out);
         }
         match cause {
             Cause::Letter(Letter { from, message, .. }) => {
@@ -201,7 +221,7 @@ impl Node {
                 self.hear(now, *from, before.message.clone(), &mut effects);
                 faults::after(setup.fault, self, now, &before, message, &mut effects);
             }
-            Cause::Tick => {
+            Cause::Tick(_) => {
                 match &mut self.machine {
                     Machine::Server(server) => server.step(now, server::Input::Tick, &mut effects),
                     Machine::Client(client) => client.step(now, client::Input::Tick, &mut effects),
@@ -212,7 +232,7 @@ impl Node {
             }
             Cause::Go => self.go(setup, now, &mut effects, out),
             Cause::Change => self.change(setup, now, &mut effects, out),
-            Cause::Wish(wish) => {
+            Cause::Wish(_, wish) => {
                 if let Machine::Controller(controller) = &mut self.machine {
                     controller.step(now, wish.clone(), &mut effects);
                 }
@@ -224,6 +244,8 @@ impl Node {
                     reader.step(now, reader::Input::Follow(*page), &mut effects);
                 }
             }
+            Cause::Cut(first, pages) => self.cut(setup, now, *first, *pages, &mut effects),
+            Cause::Join(part) => self.join(setup, now, *part, &mut effects),
             Cause::Restart { keeps } => self.restart(setup, now, *keeps, out),
             Cause::Death => {
                 self.is_dead = true;
@@ -233,7 +255,7 @@ impl Node {
         if let (Some(waiting), Some(home)) = (waiting, self.home()) {
             check_turns(now, &waiting, home, &effects);
         }
-        self.carry_out(effects, value, out);
+        self.carry_out(effects, value, place, out);
     }
 
     fn home(&self) -> Option<&Home> {
@@ -278,7 +300,23 @@ impl Node {
         }
     }
 
-    fn restart(&mut self, setup: &Setup, now: Nanoseconds, keeps: bool, out: &mut Out) {
+    /// It has stopped.
+    pub(super) fn stop(&mut self, out: &mut Out) {
+        match self.machine {
+            Machine::Client(_) => {
+                self.party.incarnation += 1;
+                // What it did when it stopped it does not do again.
+                self.next += u16::from(self.is_waiting);
+                self.is_waiting = false;
+                out.events.push(Event::Gone(self.number as u8));
+            }
+            Machine::Reader(_) => self.party.incarnation += 1,
+            Machine::Server(_) | Machine::Controller(_) => {}
+        }
+    }
+
+    /// The machine at hand begins anew.
+    pub(super) fn restart_one(&mut self, setup: &Setup, now: Nanoseconds, keeps: bool) {
         match &mut self.machine {
             Machine::Server(server) => {
                 let memory = keeps.then(|| server.memory.clone());
@@ -290,16 +328,10 @@ impl Node {
                 self.aside.fill(0);
             }
             Machine::Client(client) => {
-                self.party.incarnation += 1;
                 let belief = Belief { home: 0, incarnation: 0 };
                 *client = Client { belief, ..Client::new(self.party, client.controller, client.timing, 0) };
-                // What it did when it stopped it does not do again.
-                self.next += u16::from(self.is_waiting);
-                self.is_waiting = false;
-                out.events.push(Event::Gone(self.number as u8));
             }
             Machine::Reader(reader) => {
-                self.party.incarnation += 1;
                 let pages = reader.pages.clone();
                 *reader = Reader::new(self.party, reader.controller, reader.timing, 0);
                 for page in pages.keys() {
@@ -366,13 +398,13 @@ impl Node {
         self.next += u16::from(!waits);
     }
 
-    fn carry_out(&mut self, effects: Vec<Effect>, value: Option<Value>, out: &mut Out) {
+    pub(super) fn carry_out(&mut self, effects: Vec<Effect>, value: Option<Value>, place: Place, out: &mut Out) {
         for effect in effects {
             if let Some(story) = &mut out.story {
                 story.push(format!("  node {}: {}", self.number, text(&effect)));
             }
             match effect {
-                Effect::Send { to, message, bytes } => self.send(to, message, bytes, out),
+                Effect::Send { to, message, bytes } => self.send(to, message, bytes, place, out),
                 Effect::Put(page) => {
                     self.bytes[page as usize] = value.expect("bytes came with it");
                     if matches!(self.machine, Machine::Client(_)) {
@@ -392,7 +424,7 @@ impl Node {
         }
     }
 
-    fn send(&self, to: Party, message: Message, bytes: Bytes, out: &mut Out) {
+    fn send(&self, to: Party, message: Message, bytes: Bytes, place: Place, out: &mut Out) {
         let page = match &message {
             Message::Request { page, .. } | Message::Reply { page, .. } | Message::Store { page, .. } => *page as usize,
             _ => 0,
@@ -402,7 +434,8 @@ impl Node {
             Bytes::Page => Some(self.bytes[page]),
             Bytes::Staged => Some(self.aside[page]),
         };
-        out.letters.push(Letter { from: self.party, to, message, value });
+        let (message, about, of) = place.on_the_way(message);
+        out.letters.push(Letter { from: self.party, to, about, of, message, value });
     }
 
     fn done(&mut self, page: u8, outcome: Outcome, value: Option<Value>, out: &mut Out) {
@@ -459,7 +492,7 @@ fn server(setup: &Setup, host: Host) -> Server {
     server.report_at = None;
     if host == 0 {
         let (backups, hand_to) = (setup.backups.clone(), None);
-        let placement = Placement { incarnation: 1, home: 0, backups, hand_to, anew: false };
+        let placement = Placement { incarnation: 1, home: 0, backups, hand_to, anew: false, parts: Vec::new() };
         let mut effects = Vec::new();
         let desk = Desk { now: 0, timing: &timing, stamps: &mut server.memory.stamps, effects: &mut effects };
         let settling = Settling::new(server.pages, server.own, server.window);

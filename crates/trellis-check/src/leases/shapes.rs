@@ -6,6 +6,8 @@
 
 use super::{Blow, Fault, Operation, Setup};
 use trellis_protocol::lease::Timing;
+use trellis_protocol::lease::parts::Part;
+use trellis_protocol::wire::address::PARTS_FROM;
 
 /// What a right clock counts in a tick of real time.
 const RIGHT: u64 = 3;
@@ -14,6 +16,9 @@ const SLOW: u64 = 2;
 /// What the fastest counts.
 const FAST: u64 = 4;
 const RATE_ERROR_PPM: u32 = 333_333;
+
+/// The page gets a home of its own.
+const CUT: Blow = Blow::Cut(0, 1);
 
 /// A read.
 const READ: Operation = Operation::Read(0);
@@ -44,6 +49,7 @@ fn setup(name: &str, servers: u16, backups: &[u16], clients: Vec<Vec<Operation>>
         pages: 1,
         servers,
         backups: backups.to_vec(),
+        parts: Vec::new(),
         clients,
         home_changes: 0,
         window: 64,
@@ -76,6 +82,11 @@ fn with_readers(readers: u16, setup: Setup) -> Setup {
 
 fn two(first: Vec<Operation>, second: Vec<Operation>) -> Vec<Vec<Operation>> {
     vec![first, second]
+}
+
+/// The page is a part from the start, at the home of the range.
+fn with_part(setup: Setup) -> Setup {
+    Setup { parts: vec![Part { number: PARTS_FROM, first: 0, pages: 1, since: 1 }], ..setup }
 }
 
 /// Takes a lease and looks at the page.
@@ -128,6 +139,12 @@ pub fn small() -> Vec<Setup> {
         Setup { ticks: 4, blows: vec![Blow::Restart(0)], ..setup("restart", 1, &[], two(look(), look())) },
         // Home stops and starts again while it commits.
         Setup { blows: vec![Blow::Restart(0)], ..setup("restart-commit", 1, &[], two(change(false), reads())) },
+        // It does so when it has committed, and hears the commit once more.
+        Setup {
+            duplicates: 1,
+            blows: vec![Blow::Restart(0)],
+            ..setup("restart-repeat", 1, &[], vec![[change(false), again(), vec![READ]].concat()])
+        },
         // A commit is on its way to a backup, home stops and starts again.
         Setup { blows: vec![Blow::Restart(0)], ..setup("staged", 2, &[1], two(change(true), reads())) },
         // Home dies, its backup takes over when the tenure has ended.
@@ -169,6 +186,36 @@ pub fn small() -> Vec<Setup> {
         },
         // Somebody owns the page meanwhile.
         Setup { ticks: 1, blows: vec![Blow::Move(1)], ..setup("move-owned", 2, &[1], two(look(), look())) },
+        // The page gets a home of its own while somebody owns it.
+        Setup { blows: vec![CUT], ..setup("cut-owned", 1, &[], two(look(), change(true))) },
+        // While a commit is on its way to a backup.
+        Setup { blows: vec![CUT], ..setup("cut-staged", 2, &[1], vec![change(true)]) },
+        // The home stops and starts again meanwhile.
+        Setup { blows: vec![CUT, Blow::Restart(0)], ..setup("cut-restart", 1, &[], two(change(true), vec![READ])) },
+        // The controller does.
+        Setup { blows: vec![CUT, Blow::Restart(2)], ..setup("cut-controller", 1, &[], vec![change(true)]) },
+        // Home is not heard for a while, and does not know that the part has been joined.
+        with_part(Setup {
+            timing: timing(6, 6),
+            ticks: 2,
+            blows: vec![Blow::Join],
+            ..setup("join-silence", 2, &[1], vec![])
+        }),
+        // The page loses its own home while somebody owns it.
+        with_part(Setup { blows: vec![Blow::Join], ..setup("join-owned", 1, &[], two(look(), change(true))) }),
+        // While a commit is on its way to a backup.
+        with_part(Setup { blows: vec![Blow::Join], ..setup("join-staged", 2, &[1], vec![change(true)]) }),
+        // The home stops and starts again meanwhile.
+        with_part(Setup {
+            blows: vec![Blow::Join, Blow::Restart(0)],
+            ..setup("join-restart", 1, &[], two(change(true), vec![READ]))
+        }),
+        // The part moves.
+        with_part(Setup {
+            misrouted: 1,
+            blows: vec![Blow::MovePart(1)],
+            ..setup("part-move", 2, &[1], two(change(true), vec![READ]))
+        }),
     ]
 }
 
@@ -216,6 +263,15 @@ pub fn larger() -> Vec<Setup> {
             misrouted: 2,
             ..setup("silence-commit", 2, &[1], two(change(false), vec![READ]))
         },
+        // The page gets a home of its own, and something arrives twice.
+        Setup { duplicates: 1, blows: vec![CUT], ..setup("cut-twice", 2, &[1], two(change(true), vec![READ])) },
+        // The page loses its own home, and something arrives twice, or elsewhere.
+        with_part(Setup {
+            duplicates: 1,
+            misrouted: 1,
+            blows: vec![Blow::Join],
+            ..setup("join-twice", 2, &[1], two(change(true), vec![READ]))
+        }),
     ]
 }
 

@@ -2,20 +2,21 @@
 //!
 //! Promises: a seed means the same run on every machine as long as the version is the same. First comes a time of faults:
 //! letters are lost, repeated and held up for longer than a lease lasts, a switch delivers page requests to anybody, nodes
-//! sleep, stop, start again with or without memory, ranges move. Never are all servers lost that have everything: what the
+//! sleep, stop, start again with or without memory, ranges move, pages get a home of their own and lose it again. Never are all servers lost that have everything: what the
 //! controller's record names as home and complete backups. Then comes calm: from then on every letter arrives where it was
 //! meant to, and every client must come to its end, and reads every page once more. It must never judge anything itself:
 //! [`super::ghost`] does.
 
 use super::ghost::{Ghost, check_rights};
-use super::node::{Cause, Letter, Machine, Node, Out, message_text, name};
+use super::node::{Cause, Letter, Machine, Node, Out, name};
 use super::{Fault, Operation, Setup};
 use crate::intern::guarded;
 use crate::litmus::random::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use trellis_protocol::lease::controller::Input as Wish;
-use trellis_protocol::lease::{Host, Message, State, Timing};
+use trellis_protocol::lease::controller::{Input as Wish, Record};
+use trellis_protocol::lease::parts::Part;
+use trellis_protocol::lease::{Host, Message, PageNumber, State, Timing};
 
 /// How a seed ended.
 #[derive(Clone, Debug)]
@@ -32,6 +33,8 @@ pub struct Outcome {
     pub steps: u64,
     /// Commits that were acknowledged.
     pub commits: u64,
+    /// Parts that were cut, and that were joined.
+    pub parts: (u64, u64),
     /// What happened, where it was asked for.
     pub story: Vec<String>,
 }
@@ -67,6 +70,8 @@ struct Weather {
     misroutes: bool,
     sleeps: bool,
     blows: u32,
+    /// Of the blows, how many of a hundred are about parts.
+    parts: u32,
 }
 
 /// Runs what a seed stands for.
@@ -87,6 +92,7 @@ pub fn run(seed: u64, fault: Fault, with_story: bool) -> Outcome {
         operations,
         steps: world.steps,
         commits: world.commits,
+        parts: world.parts,
         story: world.story,
     }
 }
@@ -105,6 +111,7 @@ fn draw(random: &mut Random, fault: Fault) -> (Setup, Weather) {
         pages: all_pages,
         servers,
         backups,
+        parts: Vec::new(),
         clients,
         home_changes,
         window: 1 + random.below(4) as usize,
@@ -130,6 +137,7 @@ fn draw(random: &mut Random, fault: Fault) -> (Setup, Weather) {
         misroutes: random.once_in(2),
         sleeps: random.once_in(2),
         blows: if random.once_in(4) { 0 } else { 1 + random.below(12) },
+        parts: if random.once_in(3) { 0 } else { 20 + random.below(60) },
     };
     (setup, weather)
 }
@@ -174,9 +182,12 @@ struct World {
     /// By time and number: to which node, which letter.
     queue: BinaryHeap<Reverse<(u64, u64, usize, Letter)>>,
     blows_at: Vec<u64>,
+    /// What the controller shall do as soon as it may.
+    wanted: Option<Wanted>,
     numbered: u64,
     steps: u64,
     commits: u64,
+    parts: (u64, u64),
     with_story: bool,
     story: Vec<String>,
 }
@@ -206,9 +217,11 @@ impl World {
             at_once: 0,
             queue: BinaryHeap::new(),
             blows_at,
+            wanted: None,
             numbered: 0,
             steps: 0,
             commits: 0,
+            parts: (0, 0),
             with_story,
             story: Vec::new(),
         }
@@ -233,7 +246,10 @@ impl World {
             }
             match what {
                 Next::Blow => self.blow()?,
-                Next::Tick => self.step(node, &Cause::Tick)?,
+                Next::Tick => {
+                    let first = self.nodes[node].alarms().min_by_key(|(_, alarm)| *alarm);
+                    self.step(node, &Cause::Tick(first.map_or(0, |(unit, _)| unit)))?;
+                }
                 Next::Go => {
                     self.goes_at[node] = self.real + 1 + u64::from(self.random.below(200));
                     self.step(node, &Cause::Go)?;
@@ -247,6 +263,9 @@ impl World {
                         }
                     }
                 }
+            }
+            if self.wanted.is_some() && self.random.once_in(10) {
+                self.pursue()?;
             }
             if self.setup.readers > 0 && self.random.once_in(100) {
                 let reader = self.setup.controller() - 1 - self.random.below(self.setup.readers.into()) as usize;
@@ -314,13 +333,9 @@ impl World {
         let mut out = Out { story: self.with_story.then(Vec::new), ..Out::default() };
         if self.with_story {
             self.story.push(match cause {
-                Cause::Letter(Letter { from, message, value, .. }) => format!(
-                    "{:>6} node {node} hears from {}: {}{}",
-                    self.real,
-                    name(*from),
-                    message_text(message),
-                    value.map_or(String::new(), |value| format!(", bytes {value}"))
-                ),
+                Cause::Letter(letter) => {
+                    format!("{:>6} node {node} hears from {}: {}", self.real, name(letter.from), letter.text())
+                }
                 other => format!("{:>6} node {node}: {other:?}", self.real),
             });
         }
@@ -366,6 +381,10 @@ impl World {
         if self.nodes[node].is_dead {
             return Ok(());
         }
+        if self.random.below(100) < self.weather.parts {
+            self.want();
+            return Ok(());
+        }
         let is_server = node < servers;
         let cause = match self.random.below(4) {
             0 if is_server && self.is_dispensable(node) => Cause::Death,
@@ -376,14 +395,15 @@ impl World {
                     return Ok(());
                 }
                 let to_host = to as Host;
+                let unit = self.random.below(1 + self.nodes[self.setup.controller()].units.len() as u32) as usize;
                 let wish = match self.random.below(6) {
                     0 | 1 => Wish::Back(to_host),
                     2 if self.is_dispensable(to) => Wish::Drop(to_host),
                     // There is a home that has its memory, or a backup: void, or a new beginning with all that there was.
-                    3 if self.is_home_with_memory(to) => Wish::Anew(to_host),
+                    3 if unit == 0 && self.is_home_with_memory(to) => Wish::Anew(to_host),
                     _ => Wish::Move(to_host),
                 };
-                return self.step(self.setup.controller(), &Cause::Wish(wish));
+                return self.step(self.setup.controller(), &Cause::Wish(unit, wish));
             }
             _ => Cause::Restart { keeps: true },
         };
@@ -401,37 +421,112 @@ impl World {
         record.is_some_and(|record| usize::from(record.home) == node) && !server.memory.is_blank
     }
 
-    /// Whether somebody else lives and has everything, by what the controller has persisted.
+    /// Lets the controller want to cut or to join something.
+    fn want(&mut self) {
+        let units = self.nodes[self.setup.controller()].units.len() as u32;
+        self.wanted = Some(match units > 0 && self.random.once_in(2) {
+            true => Wanted::Join(self.random.below(units) as usize),
+            false => {
+                let first = self.random.below(self.setup.leased_pages() as u32);
+                let pages = 1 + self.random.below((self.setup.leased_pages() as u32 - first).min(2));
+                Wanted::Cut(first.into(), pages.into())
+            }
+        });
+    }
+
+    /// Does the next thing for that.
+    fn pursue(&mut self) -> Result<(), String> {
+        let number = self.setup.controller();
+        let controller = &self.nodes[number];
+        let units = controller.units.len();
+        if self.real < self.asleep[number] {
+            return Ok(());
+        }
+        let cause = match self.wanted {
+            Some(Wanted::Join(place)) if place < units => match self.before_join(place) {
+                Some(wish) => Cause::Wish(place + 1, wish),
+                None => Cause::Join(place),
+            },
+            Some(Wanted::Cut(first, pages)) => Cause::Cut(first, pages),
+            _ => {
+                self.wanted = None;
+                return Ok(());
+            }
+        };
+        self.step(number, &cause)?;
+        let now = self.nodes[number].units.len();
+        self.parts.0 += u64::from(now > units);
+        self.parts.1 += u64::from(now < units);
+        if now != units {
+            self.wanted = None;
+        }
+        Ok(())
+    }
+
+    /// What a part lacks of being where its range is.
+    fn before_join(&self, place: usize) -> Option<Wish> {
+        let controller = &self.nodes[self.setup.controller()];
+        let (range, part) = (controller.log.as_ref()?, controller.units[place].log.as_ref()?);
+        if part.home != range.home {
+            return Some(Wish::Move(range.home));
+        }
+        // Who is gone is no backup of the range for much longer.
+        let may_be = |host: &&Host| !part.backups.contains(host) && !self.nodes[usize::from(**host)].is_dead;
+        let more = range.backups.iter().find(may_be);
+        let is_less = |host: &&Host| !range.backups.contains(host) && self.is_dispensable(usize::from(**host));
+        let less = || part.backups.iter().find(is_less);
+        more.map(|host| Wish::Back(*host)).or_else(|| less().map(|host| Wish::Drop(*host)))
+    }
+
+    /// Whether somebody else lives and has everything, by what the controller has persisted, of the range and of each part.
     fn is_dispensable(&self, node: usize) -> bool {
         let controller = &self.nodes[self.setup.controller()];
-        let Some(record) = &controller.log else { return false };
-        // Who is about to be home may not go now.
-        if matches!(&controller.machine, Machine::Controller(controller) if controller.is_open) {
-            return false;
-        }
-        let has_everything = |host: &Host| {
-            let other = usize::from(*host);
-            let is_there = match &self.nodes[other].machine {
-                Machine::Server(server) => {
-                    // Who hands over counts no more.
-                    let hands = server.handed.is_some() || server.home.as_ref().is_some_and(|it| it.hand_to.is_some());
-                    !server.memory.is_blank && !hands && !self.nodes[other].is_dead
-                }
-                _ => false,
-            };
-            // Somebody who was without memory is counted again only by a later record.
-            other != node && is_there
-        };
-        // A record on its way to be changed counts for nothing: the home of now must live.
-        let home_lives = has_everything(&record.home) && record.life.is_some();
-        let is_told = !record.backups.contains(&(node as Host)) || home_lives;
+        let of_range = (&controller.machine, &controller.log, None);
+        let of_parts = controller.units.iter().map(|unit| (&unit.machine, &unit.log, Some(unit.part)));
         // Who lost its memory, or did not answer, is about to count no more.
         let is_about_to = self.queue.iter().any(|Reverse((.., letter))| {
             let Message::Report { state, .. } = &letter.message else { return false };
             matches!(state, State::Blank | State::Home { silent: Some(_), .. })
         });
-        is_told && !is_about_to && (home_lives || record.complete.iter().any(has_everything))
+        let is_it = |(machine, log, part): (&Machine, &Option<Record>, Option<Part>)| {
+            let Some(record) = log else { return false };
+            // Who is about to be home may not go now.
+            if matches!(machine, Machine::Controller(controller) if controller.is_open) {
+                return false;
+            }
+            let has = |host: &Host| usize::from(*host) != node && self.has_everything(usize::from(*host), part);
+            // A record on its way to be changed counts for nothing: the home of now must live.
+            let home_lives = has(&record.home) && record.life.is_some();
+            let is_told = !record.backups.contains(&(node as Host)) || home_lives;
+            is_told && (home_lives || record.complete.iter().any(has))
+        };
+        !is_about_to && [of_range].into_iter().chain(of_parts).all(is_it)
     }
+
+    /// Whether a server that the controller names lives and has not lost what it had of the range, or of a part.
+    fn has_everything(&self, node: usize, part: Option<Part>) -> bool {
+        let server = &self.nodes[node];
+        let is_blank = |machine: &Machine| matches!(machine, Machine::Server(server) if server.memory.is_blank);
+        let of_part = server.units.iter().find(|unit| Some(unit.part) == part);
+        // Who has not heard of a part has its pages as those of the range.
+        let hands = match of_part.map_or(&server.machine, |unit| &unit.machine) {
+            // Who hands over counts no more.
+            Machine::Server(server) => {
+                server.handed.is_some() || server.home.as_ref().is_some_and(|home| home.hand_to.is_some())
+            }
+            _ => true,
+        };
+        !server.is_dead && !hands && !server.machines().any(is_blank)
+    }
+}
+
+/// What the controller shall do about parts.
+#[derive(Clone, Copy, Debug)]
+enum Wanted {
+    /// Cut so many pages from this one on.
+    Cut(PageNumber, PageNumber),
+    /// Join this one of the parts.
+    Join(usize),
 }
 
 /// What is next.

@@ -6,7 +6,12 @@
 //! committed since went to all of them), and only when the tenure of the home before has ended by the controller's clock
 //! or that home said, in the incarnation that is still the last, that it has handed over. It must never think that a home
 //! has ended because it started again itself: then it waits for a whole tenure.
+//!
+//! Pages get a home of their own (*cut*), or lose it again (*join*), only while the home has said, in the last incarnation,
+//! that everybody has everything; both records are persisted together. Nobody else is given the pages before the tenure has
+//! ended under which the home may serve them still.
 
+use super::parts::{Part, are_parts};
 use super::{Bytes, Effect, Host, Message, Party, Placement, State, Timing, send};
 use crate::Nanoseconds;
 use alloc::vec::Vec;
@@ -47,6 +52,8 @@ pub struct Record {
     /// The range begins with this incarnation, and its home has not said yet that it is home: the first life of it that is
     /// heard may be without memory.
     pub anew: bool,
+    /// Which of its pages have a home of their own, and a record; in their order.
+    pub parts: Vec<Part>,
 }
 
 /// The state machine. The fields are open to those that check it; who runs it has no business with them.
@@ -66,13 +73,17 @@ pub struct Controller {
     pub call_at: Option<Nanoseconds>,
     /// Where the range shall begin anew. Forgotten when the controller stops.
     pub begins_at: Option<Host>,
+    /// In which incarnation the home said, in the life that is known, that every backup has every page. Forgotten when the
+    /// controller stops.
+    pub settled: Option<u16>,
 }
 
 impl Controller {
     /// A controller that starts, for the first time or again. Whatever it said before was said before now.
     pub fn new(timing: Timing, record: Record, now: Nanoseconds) -> Controller {
         let until = now + timing.tenure;
-        Controller { timing, record, until, is_open: false, call: 0, call_at: Some(now), begins_at: None }
+        let (call_at, begins_at, settled) = (Some(now), None, None);
+        Controller { timing, record, until, is_open: false, call: 0, call_at, begins_at, settled }
     }
 
     /// Takes one fact, pushes what follows.
@@ -112,11 +123,11 @@ impl Controller {
     }
 
     fn tell(&self, to: Party, request: u64, life: u16, effects: &mut Vec<Effect>) {
-        let Record { incarnation, home, backups, complete, moving, anew, .. } = &self.record;
+        let Record { incarnation, home, backups, complete, moving, anew, parts, .. } = &self.record;
         // A home that hands over serves nobody: not before nobody lacks anything.
         let hand_to = moving.filter(|_| backups.iter().all(|backup| complete.contains(backup)));
-        let (incarnation, home, backups, anew) = (*incarnation, *home, backups.clone(), *anew);
-        let placement = Placement { incarnation, home, backups, hand_to, anew };
+        let (incarnation, home, backups, anew, parts) = (*incarnation, *home, backups.clone(), *anew, parts.clone());
+        let placement = Placement { incarnation, home, backups, hand_to, anew, parts };
         let call = if request == 0 { self.call } else { 0 };
         send(effects, to, Message::Placed { request, life, placement, call }, Bytes::Nothing);
     }
@@ -188,10 +199,87 @@ impl Controller {
             }
             State::Home { incarnation: of, is_settled: true, .. } if is_same_life && of == incarnation => {
                 self.change(false, |record| record.complete.clone_from(&record.backups), effects);
+                self.settled = Some(of);
             }
             _ => {}
         }
         self.begin_tenure(now);
+    }
+
+    /// Whether the range is as its record says: its home, and everybody who has to have a commit, is there and has everything.
+    /// Only such a range is cut or joined. A home that has missed an incarnation does not know who has what; and one that said
+    /// it before it started again does not know who has leases.
+    pub fn is_at_rest(&self) -> bool {
+        let Record { incarnation, life, moving, anew, .. } = &self.record;
+        let is_served = !self.is_open && self.begins_at.is_none() && life.is_some() && !anew;
+        is_served && moving.is_none() && self.settled == Some(*incarnation)
+    }
+
+    /// Gives a run of pages a home of their own, the same as before, and so the controller for them. The part's `since` follows
+    /// from the record; no part that had its number before may have had an incarnation as high. Both records have to be made
+    /// durable together, as [`Effect::Persist`] says. Nothing happens, and there is none, if the range is not at rest.
+    pub fn cut(&mut self, now: Nanoseconds, part: Part, effects: &mut Vec<Effect>) -> Option<Controller> {
+        let since = self.record.incarnation.checked_add(1)?;
+        let mut parts = self.record.parts.clone();
+        parts.push(Part { since, ..part });
+        parts.sort_unstable_by_key(|part| part.first);
+        if !self.is_at_rest() || !are_parts(&parts) {
+            return None;
+        }
+        self.change(true, |record| record.parts = parts, effects);
+        // Its home may serve these pages as part of the range until the tenure has ended that it was given before now.
+        let record = Record { parts: Vec::new(), ..self.record.clone() };
+        let part = Controller::new(self.timing, record, now);
+        self.call_all(now, effects);
+        Some(part)
+    }
+
+    /// Takes the pages of a part back into the range; says whether it did. Then there is no part any more: its number may name
+    /// another one only if that has a higher incarnation. Both records have to be made durable together, as
+    /// [`Effect::Persist`] says. Nothing happens unless both are at rest at the same hosts.
+    pub fn join(&mut self, now: Nanoseconds, number: Host, other: &Controller, effects: &mut Vec<Effect>) -> bool {
+        let (record, of_part) = (&self.record, &other.record);
+        let is_backed = |host: &Host| record.backups.contains(host);
+        let is_same_place = (record.home, record.life) == (of_part.home, of_part.life)
+            && record.backups.len() == of_part.backups.len()
+            && of_part.backups.iter().all(is_backed);
+        let last = record.incarnation.max(of_part.incarnation);
+        let is_there = record.parts.iter().any(|part| part.number == number);
+        if !is_there || !is_same_place || !self.is_at_rest() || !other.is_at_rest() || last == u16::MAX {
+            return false;
+        }
+        // What anybody has of the pages is older than what the range's home gives from now on.
+        let joins = |record: &mut Record| {
+            record.incarnation = last + 1;
+            record.parts.retain(|part| part.number != number);
+        };
+        self.change(false, joins, effects);
+        // Until then its home may serve the pages as those of the part.
+        self.until = self.until.max(other.until);
+        self.call_all(now, effects);
+        true
+    }
+
+    /// Lets the range begin anew at this host, without its parts, in a later incarnation than `last`, which is the last of theirs.
+    /// Says whether it did: only where nobody can be home of it as it was. The caller sees to it that nobody can be home of a
+    /// part any more either.
+    pub fn begin_without_parts(&mut self, now: Nanoseconds, home: Host, last: u16, effects: &mut Vec<Effect>) -> bool {
+        let last = self.record.incarnation.max(last);
+        if !self.is_open || !self.record.complete.is_empty() || last == u16::MAX {
+            return false;
+        }
+        self.record.incarnation = last;
+        self.record.parts.clear();
+        self.begins_at = Some(home);
+        let begins = self.begin_anew(effects);
+        self.call(now, effects);
+        begins
+    }
+
+    /// Calls up the home and all who have what it has.
+    fn call_all(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
+        self.call(now, effects);
+        self.record.backups.iter().for_each(|&host| self.tell(Party::of(host), 0, 0, effects));
     }
 
     fn begin_tenure(&mut self, now: Nanoseconds) {
@@ -251,8 +339,9 @@ impl Controller {
         let Some(home) = self.begins_at.take_if(|_| is_nobody_left) else { return false };
         let begins = |record: &mut Record| {
             let incarnation = record.incarnation;
-            let (backups, complete) = (Vec::new(), Vec::new());
-            *record = Record { incarnation, home, life: None, backups, complete, moving: None, anew: true };
+            // Its parts have homes of their own, and go on.
+            let parts = core::mem::take(&mut record.parts);
+            *record = Record { incarnation, parts, ..Record::first(home) };
         };
         self.change(true, begins, effects)
     }
@@ -273,8 +362,8 @@ impl Controller {
 impl Record {
     /// Of a range that there never was, at this host.
     pub fn first(home: Host) -> Record {
-        let (backups, complete) = (Vec::new(), Vec::new());
-        Record { incarnation: 1, home, life: None, backups, complete, moving: None, anew: true }
+        let (backups, complete, parts) = (Vec::new(), Vec::new(), Vec::new());
+        Record { incarnation: 1, home, life: None, backups, complete, moving: None, anew: true, parts }
     }
 
     /// Whether a home in this life may be without memory.

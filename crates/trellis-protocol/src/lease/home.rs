@@ -4,6 +4,7 @@
 //! It must never grant while something of the page may be in use elsewhere, nor show what a backup lacks; it never waits
 //! in silence: who cannot be served now hears so, and the first of them is served when the page is free.
 
+use super::parts::runs_of;
 use super::queue::Queue;
 use super::settling::{Again, Settling};
 use super::{Answer, Ask, Bytes, Effect, Entry, Epoch, Host, Message, PageNumber, Party, Placement, Status, Timing};
@@ -132,6 +133,7 @@ impl Home {
             (page, Leased { epoch, owner, copies, is_recalling: false })
         });
         let mut settling = settling;
+        settling.leave_out(runs_of(&placement.parts));
         settling.begin(placement.backups.clone());
         Home {
             incarnation: placement.incarnation,
@@ -166,13 +168,14 @@ impl Home {
     pub fn adopt(&mut self, placement: &Placement, desk: &mut Desk<'_>) {
         if placement.incarnation > self.incarnation {
             // Between incarnations that do not follow each other a backup may have gone and come back with nothing.
-            let knows_none = self.hides || self.incarnation.checked_add(1) != Some(placement.incarnation);
+            let knows_none = self.incarnation.checked_add(1) != Some(placement.incarnation);
             self.incarnation = placement.incarnation;
             self.counter = 0;
             (self.hand_to, self.hands) = (None, None);
             let lacks = |host: &Host| self.settling.lacking.contains(host) || !self.backups.contains(host);
             let lacking = placement.backups.iter().copied().filter(|host| knows_none || lacks(host)).collect();
             self.backups.clone_from(&placement.backups);
+            self.settling.leave_out(runs_of(&placement.parts));
             if knows_none {
                 self.settling.begin(lacking);
             } else {
@@ -183,7 +186,7 @@ impl Home {
             for page in pages {
                 if let Some(staged) = self.staged.get_mut(&page) {
                     staged.missing.clone_from(&self.backups);
-                    (staged.since, staged.again.at) = (desk.now, desk.now);
+                    (staged.since, staged.again) = (desk.now, Again::anew(desk.now));
                     self.apply(page, desk);
                 }
             }

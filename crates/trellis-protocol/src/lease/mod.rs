@@ -4,7 +4,8 @@
 //! bytes and gives *leases*; a [`client::Client`] that has one may change the page and commits what it changed; a
 //! [`reader::Reader`] keeps copies of hot pages for a time; *backups* (other [`server::Server`]s) keep what the home
 //! would take with it into the grave; the [`controller::Controller`] says who is home. Who has several ranges has
-//! several machines, and puts the number of the range beside each message.
+//! several machines, and puts the number of the range beside each message. A run of pages may become a range of its own for
+//! a time, a *part* ([`parts`]), with a home of its own.
 //!
 //! # The contract
 //!
@@ -22,6 +23,8 @@
 //! - **Controller** promises: each home of a range, and each life of it, has an *incarnation* of its own, later ones
 //!   higher, and a range is given to another only when the tenure of the one before has ended by the controller's clock or
 //!   that one handed it over. What it says was persisted before, so it may be restarted at any time.
+//! - **Parts**: the incarnations under which a page is served rise over cuts and joins, too; leases go on under their epochs;
+//!   a page has one home at an instant. A host cuts and joins by the controller's word alone, which comes with the incarnation.
 //!
 //! What must never happen, in whatever order messages arrive, repeatedly or not at all, wherever a switch delivers a page
 //! request, whoever stops and starts, as long as clocks keep to their rates: two clients that may change a page at one
@@ -48,6 +51,7 @@
 pub mod client;
 pub mod controller;
 pub mod home;
+pub mod parts;
 mod plain;
 pub mod queue;
 pub mod reader;
@@ -57,6 +61,7 @@ pub mod settling;
 
 use crate::Nanoseconds;
 use alloc::vec::Vec;
+use parts::Part;
 
 /// The number of a host in the fabric.
 pub type Host = u16;
@@ -179,6 +184,8 @@ pub struct Placement {
     pub hand_to: Option<Host>,
     /// The range begins with this incarnation: a home that has nothing of it has all that there is.
     pub anew: bool,
+    /// Which of its pages have a home of their own; in their order.
+    pub parts: Vec<Part>,
 }
 
 /// What a server says of itself to the controller.

@@ -26,7 +26,8 @@ impl Server {
         let fresh = Server::new(me, Party::of(me), pages, timing, incarnation, me);
         let mut server = Server { memory: memory.unwrap_or_default(), report_at: None, ..fresh };
         server.memory.incarnation = incarnation;
-        let placement = Placement { incarnation, home: me, backups: Vec::new(), hand_to: None, anew: false };
+        let (backups, parts) = (Vec::new(), Vec::new());
+        let placement = Placement { incarnation, home: me, backups, hand_to: None, anew: false, parts };
         let entries = is_new.then(Vec::new);
         let (timing, stamps, mut effects) = (&server.timing, &mut server.memory.stamps, Vec::new());
         let desk = Desk { now, timing, stamps, effects: &mut effects };

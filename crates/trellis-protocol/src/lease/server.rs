@@ -67,7 +67,7 @@ pub struct Server {
     pub handed: Option<u16>,
     /// All leases of the home of that incarnation, if that home handed them over to this server.
     pub table: Option<(u16, Vec<Entry>)>,
-    /// Who is home, as far as it knows, and in which incarnation.
+    /// Who is home, as far as it knows, and the last incarnation that the controller told of.
     pub knows: (Host, u16),
     /// The report that was not answered: its number and when.
     pub asked: Option<(u64, Nanoseconds)>,
@@ -123,6 +123,8 @@ impl Server {
             Input::Message(from, Message::Store { page, incarnation, epoch }) => {
                 self.store(from, page, incarnation, epoch, effects);
             }
+            // What was said to the home of another part that had the same number.
+            Input::Message(_, Message::Stored { incarnation, .. }) if incarnation < self.memory.incarnation => {}
             Input::Message(from, Message::Stored { page, incarnation, epoch }) => {
                 let is_settled = |server: &Server| server.home.as_ref().is_some_and(Home::is_settled);
                 let was_settled = is_settled(self);
@@ -199,7 +201,7 @@ impl Server {
         if self.memory.is_blank || is_replaced || incarnation < self.memory.incarnation {
             return;
         }
-        self.hear(incarnation, from.host);
+        self.follow(incarnation, from.host);
         let stamp = Stamp { incarnation, epoch };
         if self.memory.stamps.get(&page).is_none_or(|kept| *kept < stamp) {
             self.memory.stamps.insert(page, stamp);
@@ -208,12 +210,17 @@ impl Server {
         send(effects, from, Message::Stored { page, incarnation, epoch }, Bytes::Nothing);
     }
 
-    /// Another is home now, or the same as before.
+    /// The controller says who is home.
     fn hear(&mut self, incarnation: u16, home: Host) {
+        self.follow(incarnation, home);
+        self.knows = (home, self.knows.1.max(incarnation));
+    }
+
+    /// Another is home now, or the same as before. A home does not say which pages are its own in its incarnation: only the
+    /// controller does, so it is not told on.
+    fn follow(&mut self, incarnation: u16, home: Host) {
         self.memory.incarnation = self.memory.incarnation.max(incarnation);
-        if incarnation >= self.knows.1 {
-            self.knows = (home, incarnation);
-        }
+        self.knows.0 = home;
         if home != self.me {
             self.home = None;
             self.handed = None;
@@ -266,8 +273,18 @@ impl Server {
         }
     }
 
+    /// Whether a placement, told in answer to this report of this life, is what holds from now on.
+    pub(super) fn takes(&self, request: u64, life: u16, placement: &Placement) -> bool {
+        if request == 0 || placement.incarnation < self.memory.incarnation {
+            return false;
+        }
+        let is_asked = || self.asked.is_some_and(|asked| life == self.life && asked.0 == request);
+        let can_be = || !self.memory.is_blank || placement.anew;
+        placement.home != self.me || is_asked() && can_be() && self.handed != Some(placement.incarnation)
+    }
+
     fn placed(&mut self, now: Nanoseconds, request: u64, life: u16, placement: &Placement, effects: &mut Vec<Effect>) {
-        if placement.incarnation < self.memory.incarnation {
+        if !self.takes(request, life, placement) {
             return;
         }
         let asked = self.asked.filter(|asked| life == self.life && asked.0 == request);
@@ -283,9 +300,6 @@ impl Server {
             return;
         }
         let Some((_, at)) = asked else { return };
-        if self.memory.is_blank && !placement.anew || self.handed == Some(placement.incarnation) {
-            return;
-        }
         // Nobody has anything that this server lacks.
         self.memory.is_blank = false;
         self.asked = None;

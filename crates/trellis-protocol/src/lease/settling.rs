@@ -1,12 +1,14 @@
 //! What a home gives to backups that lack pages: its own pages first, then the others, many at a time.
 //!
 //! Promises: a page counts as given when every backup that may lack it has said that it has it, since this began; no page of
-//! clients is sent before all pages of home's own were given. It must never count a page as given that was not.
+//! clients is sent before all pages of home's own were given, and none that a part of the range has. It must never count a
+//! page as given that was not.
 
 use super::{Host, PageNumber, Timing};
 use crate::Nanoseconds;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// How many pages are under way at a time.
 pub const WINDOW: usize = 64;
@@ -24,7 +26,9 @@ pub struct Settling {
     pub window_max: usize,
     /// Who may lack pages; nobody when all were given.
     pub lacking: Vec<Host>,
-    /// How many were sent, in the order in which they are given.
+    /// Pages that have another home, in their order.
+    pub elsewhere: Vec<Range<PageNumber>>,
+    /// How many were sent, in the order in which they are given, or are elsewhere.
     pub sent: PageNumber,
     /// Those of them that were not given yet.
     pub under_way: BTreeMap<PageNumber, Lacked>,
@@ -43,6 +47,11 @@ impl Again {
     /// For what is said now for the first time.
     pub(super) fn after(now: Nanoseconds, timing: &Timing) -> Again {
         Again { at: now + timing.retry, wait: timing.retry }
+    }
+
+    /// To be said at once, because nobody heard it as it is now: how long others were waited for says nothing of them.
+    pub(super) fn anew(now: Nanoseconds) -> Again {
+        Again { at: now, wait: 0 }
     }
 
     /// It is said again now.
@@ -66,14 +75,32 @@ pub struct Lacked {
 impl Settling {
     /// Of a range with so many pages, so many of them home's own; at most so many are under way at a time.
     pub fn new(pages: PageNumber, own: PageNumber, window_max: usize) -> Settling {
-        let (lacking, under_way, window) = (Vec::new(), BTreeMap::new(), window_max);
-        Settling { pages, own: own.min(pages), window, window_max, lacking, sent: 0, under_way }
+        let (lacking, under_way, elsewhere, window) = (Vec::new(), BTreeMap::new(), Vec::new(), window_max);
+        Settling { pages, own: own.min(pages), window, window_max, lacking, elsewhere, sent: 0, under_way }
     }
 
     /// Begins, or begins again.
     pub fn begin(&mut self, lacking: Vec<Host>) {
         (self.lacking, self.sent, self.window) = (lacking, 0, self.window_max);
         self.under_way.clear();
+    }
+
+    /// These pages, and no others, are given anew to all of them.
+    pub(super) fn give_again(&mut self, pages: impl IntoIterator<Item = PageNumber>, lacking: Vec<Host>, again: Again) {
+        self.begin(lacking);
+        let lacked = Lacked { missing: self.lacking.clone(), since: again.at, again };
+        self.under_way.extend(pages.into_iter().map(|page| (page, lacked.clone())));
+        self.sent = self.pages;
+        if self.under_way.is_empty() || self.lacking.is_empty() {
+            self.begin(Vec::new());
+        }
+    }
+
+    /// Which pages have another home.
+    pub(super) fn leave_out(&mut self, elsewhere: Vec<Range<PageNumber>>) {
+        self.elsewhere = elsewhere;
+        let Settling { elsewhere, under_way, .. } = self;
+        under_way.retain(|page, _| !is_in(elsewhere, *page));
     }
 
     /// Goes on in another incarnation, for those who lack pages still; from the beginning, where one of them is new.
@@ -83,7 +110,7 @@ impl Settling {
         }
         for lacked in self.under_way.values_mut() {
             lacked.missing.retain(|host| lacking.contains(host));
-            (lacked.since, lacked.again.at) = (now, now);
+            (lacked.since, lacked.again) = (now, Again::anew(now));
         }
         self.under_way.retain(|_, lacked| !lacked.missing.is_empty());
         self.lacking = lacking;
@@ -113,8 +140,11 @@ impl Settling {
                 break;
             }
             let page = self.page_at(self.sent);
-            self.under_way.insert(page, Lacked { missing: self.lacking.clone(), since: now, again });
             self.sent += 1;
+            if is_in(&self.elsewhere, page) {
+                continue;
+            }
+            self.under_way.insert(page, Lacked { missing: self.lacking.clone(), since: now, again });
             pages.push(page);
         }
         pages
@@ -155,4 +185,9 @@ impl Settling {
         let others = self.pages - self.own;
         if place < self.own { place + others } else { place - self.own }
     }
+}
+
+fn is_in(runs: &[Range<PageNumber>], page: PageNumber) -> bool {
+    let place = runs.partition_point(|run| run.end <= page);
+    runs.get(place).is_some_and(|run| run.contains(&page))
 }

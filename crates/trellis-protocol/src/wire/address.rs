@@ -32,6 +32,8 @@ pub const PORT: u16 = 5000;
 pub const PAGE_BYTES: u64 = 4096;
 /// One past the greatest offset.
 pub const OFFSET_END: u64 = 1 << 48;
+/// The first of the numbers that name parts of ranges ([`crate::lease::parts`]), and no host.
+pub const PARTS_FROM: u16 = 0xf000;
 
 /// Where the fields lie. A header for C asserts that it says the same.
 #[allow(missing_docs)]

@@ -101,6 +101,8 @@ pub enum Status {
     Mismatch = 13,
     /// Only who has a lease of the page may do that.
     Lease = 14,
+    /// The bytes are at several places: the border of a part is between them.
+    Parts = 15,
 }
 
 /// How many statuses there are.
@@ -108,7 +110,7 @@ pub const STATUSES: usize = Status::ALL.len();
 
 impl Status {
     /// Every status, in the order of their bytes.
-    pub const ALL: [Status; 15] = [
+    pub const ALL: [Status; 16] = [
         Status::Ok,
         Status::Moved,
         Status::Stale,
@@ -124,6 +126,7 @@ impl Status {
         Status::Restarting,
         Status::Mismatch,
         Status::Lease,
+        Status::Parts,
     ];
 
     /// The status of this byte, if there is one.
@@ -149,6 +152,7 @@ impl Status {
             Status::Restarting => "the server waits for leases of its life before to end; try again later",
             Status::Mismatch => "the eight bytes were not as expected",
             Status::Lease => "other hosts keep copies of the page; take a lease of it, change it and commit",
+            Status::Parts => "its pages are at several places; ask for each page by itself",
         }
     }
 }

@@ -65,6 +65,7 @@ impl Script {
             complete: (1..=backups).collect(),
             moving: None,
             anew: true,
+            parts: Vec::new(),
         };
         let controller = Party::of(CONTROLLER);
         let node = |party, machine| {

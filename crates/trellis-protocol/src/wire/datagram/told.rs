@@ -10,13 +10,15 @@
 //! | LEASES | range, incarnation, 4 B: entries in all, 8 B: batch, 4 B: the first of these, 4 B: how many; them |
 //! | an entry of it | 8 B: page, 8 B: epoch, party: owner, 2 B: how many readers, 2 B: zero, 8 B: request, parties: readers |
 //! | TAKEN | range, incarnation, 4 B: zero |
-//! | REPORT | range, 2 B: life, 1 B: state, 1 B: settled, incarnation, 2 B: silent host, 6 B: zero, 8 B: request, 8 B: call; 8 B each: pages of the range, requests answered so far, bytes that are left for backups, term, tenure |
-//! | PLACED | range, 2 B: life, incarnation, 2 B: home, 2 B: to hand over to, 2 B: how many backups, 1 B: anew, 3 B: zero, 8 B: request, 8 B: call, 8 B: pages of the range; 2 B for each backup |
+//! | REPORT | range, 2 B: life, 1 B: state, 1 B: settled, incarnation, 2 B: silent host, 2 B: part wanted back, 4 B: zero, 8 B: request, 8 B: call; 8 B each: pages of the range, requests answered so far, bytes that are left for backups, term, tenure |
+//! | PLACED | range, 2 B: life, incarnation, 2 B: home, 2 B: to hand over to, 2 B: how many backups, 1 B: anew, 1 B: zero, 2 B: how many parts, 8 B: request, 8 B: call, 8 B: pages of the range, 8 B: first page within, range that it is within, 2 B: since, 4 B: zero; 2 B for each backup; parts |
+//! | a part in it | 2 B: number, 2 B: since, 4 B: pages, 8 B: first page |
 //! | LOCATE | range, 6 B: zero |
 //! | FOLLOW | range, 6 B: zero, 8 B: page, 8 B: for how long |
 //! | FOLLOWED | range, 6 B: zero, 8 B: page, 8 B: how long its copy still lasts, 8 B: READs answered from it |
 //!
-//! A range has 2 bytes, the host number in its pointers; an incarnation 2; a party 2 of host and 2 of incarnation. Host 0
+//! A range has 2 bytes: the host number in its pointers, or of a part of a range ([`crate::lease::parts`]) the number that
+//! it has beside those. PLACED of a part says where it was cut from, that of a range which parts it has; an incarnation 2; a party 2 of host and 2 of incarnation. Host 0
 //! is none. States: 0 blank, 1 idle, 2 home, 3 handed over. The pages of a range are those that clients can name; behind
 //! them STORE and STORED number those of its object table ([`crate::memory_server::table_pages`]). Times are nanoseconds.
 //! Everything is little-endian.
@@ -25,8 +27,9 @@
 
 use super::{HEADER_BYTES, TOLD_BYTES_MAX};
 use crate::Nanoseconds;
+use crate::lease::parts::{self, PARTS_MAX, Part, Within, is_part};
 use crate::lease::{Entry, Epoch, Host, PageNumber, Party, Placement, State};
-use crate::wire::address::PAGE_BYTES;
+use crate::wire::address::{PAGE_BYTES, PARTS_FROM};
 use crate::wire::command::Command;
 use alloc::vec::Vec;
 
@@ -42,7 +45,7 @@ const READERS_MAX: usize = 1024;
 /// Something that is told, and about which range.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Told {
-    /// The host number in the pointers of the range.
+    /// The host number in the pointers of the range; or the number of a part.
     pub range: Host,
     /// What.
     pub what: What,
@@ -112,6 +115,8 @@ pub enum What {
         call: u64,
         /// How many pages the range has; 0 where that is not known.
         pages: PageNumber,
+        /// Of a part: where it was cut from.
+        within: Option<Within>,
     },
     /// Anybody to the controller: who is home?
     Locate,
@@ -146,6 +151,8 @@ pub struct About {
     pub term: Nanoseconds,
     /// How long a home may answer after it asked. All servers and the controller must have the same.
     pub tenure: Nanoseconds,
+    /// The part of the range that its home needs joined, because an object with pages in it is to be deleted; 0: none.
+    pub wants_back: Host,
 }
 
 impl Told {
@@ -203,24 +210,32 @@ impl Told {
                 put(&mut out, number as u8, 1);
                 put(&mut out, is_settled, 1);
                 put(&mut out, incarnation, 2);
+                let About { pages, requests, spare_bytes, term, tenure, wants_back } = *about;
                 put(&mut out, silent.unwrap_or(0), 2);
-                put(&mut out, 0u8, 6);
-                let About { pages, requests, spare_bytes, term, tenure } = *about;
+                put(&mut out, wants_back, 2);
+                put(&mut out, 0u8, 4);
                 for eight in [*request, *call, pages, requests, spare_bytes, term, tenure] {
                     put(&mut out, eight, 8);
                 }
             }
-            What::Placed { request, life, placement, call, pages } => {
-                let Placement { incarnation, home, backups, hand_to, anew } = placement;
+            What::Placed { request, life, placement, call, pages, within } => {
+                let Placement { incarnation, home, backups, hand_to, anew, parts } = placement;
+                let (range, first, since) =
+                    within.map_or((0, 0, 0), |within| (within.range, within.first, within.since));
                 for two in [*life, *incarnation, *home, hand_to.unwrap_or(0), backups.len() as u16] {
                     put(&mut out, two, 2);
                 }
                 put(&mut out, *anew, 1);
-                put(&mut out, 0u8, 3);
-                for eight in [*request, *call, *pages] {
+                put(&mut out, 0u8, 1);
+                put(&mut out, parts.len() as u16, 2);
+                for eight in [*request, *call, *pages, first] {
                     put(&mut out, eight, 8);
                 }
+                put(&mut out, range, 2);
+                put(&mut out, since, 2);
+                put(&mut out, 0u8, 4);
                 backups.iter().for_each(|backup| put(&mut out, *backup, 2));
+                parts.iter().for_each(|part| put_part(&mut out, part));
             }
             What::Locate => put(&mut out, 0u8, 6),
             What::Follow { page, lasts } => {
@@ -253,7 +268,7 @@ impl Told {
                 What::Taken { incarnation }
             }
             Command::Report => report(&mut rest)?,
-            Command::Placed => placed(&mut rest)?,
+            Command::Placed => placed(range, &mut rest)?,
             Command::Locate => {
                 rest.zero(6)?;
                 What::Locate
@@ -390,11 +405,15 @@ fn leases(rest: &mut Rest<'_>) -> Option<What> {
 fn report(rest: &mut Rest<'_>) -> Option<What> {
     let life = rest.two()?;
     let [state, settled] = rest.two()?.to_le_bytes();
-    let (incarnation, silent) = (rest.two()?, rest.two()?);
-    rest.zero(6)?;
+    let (incarnation, silent, wants_back) = (rest.two()?, rest.two()?, rest.two()?);
+    rest.zero(4)?;
+    if wants_back != 0 && !is_part(wants_back) {
+        return None;
+    }
     let (request, call) = (rest.eight()?, rest.eight()?);
     let (pages, requests, spare_bytes) = (rest.eight()?, rest.eight()?, rest.eight()?);
-    let about = About { pages, requests, spare_bytes, term: rest.eight()?, tenure: rest.eight()? };
+    let (term, tenure) = (rest.eight()?, rest.eight()?);
+    let about = About { pages, requests, spare_bytes, term, tenure, wants_back };
     let state = match (state, settled, incarnation, silent) {
         (0, 0, 0, 0) => State::Blank,
         (1, 0, 0, 0) => State::Idle,
@@ -407,22 +426,50 @@ fn report(rest: &mut Rest<'_>) -> Option<What> {
     Some(What::Report { request, life, state, call, about })
 }
 
-fn placed(rest: &mut Rest<'_>) -> Option<What> {
+fn placed(range: Host, rest: &mut Rest<'_>) -> Option<What> {
     let (life, incarnation, home) = (rest.two()?, rest.two()?, rest.host()?);
     let (hand_to, count) = (rest.two()?, rest.two()?);
     let [anew, zero] = rest.two()?.to_le_bytes();
-    rest.zero(2)?;
+    let count_of_parts = usize::from(rest.two()?);
     if anew > 1 || zero != 0 {
         return None;
     }
-    let (request, call, pages) = (rest.eight()?, rest.eight()?, rest.eight()?);
-    if usize::from(count) > rest.0.len() / 2 {
+    let (request, call, pages, first) = (rest.eight()?, rest.eight()?, rest.eight()?, rest.eight()?);
+    let (of, since) = (rest.two()?, rest.two()?);
+    rest.zero(4)?;
+    // A part is within a range, and has none itself.
+    let within = (of != 0).then_some(Within { range: of, first, since });
+    let is_in_place = match within {
+        Some(within) => (1..PARTS_FROM).contains(&within.range) && since > 0 && count_of_parts == 0,
+        None => first == 0 && since == 0,
+    };
+    if is_part(range) != within.is_some() || !is_in_place {
+        return None;
+    }
+    if count_of_parts > PARTS_MAX || usize::from(count) > rest.0.len() / 2 {
         return None;
     }
     let backups = (0..count).map(|_| rest.host()).collect::<Option<Vec<Host>>>()?;
+    let parts = (0..count_of_parts).map(|_| part(rest)).collect::<Option<Vec<Part>>>()?;
+    let is_inside = pages == 0 || parts.last().is_none_or(|last| last.end() <= pages);
+    if !parts::are_parts(&parts) || !is_inside {
+        return None;
+    }
     let hand_to = (hand_to != 0).then_some(hand_to);
-    let placement = Placement { incarnation, home, backups, hand_to, anew: anew == 1 };
-    Some(What::Placed { request, life, placement, call, pages })
+    let placement = Placement { incarnation, home, backups, hand_to, anew: anew == 1, parts };
+    Some(What::Placed { request, life, placement, call, pages, within })
+}
+
+fn part(rest: &mut Rest<'_>) -> Option<Part> {
+    let (number, since) = (rest.two()?, rest.two()?);
+    Some(Part { number, pages: rest.four()?.into(), first: rest.eight()?, since })
+}
+
+fn put_part(out: &mut Vec<u8>, part: &Part) {
+    put(out, part.number, 2);
+    put(out, part.since, 2);
+    put(out, part.pages, 4);
+    put(out, part.first, 8);
 }
 
 /// The lowest `bytes` bytes of a number.

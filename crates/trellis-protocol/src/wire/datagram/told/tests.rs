@@ -2,6 +2,7 @@
 //! come together in any order, and never those of two batches.
 
 use super::*;
+use crate::lease::parts::PART_PAGES_MAX;
 use alloc::vec;
 
 const OWNER: Party = Party { host: 3, incarnation: 0x8123 };
@@ -14,11 +15,16 @@ fn entry(page: PageNumber, readers: usize) -> Entry {
 
 fn all() -> Vec<Told> {
     let home = |is_settled, silent| State::Home { incarnation: 7, is_settled, silent };
-    let placement =
-        |backups: Vec<u16>, hand_to| Placement { incarnation: 8, home: 4, backups, hand_to, anew: hand_to.is_none() };
-    let about = About { pages: 1 << 34, requests: 9, spare_bytes: 1 << 45, term: 2_000_000_000, tenure: 500_000_000 };
+    let placement = |backups: Vec<u16>, hand_to: Option<u16>, parts| {
+        let anew = hand_to.is_none();
+        Placement { incarnation: 8, home: 4, backups, hand_to, anew, parts }
+    };
+    let (term, tenure) = (2_000_000_000, 500_000_000);
+    let about = About { pages: 1 << 34, requests: 9, spare_bytes: 1 << 45, term, tenure, wants_back: 0xfffe };
     let report = |state| What::Report { request: 1 << 40, life: 0xfedc, state, call: 12, about };
-    let placed = |placement| What::Placed { request: 0, life: 1, placement, call: 1 << 60, pages: 1 << 33 };
+    let placed =
+        |placement, within| What::Placed { request: 0, life: 1, placement, call: 1 << 60, pages: 1 << 33, within };
+    let within = Within { range: 7, first: 1 << 33, since: 4 };
     let mut all = vec![
         What::Store { incarnation: 2, page: 1 << 35, epoch: 2 << 48 },
         What::Stored { incarnation: 2, page: 77, epoch: u64::MAX },
@@ -28,15 +34,28 @@ fn all() -> Vec<Told> {
         report(home(false, None)),
         report(home(true, Some(5))),
         report(State::Handed(3)),
-        placed(placement(vec![], None)),
-        placed(placement(vec![5, 6, 7], Some(6))),
+        placed(placement(vec![], None, vec![]), None),
+        placed(placement(vec![5, 6, 7], Some(6), parts()), None),
+        placed(placement(vec![5, 6], None, vec![]), Some(within)),
         What::Locate,
         What::Follow { page: 1 << 35, lasts: 1 << 41 },
         What::Followed { page: 3, left: 0, answered: u64::MAX },
     ];
     all.extend(parts_of(5, 99, &[]));
     all.extend(parts_of(5, 99, &[entry(1, 0), entry(2, 3)]));
-    all.into_iter().map(|what| Told { range: 7, what }).collect()
+    let range_of = |what: &What| match what {
+        What::Placed { within: Some(_), .. } => PARTS_FROM,
+        _ => 7,
+    };
+    all.into_iter().map(|what| Told { range: range_of(&what), what }).collect()
+}
+
+fn parts() -> Vec<Part> {
+    vec![
+        Part { number: 0xf005, first: 0, pages: PART_PAGES_MAX, since: 1 },
+        Part { number: 0xf002, first: PART_PAGES_MAX, pages: 1, since: 8 },
+        Part { number: 0xfffe, first: (1 << 33) - 1, pages: 1, since: 2 },
+    ]
 }
 
 #[test]
@@ -59,15 +78,26 @@ fn everything_that_is_told_survives() {
 #[test]
 fn fields_are_where_the_table_says() {
     let state = State::Home { incarnation: 0x0b0c, is_settled: true, silent: Some(0x0d0e) };
-    let about = About { pages: 0x33, requests: 0x44, spare_bytes: 0x55, term: 0x66, tenure: 0x77 };
+    let (term, tenure, wants_back) = (0x66, 0x77, 0xf011);
+    let about = About { pages: 0x33, requests: 0x44, spare_bytes: 0x55, term, tenure, wants_back };
     let report = Told { range: 0x0102, what: What::Report { request: 0x11, life: 0x0304, state, call: 0x22, about } };
     #[rustfmt::skip]
     let expected = [
-        2, 1, 4, 3, 2, 1, 0x0c, 0x0b, 0x0e, 0x0d, 0, 0, 0, 0, 0, 0,
+        2, 1, 4, 3, 2, 1, 0x0c, 0x0b, 0x0e, 0x0d, 0x11, 0xf0, 0, 0, 0, 0,
         0x11, 0, 0, 0, 0, 0, 0, 0, 0x22, 0, 0, 0, 0, 0, 0, 0, 0x33, 0, 0, 0, 0, 0, 0, 0, 0x44, 0, 0, 0, 0, 0, 0, 0,
         0x55, 0, 0, 0, 0, 0, 0, 0, 0x66, 0, 0, 0, 0, 0, 0, 0, 0x77, 0, 0, 0, 0, 0, 0, 0,
     ];
     assert_eq!(report.encode(), expected);
+    let parts = vec![Part { number: 0xf102, first: 0x0201, pages: 0x0403, since: 0x0506 }];
+    let placement = Placement { incarnation: 3, home: 4, backups: vec![6], hand_to: Some(5), anew: true, parts };
+    let what = What::Placed { request: 7, life: 2, placement, call: 8, pages: 0x0900, within: None };
+    #[rustfmt::skip]
+    let expected = [
+        1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 1, 0, 1, 0, 1, 0, 7, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0,
+        0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 6, 0,
+        2, 0xf1, 6, 5, 3, 4, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0,
+    ];
+    assert_eq!(Told { range: 1, what }.encode(), expected);
     let told = Told { range: 1, what: parts_of(2, 3, &[entry(4, 0)]).remove(0) };
     #[rustfmt::skip]
     let expected = [
@@ -75,6 +105,46 @@ fn fields_are_where_the_table_says() {
         4, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 5, 0, 3, 0, 0x23, 0x81, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0,
     ];
     assert_eq!(told.encode(), expected);
+}
+
+#[test]
+fn parts_that_cannot_be_are_refused() {
+    let decode = |range, parts: &[Part], pages, within| {
+        let (backups, parts) = (vec![5], parts.to_vec());
+        let placement = Placement { incarnation: 8, home: 4, backups, hand_to: None, anew: false, parts };
+        let what = What::Placed { request: 1, life: 1, placement, call: 0, pages, within };
+        let told = Told { range, what };
+        let decoded = Told::decode(Command::Placed, &told.encode());
+        assert!(decoded.is_none() || decoded == Some(told));
+        decoded.is_some()
+    };
+    let part = |number, first, pages| Part { number, first, pages, since: 1 };
+    let two = [part(0xf001, 4, 4), part(0xf000, 8, 2)];
+    let is_read = |parts: &[Part]| decode(7, parts, 1 << 40, None);
+    assert!(is_read(&[]) && is_read(&two) && decode(7, &two, 0, None), "pages that are not known");
+    assert!(decode(7, &two, 10, None) && !decode(7, &two, 9, None), "past the last page");
+    for (parts, what) in [
+        ([two[1], two[0]], "not in order"),
+        ([two[0], part(0xf000, 7, 2)], "over each other"),
+        ([two[0], part(0xf001, 8, 2)], "the same twice"),
+        ([two[0], part(0xf000, 8, 0)], "without pages"),
+        ([two[0], part(0xf000, 8, PART_PAGES_MAX + 1)], "too long"),
+        ([two[0], part(0xf000, u64::MAX, 2)], "past all pages"),
+        ([two[0], part(0xefff, 8, 2)], "the number of a host"),
+        ([two[0], part(0xffff, 8, 2)], "no number"),
+    ] {
+        assert!(!is_read(&parts), "{what}");
+    }
+    let many = |count: u16| (0..count).map(|at| part(PARTS_FROM + at, at.into(), 1)).collect::<Vec<Part>>();
+    assert!(is_read(&many(PARTS_MAX as u16)) && !is_read(&many(PARTS_MAX as u16 + 1)), "too many");
+    let within = |range| Some(Within { range, first: 3, since: 1 });
+    assert!(decode(PARTS_FROM, &[], 2, within(7)), "a part");
+    assert!(!decode(PARTS_FROM, &[], 2, None), "a part of nothing");
+    assert!(!decode(7, &[], 2, within(8)), "a range within another");
+    assert!(!decode(PARTS_FROM, &[], 2, within(PARTS_FROM + 1)), "a part within another");
+    assert!(!decode(PARTS_FROM, &two, 20, within(7)), "a part that has parts");
+    assert!(!decode(PARTS_FROM, &[], 2, Some(Within { range: 7, first: 3, since: 0 })), "since never");
+    assert!(!is_read(&[Part { since: 0, ..two[0] }]), "since never");
 }
 
 #[test]

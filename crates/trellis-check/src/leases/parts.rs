@@ -1,0 +1,412 @@
+//! Several machines on one host: of a range and of its parts; of a client, one for each page.
+//!
+//! Promises: a host does with what it hears what [`trellis_protocol::lease::parts`] says, in that order, and moves bytes as
+//! a runtime would. Who asks for a page names it as the range does, and knows nothing of parts: it believes of each page
+//! what it heard last, by the incarnation. It must never let two machines of a host have a page.
+
+use super::faults;
+use super::node::{Cause, Letter, Machine, Node, Out};
+use super::{Fault, Setup, Value};
+use trellis_protocol::Nanoseconds;
+use trellis_protocol::lease::controller::{Controller, Record};
+use trellis_protocol::lease::parts::{Keeps, Part, Step, is_credible, may_keep, next};
+use trellis_protocol::lease::reader::Reader;
+use trellis_protocol::lease::server::Server;
+use trellis_protocol::lease::{Effect, Host, Message, PageNumber, Timing};
+use trellis_protocol::wire::address::PARTS_FROM;
+
+/// A machine of a node besides its first, and what is beside it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Unit {
+    /// Its part; of a client or reader, its page.
+    pub part: Part,
+    /// The machine.
+    pub machine: Machine,
+    /// A server's pages.
+    pub bytes: Vec<Value>,
+    /// What a server staged.
+    pub aside: Vec<Value>,
+    /// What a controller persisted.
+    pub log: Option<Record>,
+}
+
+/// What the machine at hand is about.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Place {
+    /// The part's number, and since when that is it; zeros of a range.
+    about: (Host, u16),
+    /// Its first page, as the range numbers them.
+    first: PageNumber,
+    /// Of which page somebody asks, or is asked, who is home.
+    of: PageNumber,
+}
+
+impl Place {
+    fn of_part(part: &Part) -> Place {
+        Place { about: (part.number, part.since), first: part.first, of: 0 }
+    }
+
+    /// A message of the machine as it is sent: about which part, and of which page.
+    pub(super) fn on_the_way(self, message: Message) -> (Message, (Host, u16), PageNumber) {
+        let is_told = !matches!(
+            message,
+            Message::Request { .. } | Message::Reply { .. } | Message::Recall { .. } | Message::Invalidate { .. }
+        );
+        let of = if matches!(message, Message::Locate | Message::Placed { .. }) { self.of } else { 0 };
+        match is_told {
+            true => (message, self.about, of),
+            false => (shifted(message, |page| page + self.first), (0, 0), 0),
+        }
+    }
+}
+
+/// A message between a page's home and who asks, with the page numbered otherwise.
+fn shifted(message: Message, number: impl Fn(PageNumber) -> PageNumber) -> Message {
+    let mut message = message;
+    if let Message::Request { page, .. }
+    | Message::Reply { page, .. }
+    | Message::Recall { page, .. }
+    | Message::Invalidate { page, .. }
+    | Message::Invalidated { page, .. } = &mut message
+    {
+        *page = number(*page);
+    }
+    message
+}
+
+impl Node {
+    /// Gives a node that begins what it has besides its first machine.
+    pub(super) fn begin_units(&mut self, setup: &Setup) {
+        match &mut self.machine {
+            Machine::Server(range) => {
+                for part in &setup.parts {
+                    let machine = Machine::Server(Server { report_at: None, ..range.cut(0, part, 0) });
+                    let zeros = vec![0; part.pages as usize];
+                    self.units.push(Unit { part: *part, machine, bytes: zeros.clone(), aside: zeros, log: None });
+                }
+                if let Some(home) = &mut range.home {
+                    home.settling.elsewhere = setup.parts.iter().map(Part::run).collect();
+                }
+            }
+            Machine::Controller(range) => {
+                for part in &setup.parts {
+                    let record = Record { parts: Vec::new(), ..range.record.clone() };
+                    let machine = Machine::Controller(Controller { record: record.clone(), ..range.clone() });
+                    self.units.push(unit(*part, machine, Some(record)));
+                }
+            }
+            Machine::Client(first) => {
+                let of_page = |page| unit(of_page(page), Machine::Client(first.clone()), None);
+                self.units.extend((1..setup.pages).map(of_page));
+            }
+            Machine::Reader(first) => {
+                let follows = |mut reader: Reader, page: PageNumber| {
+                    reader.pages.entry(page).or_default().is_wanted = true;
+                    reader
+                };
+                let of_page = |page| unit(of_page(page), Machine::Reader(follows(first.clone(), page)), None);
+                self.units.extend((1..setup.leased_pages()).map(of_page));
+                *first = follows(first.clone(), 0);
+            }
+        }
+    }
+
+    /// All its machines.
+    pub fn machines(&self) -> impl Iterator<Item = &Machine> {
+        [&self.machine].into_iter().chain(self.units.iter().map(|unit| &unit.machine))
+    }
+
+    /// A client's or reader's machine for a page.
+    pub fn machine_of(&self, page: PageNumber) -> &Machine {
+        let unit = (page as usize).checked_sub(1).and_then(|place| self.units.get(place));
+        unit.map_or(&self.machine, |unit| &unit.machine)
+    }
+
+    /// A server's machine for a page, the page's number there, and what is beside it.
+    fn of_page(&self, page: PageNumber) -> Option<(&Server, Option<Part>, PageNumber, &[Value])> {
+        let unit = self.units.iter().find(|unit| unit.part.run().contains(&page));
+        match (&self.machine, unit) {
+            (Machine::Server(_), Some(Unit { part, machine: Machine::Server(server), bytes, .. })) => {
+                Some((server, Some(*part), page - part.first, bytes))
+            }
+            (Machine::Server(server), None) => Some((server, None, page, &self.bytes)),
+            _ => None,
+        }
+    }
+
+    /// Whether a server answers for a page as its home.
+    pub fn serves(&self, now: Nanoseconds, page: PageNumber) -> bool {
+        self.of_page(page).is_some_and(|(server, ..)| server.serves(now))
+    }
+
+    /// Whether a home has said that its backups have everything, and this one has something else in place of a page.
+    pub fn differs_from_backup(&self, backup: &Node, page: PageNumber) -> bool {
+        let (Some((server, part, place, bytes)), Some((kept, of, _, copy))) =
+            (self.of_page(page), backup.of_page(page))
+        else {
+            return false;
+        };
+        // Who has heard of another incarnation may be no backup any more, and who lost its memory says so.
+        let is_backup = !kept.memory.is_blank && part == of;
+        server.home.as_ref().is_some_and(|home| {
+            let is_named = home.backups.contains(&kept.me) && kept.memory.incarnation <= home.incarnation;
+            let is_still = home.is_settled() && !home.staged.contains_key(&place);
+            is_backup && is_named && is_still && bytes[place as usize] != copy[place as usize]
+        })
+    }
+
+    /// What follows of a cause.
+    pub fn step(&mut self, setup: &Setup, now: Nanoseconds, cause: &Cause, out: &mut Out) {
+        let unit = match cause {
+            Cause::Letter(letter) => {
+                return match self.machine {
+                    Machine::Server(_) => self.told(setup, now, letter, out),
+                    Machine::Controller(_) => self.reported(setup, now, letter, out),
+                    Machine::Client(_) | Machine::Reader(_) => {
+                        let page = match &letter.message {
+                            Message::Request { page, .. }
+                            | Message::Reply { page, .. }
+                            | Message::Recall { page, .. }
+                            | Message::Invalidate { page, .. } => *page,
+                            _ => letter.of,
+                        };
+                        self.step_at(page as usize, setup, now, cause, page, out);
+                    }
+                };
+            }
+            Cause::Tick(unit) | Cause::Wish(unit, _) => *unit,
+            Cause::Renounce(page) => *page as usize,
+            Cause::Go => self.operation(setup).map_or(0, |operation| operation.page() as usize),
+            _ => 0,
+        };
+        self.step_at(unit, setup, now, cause, unit as PageNumber, out);
+    }
+
+    /// Lets the machine of this number do something, with what is beside it at hand.
+    fn step_at(&mut self, unit: usize, setup: &Setup, now: Nanoseconds, cause: &Cause, of: PageNumber, out: &mut Out) {
+        if unit > self.units.len() {
+            return;
+        }
+        let part = unit.checked_sub(1).map(|place| self.units[place].part).filter(|part| part.number > 0);
+        let place = part.map_or(Place::default(), |part| Place::of_part(&part));
+        self.on(unit, |node| node.step_one(setup, now, cause, Place { of, ..place }, out));
+    }
+
+    /// Does something with the machine of this number as if it were the first.
+    pub(super) fn on<R>(&mut self, unit: usize, action: impl FnOnce(&mut Node) -> R) -> R {
+        self.exchange(unit);
+        let result = action(self);
+        self.exchange(unit);
+        result
+    }
+
+    fn exchange(&mut self, unit: usize) {
+        let Some(other) = unit.checked_sub(1).and_then(|place| self.units.get_mut(place)) else { return };
+        std::mem::swap(&mut self.machine, &mut other.machine);
+        std::mem::swap(&mut self.log, &mut other.log);
+        if matches!(self.machine, Machine::Server(_)) {
+            std::mem::swap(&mut self.bytes, &mut other.bytes);
+            std::mem::swap(&mut self.aside, &mut other.aside);
+        }
+    }
+
+    /// The parts that this host has machines for.
+    pub fn here(&self) -> Vec<Part> {
+        self.units.iter().map(|unit| unit.part).collect()
+    }
+
+    /// A server hears something.
+    fn told(&mut self, setup: &Setup, now: Nanoseconds, letter: &Letter, out: &mut Out) {
+        let here = self.here();
+        let with = |page: PageNumber| here.iter().position(|part| part.run().contains(&page));
+        let of_unit = |unit: usize, message: Message| (unit, Cause::Letter(Letter { message, ..letter.clone() }));
+        let (unit, cause) = match (letter.about, &letter.message) {
+            ((0, _), Message::Request { page, .. } | Message::Invalidated { page, .. }) => {
+                match with(*page).filter(|_| !faults::forgets_parts(setup.fault)) {
+                    Some(place) => of_unit(place + 1, shifted(letter.message.clone(), |page| page - here[place].first)),
+                    None => of_unit(0, letter.message.clone()),
+                }
+            }
+            ((0, _), Message::Store { page, incarnation, .. }) => match may_keep(&here, *page, *incarnation) {
+                Keeps::Yes => of_unit(0, letter.message.clone()),
+                Keeps::Ask if setup.fault == Fault::KeepsJoined => of_unit(0, letter.message.clone()),
+                Keeps::Ask => return self.ask(0, now),
+                Keeps::No => return,
+            },
+            ((0, _), message) => {
+                self.cut_and_join(setup, now, message);
+                of_unit(0, message.clone())
+            }
+            ((number, since), message) => {
+                let Some(place) = here.iter().position(|part| part.number == number) else { return self.ask(0, now) };
+                let is_placed = matches!(message, Message::Placed { .. });
+                let Machine::Server(server) = &self.units[place].machine else { return };
+                if is_placed && since != here[place].since {
+                    return if since > here[place].since {
+                        self.ask(0, now)
+                    };
+                }
+                if !is_credible(server, message) && setup.fault != Fault::BelievesNewer {
+                    return self.ask(place + 1, now);
+                }
+                if matches!(message, Message::Store { page, .. } if *page >= server.pages) {
+                    return;
+                }
+                of_unit(place + 1, message.clone())
+            }
+        };
+        self.step_at(unit, setup, now, &cause, 0, out);
+    }
+
+    /// The controller shall be asked.
+    fn ask(&mut self, unit: usize, now: Nanoseconds) {
+        self.on(unit, |node| {
+            if let Machine::Server(server) = &mut node.machine {
+                server.report_at.get_or_insert(now);
+            }
+        });
+    }
+
+    /// Has machines for those parts that there are by this message.
+    fn cut_and_join(&mut self, setup: &Setup, now: Nanoseconds, message: &Message) {
+        loop {
+            let here = self.here();
+            let Machine::Server(range) = &mut self.machine else { return };
+            match faults::next(setup.fault, range, &here, message).unwrap_or_else(|| next(range, &here, message)) {
+                Step::Hear => return,
+                Step::Cut(part) => {
+                    let mut machine = range.cut(now, &part, 0);
+                    faults::cut(setup.fault, &mut machine);
+                    let run = part.first as usize..part.end() as usize;
+                    let bytes = self.bytes[run.clone()].to_vec();
+                    self.bytes[run.clone()].fill(0);
+                    self.aside[run].fill(0);
+                    let aside = vec![0; part.pages as usize];
+                    let machine = Machine::Server(machine);
+                    self.units.push(Unit { part, machine, bytes, aside, log: None });
+                    self.units.sort_unstable_by_key(|unit| unit.part.first);
+                }
+                Step::Join(part) => {
+                    let Some(place) = here.iter().position(|other| *other == part) else { return };
+                    let unit = self.units.remove(place);
+                    let Machine::Server(mut server) = unit.machine else { return };
+                    let run = part.first as usize..part.end() as usize;
+                    self.bytes[run].copy_from_slice(&unit.bytes);
+                    faults::join(setup.fault, &mut server);
+                    range.join(now, &part, server);
+                }
+            }
+        }
+    }
+
+    /// The controller hears something.
+    fn reported(&mut self, setup: &Setup, now: Nanoseconds, letter: &Letter, out: &mut Out) {
+        let place = match (letter.about, &letter.message) {
+            ((0, _), Message::Locate) => self.units.iter().position(|unit| unit.part.run().contains(&letter.of)),
+            ((0, _), _) => None,
+            // Of a part that was joined there is nothing to say.
+            ((number, _), _) => match self.units.iter().position(|unit| unit.part.number == number) {
+                None => return,
+                place => place,
+            },
+        };
+        let unit = place.map_or(0, |place| place + 1);
+        self.step_at(unit, setup, now, &Cause::Letter(letter.clone()), letter.of, out);
+    }
+
+    /// The controller gives pages a home of their own, if it may.
+    pub(super) fn cut(
+        &mut self,
+        setup: &Setup,
+        now: Nanoseconds,
+        first: PageNumber,
+        pages: PageNumber,
+        effects: &mut Vec<Effect>,
+    ) {
+        let here = self.here();
+        let Machine::Controller(range) = &mut self.machine else { return };
+        // As soon as a number is free it is used again.
+        let number = (PARTS_FROM..Host::MAX).find(|number| here.iter().all(|part| part.number != *number));
+        let Some(number) = number else { return };
+        let part = Part { number, first, pages, since: range.record.incarnation + 1 };
+        let Some(mut machine) = range.cut(now, part, effects) else { return };
+        if setup.fault == Fault::CutForgetsTenure {
+            machine.until = now;
+        }
+        // In the same go as what the range's machine persists.
+        let log = Some(machine.record.clone());
+        self.units.push(unit(part, Machine::Controller(machine), log));
+        self.units.sort_unstable_by_key(|unit| unit.part.first);
+    }
+
+    /// The controller lets a part be none any more, if it may.
+    pub(super) fn join(&mut self, setup: &Setup, now: Nanoseconds, place: usize, effects: &mut Vec<Effect>) {
+        let Machine::Controller(range) = &mut self.machine else { return };
+        let Some(Unit { part, machine: Machine::Controller(other), .. }) = self.units.get_mut(place) else { return };
+        let (until, incarnation) = (range.until, range.record.incarnation);
+        if setup.fault == Fault::JoinsAnyTime {
+            range.settled = Some(incarnation);
+            other.settled = Some(other.record.incarnation);
+        }
+        if !range.join(now, part.number, other, effects) {
+            return;
+        }
+        match setup.fault {
+            Fault::JoinForgetsTenure => range.until = until,
+            Fault::JoinForgetsIncarnation => {
+                range.record.incarnation = incarnation + 1;
+                for effect in effects {
+                    match effect {
+                        Effect::Persist(record) => record.incarnation = incarnation + 1,
+                        Effect::Send { message: Message::Placed { placement, .. }, .. } => {
+                            placement.incarnation = incarnation + 1;
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            _ => {}
+        }
+        if setup.fault != Fault::JoinKeepsRecord {
+            self.units.remove(place);
+        }
+    }
+
+    /// Every machine begins anew after a stop.
+    pub(super) fn restart(&mut self, setup: &Setup, now: Nanoseconds, keeps: bool, out: &mut Out) {
+        if matches!(self.machine, Machine::Server(_)) && !keeps {
+            self.units.clear();
+        }
+        self.stop(out);
+        for unit in 0..=self.units.len() {
+            self.on(unit, |node| node.restart_one(setup, now, keeps));
+        }
+    }
+}
+
+fn unit(part: Part, machine: Machine, log: Option<Record>) -> Unit {
+    Unit { part, machine, bytes: Vec::new(), aside: Vec::new(), log }
+}
+
+/// A page of which a client or reader believes what it heard last.
+fn of_page(first: PageNumber) -> Part {
+    Part { number: 0, first, pages: 1, since: 0 }
+}
+
+/// A controller at the start: everything is as its record says.
+pub(super) fn resting(timing: Timing, record: Record) -> Controller {
+    let settled = Some(record.incarnation);
+    Controller { call_at: None, settled, ..Controller::new(timing, record, 0) }
+}
+
+impl Machine {
+    /// When its time comes.
+    pub fn alarm(&self) -> Option<Nanoseconds> {
+        match self {
+            Machine::Server(server) => server.alarm(),
+            Machine::Client(client) => client.alarm(),
+            Machine::Reader(reader) => reader.alarm(),
+            Machine::Controller(controller) => controller.alarm(),
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Parts of a range: runs of its pages that have a home of their own.
+//!
+//! A part is a range with a number of its own, which is told ([`crate::wire::datagram::told`]) and never stands in an
+//! address: clients name its pages by those of the range that it was cut from. Its own machines number them from 0.
+//!
+//! Every host that has the range has a machine for each of its parts, whoever is home of it, from when it hears that the
+//! part was *cut* until it hears that it was *joined* again; both come with a new incarnation of the range ([`next`]).
+//!
+//! Promises: at every moment a host has one machine for a page. What the range's home knew of the pages of a part (their
+//! versions, their leases and copies, which go on under their epochs), the part's home knows, and the other way round. A
+//! commit that not every backup had is forgotten with the cut and the join, without an answer: its client repeats it; and
+//! what home has of such a page is shown again only when every backup has that.
+//!
+//! It must never cut or join by the word of a placement that was replaced, nor take the pages of one part for those of
+//! another that had its number before ([`Part::since`]).
+
+use super::home::Home;
+use super::server::{Memory, Server};
+use super::settling::{Again, Settling};
+use super::{Host, Message, PageNumber, Timing};
+use crate::Nanoseconds;
+use crate::wire::address::PARTS_FROM;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// The most pages of a part.
+pub const PART_PAGES_MAX: PageNumber = 16_384;
+/// The most parts of a range.
+pub const PARTS_MAX: usize = 256;
+
+/// A run of pages of a range that has a home of its own.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Part {
+    /// The number by which it is told of: [`PARTS_FROM`] or more.
+    pub number: Host,
+    /// Its first page, as the range numbers them.
+    pub first: PageNumber,
+    /// How many there are.
+    pub pages: PageNumber,
+    /// The incarnation of the range, and of the part, with which it was cut. A number that is used again has a later one.
+    pub since: u16,
+}
+
+/// Where a part was cut from.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Within {
+    /// The range.
+    pub range: Host,
+    /// The part's first page, as the range numbers them.
+    pub first: PageNumber,
+    /// [`Part::since`].
+    pub since: u16,
+}
+
+impl Part {
+    /// One past its last page, as the range numbers them.
+    pub fn end(&self) -> PageNumber {
+        self.first.saturating_add(self.pages)
+    }
+
+    /// Its pages, as the range numbers them.
+    pub fn run(&self) -> Range<PageNumber> {
+        self.first..self.end()
+    }
+
+    /// Where it was cut from.
+    pub fn within(&self, range: Host) -> Within {
+        Within { range, first: self.first, since: self.since }
+    }
+}
+
+/// Whether this number is that of a part.
+pub fn is_part(number: Host) -> bool {
+    (PARTS_FROM..Host::MAX).contains(&number)
+}
+
+/// Whether these may be the parts of one range: not too many or too long, in order, none beside itself.
+pub fn are_parts(parts: &[Part]) -> bool {
+    let is_one = |part: &Part| {
+        let may_end = part.first.checked_add(part.pages).is_some();
+        is_part(part.number) && part.since > 0 && (1..=PART_PAGES_MAX).contains(&part.pages) && may_end
+    };
+    let is_alone = |index: usize| parts[..index].iter().all(|before| before.number != parts[index].number);
+    parts.len() <= PARTS_MAX
+        && parts.iter().all(is_one)
+        && parts.windows(2).all(|two| two[0].end() <= two[1].first)
+        && (0..parts.len()).all(is_alone)
+}
+
+/// Which part of a range has this page, if one has.
+pub fn part_with(parts: &[Part], page: PageNumber) -> Option<&Part> {
+    let place = parts.partition_point(|part| part.end() <= page);
+    parts.get(place).filter(|part| part.run().contains(&page))
+}
+
+/// What a host does next about a message.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Step {
+    /// The machine of the range hears it; nothing more.
+    Hear,
+    /// First there is a machine for this part ([`Server::cut`]).
+    Cut(Part),
+    /// First there is none for this part any more ([`Server::join`]).
+    Join(Part),
+}
+
+/// What is next about a message that is told about a range; `here` are the parts of it that this host has machines for.
+pub fn next(range: &Server, here: &[Part], message: &Message) -> Step {
+    let Message::Placed { request, life, placement, .. } = message else { return Step::Hear };
+    if !range.takes(*request, *life, placement) {
+        return Step::Hear;
+    }
+    let joined = here.iter().find(|part| !placement.parts.contains(part)).map(|part| Step::Join(*part));
+    let cut = || placement.parts.iter().find(|part| !here.contains(part)).map(|part| Step::Cut(*part));
+    joined.or_else(cut).unwrap_or(Step::Hear)
+}
+
+/// What a host does about a page that the home of a range gives it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Keeps {
+    /// The machine of the range hears it.
+    Yes,
+    /// Nothing: a part has the page, and that home did not know.
+    No,
+    /// That home has joined the part that has the page here: the controller is asked about the range.
+    Ask,
+}
+
+/// What a host with these parts does when the home of their range, in this incarnation, gives it this page.
+pub fn may_keep(here: &[Part], page: PageNumber, incarnation: u16) -> Keeps {
+    match here.iter().find(|part| part.run().contains(&page)) {
+        None => Keeps::Yes,
+        Some(part) if incarnation < part.since => Keeps::No,
+        Some(_) => Keeps::Ask,
+    }
+}
+
+/// Whether the machine of a part may hear this. Of a home in an incarnation that no controller told it of it does not: that
+/// may be of a later part with the same number. It asks the controller instead.
+pub fn is_credible(part: &Server, message: &Message) -> bool {
+    match message {
+        Message::Store { incarnation, .. } | Message::Leases { incarnation, .. } => {
+            *incarnation <= part.memory.incarnation
+        }
+        _ => true,
+    }
+}
+
+/// The runs of parts, in their order.
+pub(super) fn runs_of(parts: &[Part]) -> Vec<Range<PageNumber>> {
+    parts.iter().map(Part::run).collect()
+}
+
+impl Server {
+    /// A part of this range has a machine of its own from now on. Behind the part's pages come `own` ones that its home
+    /// changes itself. What was under way to backups in these pages is forgotten, and who waited for them.
+    pub fn cut(&mut self, now: Nanoseconds, part: &Part, own: PageNumber) -> Server {
+        let run = part.run();
+        // Of a home of the part before its first incarnation there is nothing to hear: that was another part.
+        let stamps = taken(&mut self.memory.stamps, &run);
+        let memory = Memory { is_blank: self.memory.is_blank, incarnation: part.since, stamps };
+        let timing = self.timing;
+        let home = self.home.as_mut().map(|home| home.cut(now, part, own, &timing));
+        let pages = part.pages + own;
+        Server {
+            own,
+            window: self.window,
+            memory,
+            home,
+            knows: self.knows,
+            reports: self.reports,
+            report_at: Some(now),
+            ..Server::new(self.me, self.controller, pages, timing, self.life, self.knows.0)
+        }
+    }
+
+    /// The machine of this part of the range ends. The machine of the range hears at once of the incarnation in which it has
+    /// these pages again.
+    pub fn join(&mut self, now: Nanoseconds, part: &Part, other: Server) {
+        // Who lacks some of it lacks some of all.
+        self.memory.is_blank |= other.memory.is_blank;
+        self.memory.incarnation = self.memory.incarnation.max(other.memory.incarnation);
+        let stamps = other.memory.stamps.into_iter().filter(|(page, _)| *page < part.pages);
+        self.memory.stamps.extend(stamps.map(|(page, stamp)| (part.first + page, stamp)));
+        self.home = match (self.home.take(), other.home) {
+            (Some(mut home), Some(of_part)) if is_same(&home.backups, &of_part.backups) => {
+                home.join(now, part, of_part, &self.timing);
+                Some(home)
+            }
+            // Nobody here knows all leases, nor who has which pages: a home that begins.
+            _ => None,
+        };
+    }
+
+    /// The bytes of the pages are given up. What is here is as good as nothing, until the controller knows that.
+    pub fn lose_memory(&mut self, now: Nanoseconds) {
+        let incarnation = self.memory.incarnation;
+        self.memory = Memory { is_blank: true, incarnation, ..Memory::default() };
+        (self.home, self.handed, self.table, self.asked) = (None, None, None, None);
+        self.report_at = Some(now);
+    }
+}
+
+impl Home {
+    /// Takes out what it knows of the pages of a part, for a home of their own.
+    fn cut(&mut self, now: Nanoseconds, part: &Part, own: PageNumber, timing: &Timing) -> Home {
+        let run = part.run();
+        let leased = taken(&mut self.leased, &run);
+        taken(&mut self.queues, &run);
+        let forgotten = taken(&mut self.staged, &run);
+        let mut settling = Settling::new(part.pages + own, own, self.settling.window_max);
+        if self.is_settled() {
+            // The pages of its own are what this host makes of those of the range.
+            let again = forgotten.keys().copied().chain(part.pages..part.pages + own);
+            settling.give_again(again, self.backups.clone(), Again::after(now, timing));
+        } else {
+            settling.begin(self.backups.clone());
+        }
+        Home {
+            incarnation: self.incarnation,
+            counter: self.counter,
+            until: self.until,
+            grace_until: self.grace_until,
+            backups: self.backups.clone(),
+            hides: !settling.is_over() && (self.hides || !forgotten.is_empty()),
+            settling,
+            hand_to: None,
+            hands: None,
+            heard: self.heard.clone(),
+            retry_at: now,
+            leased,
+            queues: BTreeMap::new(),
+            staged: BTreeMap::new(),
+        }
+    }
+
+    /// Takes in what the home of a part knows. Its next incarnation follows the last one of both.
+    fn join(&mut self, now: Nanoseconds, part: &Part, other: Home, timing: &Timing) {
+        self.incarnation = self.incarnation.max(other.incarnation);
+        self.grace_until = self.grace_until.max(other.grace_until);
+        self.leased.extend(other.leased.into_iter().map(|(page, leased)| (part.first + page, leased)));
+        let forgotten = other.staged.keys().filter(|page| **page < part.pages).map(|page| part.first + page);
+        let forgotten: Vec<PageNumber> = forgotten.collect();
+        let hides = self.hides || other.hides || !forgotten.is_empty();
+        if self.is_settled() && other.settling.is_over() {
+            self.settling.give_again(forgotten, self.backups.clone(), Again::after(now, timing));
+        } else {
+            self.settling.begin(self.backups.clone());
+        }
+        self.hides = hides && !self.is_settled();
+        self.retry_at = now;
+    }
+}
+
+/// What a map has of a run of pages, numbered from its first.
+fn taken<T>(map: &mut BTreeMap<PageNumber, T>, run: &Range<PageNumber>) -> BTreeMap<PageNumber, T> {
+    let mut of_run = map.split_off(&run.start);
+    map.extend(of_run.split_off(&run.end));
+    of_run.into_iter().map(|(page, value)| (page - run.start, value)).collect()
+}
+
+fn is_same(one: &[Host], other: &[Host]) -> bool {
+    one.len() == other.len() && one.iter().all(|host| other.contains(host))
+}
