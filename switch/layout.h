@@ -31,6 +31,8 @@
 #define TRELLIS_COMMAND_UPDATE 0x30
 #define TRELLIS_COMMAND_RENEW 0x31
 #define TRELLIS_COMMAND_RELEASE 0x32
+#define TRELLIS_COMMAND_CLONE 0x44
+#define TRELLIS_COMMAND_INVALIDATED 0x45
 
 // The header of a datagram, little-endian.
 #define TRELLIS_HEADER_BYTES 32
@@ -66,6 +68,14 @@
 #define TRELLIS_ROUTE_VALID 1
 #define TRELLIS_ROUTE_MEMORY 2
 #define TRELLIS_ROUTE_HAS_LONGER 4
+#define TRELLIS_ROUTE_HAS_RUNS 8
+
+// Runs of pages that another port answers for, in a trie: home and offset, of which the bits that all pages of the run
+// share count; value: port. A page is a run of all these bits.
+#define TRELLIS_RUNS_MAX 65536
+#define TRELLIS_RUN_BYTES 8
+#define TRELLIS_RUN_OFFSET_AT 2
+#define TRELLIS_RUN_BITS 52
 
 // Redirects: word = port << 48 | first tick at which it has ended. An epoch of 0 is a lease that home has not confirmed
 // yet. It is ending when its owner has sent a COMMIT that gives it back, which home has not answered yet.
@@ -81,7 +91,9 @@
 // Rules: key = client << 16 | home, 0 for any; value: a bit for each class.
 #define TRELLIS_RULES_MAX 65536
 
+// Requests, by the key of the page with the port that they came in at above the page's number.
 #define TRELLIS_HOT_MAX 16384
+#define TRELLIS_HOT_PORT_SHIFT 36
 
 #define TRELLIS_SETTINGS_BYTES 24
 #define TRELLIS_SETTINGS_FLAGS_AT 4
@@ -155,6 +167,11 @@ struct trellis_route {
     __u16 classes;
 };
 
+struct trellis_run {
+    __be16 home;
+    __u8 offset[6];
+};
+
 struct trellis_redirect {
     __u64 word;
     __u64 epoch;
@@ -208,6 +225,10 @@ _Static_assert(sizeof(struct trellis_route) == TRELLIS_ROUTE_BYTES, "route");
 TRELLIS_AT(trellis_route, flags, TRELLIS_ROUTE_FLAGS_AT);
 TRELLIS_AT(trellis_route, group, TRELLIS_ROUTE_GROUP_AT);
 TRELLIS_AT(trellis_route, classes, TRELLIS_ROUTE_CLASSES_AT);
+_Static_assert(sizeof(struct trellis_run) == TRELLIS_RUN_BYTES, "run");
+TRELLIS_AT(trellis_run, offset, TRELLIS_RUN_OFFSET_AT);
+_Static_assert(TRELLIS_RUN_BITS == 16 + TRELLIS_OFFSET_BITS - TRELLIS_PAGE_SHIFT, "bits of a page");
+_Static_assert(TRELLIS_PORTS_MAX <= 1 << (TRELLIS_OFFSET_BITS - TRELLIS_HOT_PORT_SHIFT), "room for a port");
 _Static_assert(sizeof(struct trellis_redirect) == TRELLIS_REDIRECT_BYTES, "redirect");
 TRELLIS_AT(trellis_redirect, epoch, TRELLIS_REDIRECT_EPOCH_AT);
 TRELLIS_AT(trellis_redirect, is_ending, TRELLIS_REDIRECT_ENDING_AT);

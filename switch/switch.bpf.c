@@ -28,6 +28,11 @@ struct prefix_key {
     struct trellis_address address;
 };
 
+struct run_key {
+    __u32 bits;
+    struct trellis_run run;
+};
+
 struct {
     NUMBER(type, BPF_MAP_TYPE_ARRAY);
     NUMBER(max_entries, 1);
@@ -63,6 +68,14 @@ struct {
     TYPE(key, struct prefix_key);
     TYPE(value, struct trellis_route);
 } prefixes SECTION(".maps");
+
+struct {
+    NUMBER(type, BPF_MAP_TYPE_LPM_TRIE);
+    NUMBER(max_entries, TRELLIS_RUNS_MAX);
+    NUMBER(map_flags, BPF_F_NO_PREALLOC);
+    TYPE(key, struct run_key);
+    TYPE(value, __u32);
+} runs SECTION(".maps");
 
 // The loader says how many there may be.
 struct {
@@ -188,6 +201,17 @@ INLINE struct trellis_route *routes_of(const struct trellis_address *address, st
     return route && route->flags & TRELLIS_ROUTE_VALID ? route : 0;
 }
 
+// The port of the shortest run that has the page of an address; 0 when there is none. Only homes with runs cost a look.
+INLINE __u32 run_port(const struct trellis_route *route, const struct trellis_address *address)
+{
+    if (!(route->flags & TRELLIS_ROUTE_HAS_RUNS))
+        return 0;
+    struct run_key key = {.bits = TRELLIS_RUN_BITS, .run.home = address->home};
+    __builtin_memcpy(key.run.offset, address->offset, sizeof key.run.offset);
+    __u32 *port = bpf_map_lookup_elem(&runs, &key);
+    return port ? *port : 0;
+}
+
 INLINE int is_in_group(__u32 group, __u32 port)
 {
     struct trellis_group *members = group ? bpf_map_lookup_elem(&groups, &group) : 0;
@@ -205,17 +229,25 @@ INLINE int may_speak(const struct packet *packet, int *is_home)
 {
     struct trellis_route *longer;
     struct trellis_route *route = routes_of(&packet->source, &longer);
+    int is_memory = route && is_pointer(route, &packet->source);
+    __u32 run = is_memory ? run_port(route, &packet->source) : 0;
+    // Who had the page before may still speak, but only who has it says what home says.
+    int may_teach = !run || run == packet->in_port;
     *is_home = 0;
     if (route && route->port == packet->in_port) {
-        *is_home = is_pointer(route, &packet->source);
+        *is_home = may_teach && is_memory;
         return 1;
     }
     if (longer && longer->port == packet->in_port) {
-        *is_home = is_pointer(longer, &packet->source);
+        *is_home = may_teach && is_pointer(longer, &packet->source);
         return 1;
     }
-    if (!route || !is_pointer(route, &packet->source))
+    if (!is_memory)
         return 0;
+    if (run == packet->in_port) {
+        *is_home = 1;
+        return 1;
+    }
     __u64 page = page_of(&packet->source);
     struct trellis_redirect *redirect = bpf_map_lookup_elem(&redirects, &page);
     if (redirect && redirect_port(redirect->word) == packet->in_port && !has_ended(redirect->word, packet))
@@ -235,14 +267,15 @@ INLINE int is_allowed(__u32 client, __u32 home, __u32 class)
     return allowed >> class & 1;
 }
 
-INLINE void count_hot(__u64 page)
+INLINE void count_hot(__u64 page, __u64 port)
 {
-    __u64 *count = bpf_map_lookup_elem(&hot, &page);
+    __u64 key = page | port << TRELLIS_HOT_PORT_SHIFT;
+    __u64 *count = bpf_map_lookup_elem(&hot, &key);
     if (count) {
         (*count)++;
     } else {
         __u64 one = 1;
-        bpf_map_update_elem(&hot, &page, &one, BPF_ANY);
+        bpf_map_update_elem(&hot, &key, &one, BPF_ANY);
     }
 }
 
@@ -468,8 +501,10 @@ int trellis_switch(frame *frame)
     if (!route)
         return drop(&packet, TRELLIS_COUNT_NO_ROUTE);
 
-    __u32 out = route->port;
-    __u32 class = packet.destination.command >> 4;
+    __u32 home_port = route->port;
+    __u32 out = home_port;
+    __u8 command = packet.destination.command;
+    __u32 class = command >> 4;
     __u32 group = 0;
     if (is_pointer(route, &packet.destination)) {
         if (set->flags & TRELLIS_SETTINGS_RULES
@@ -479,11 +514,16 @@ int trellis_switch(frame *frame)
             group = route->group;
         int is_paged = class == TRELLIS_CLASS_READING || class == TRELLIS_CLASS_CHANGING
             || class == TRELLIS_CLASS_LEASES;
+        if (is_paged || command == TRELLIS_COMMAND_CLONE || command == TRELLIS_COMMAND_INVALIDATED) {
+            __u32 port = run_port(route, &packet.destination);
+            if (port)
+                out = home_port = port;
+        }
         if (is_paged) {
             __u64 page = page_of(&packet.destination);
-            count_hot(page);
+            count_hot(page, packet.in_port);
             if (!(packet.destination.arguments & TRELLIS_ARGUMENT_DIRECT))
-                out = port_of_page(frame, &packet, page, set->term_ticks, route->port);
+                out = port_of_page(frame, &packet, page, set->term_ticks, home_port);
         }
     } else if (is_home) {
         learn(frame, &packet, set->term_ticks, out);
@@ -498,7 +538,7 @@ int trellis_switch(frame *frame)
         CLONE(frame, group, out, from->side);
     if (to->side != from->side)
         return drop(&packet, TRELLIS_COUNT_PARTITIONED);
-    packet.counters->count[out == route->port ? TRELLIS_COUNT_DELIVERED : TRELLIS_COUNT_REDIRECTED]++;
+    packet.counters->count[out == home_port ? TRELLIS_COUNT_DELIVERED : TRELLIS_COUNT_REDIRECTED]++;
     count_out(out, packet.bytes);
     store(frame, 0, to->mac, sizeof to->mac);
     return SEND(out, to);

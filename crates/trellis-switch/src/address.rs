@@ -91,6 +91,93 @@ impl fmt::Display for Page {
     }
 }
 
+/// How many bits the number of a page has.
+pub(crate) const PAGE_BITS: u8 = (layout::OFFSET_BITS - layout::PAGE_SHIFT) as u8;
+
+/// Pages of a home one behind the other: as many as a power of two, the first of which is a multiple of that. So a run is to
+/// pages what a prefix is to addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PageRun {
+    home: u16,
+    first: u64,
+    order: u8,
+}
+
+impl PageRun {
+    /// The 2^`order` pages from `first` on, both of a home.
+    ///
+    /// # Errors
+    ///
+    /// A sentence where `first` is no multiple of 2^`order`, or a home has no such pages.
+    pub fn new(home: u16, first: u64, order: u8) -> Result<PageRun, String> {
+        let most = 1_u64 << PAGE_BITS;
+        if order > PAGE_BITS || first >= most {
+            return Err(format!("a home has {most} pages, so there is no run of 2^{order} pages from page {first} on"));
+        }
+        let pages = 1_u64 << order;
+        if !first.is_multiple_of(pages) {
+            return Err(format!(
+                "{pages} pages from page {first} on are no run; the first must be a multiple of {pages}"
+            ));
+        }
+        Ok(PageRun { home, first, order })
+    }
+
+    /// The fewest runs that have these pages of a home and no other, in their order. Pages that no home has are left out.
+    #[must_use]
+    pub fn cover(home: u16, first: u64, pages: u64) -> Vec<PageRun> {
+        let end = first.saturating_add(pages).min(1 << PAGE_BITS);
+        let mut runs = Vec::new();
+        let mut next = first;
+        while next < end {
+            let aligned = next.trailing_zeros().min(u32::from(PAGE_BITS));
+            let order = aligned.min((end - next).ilog2()) as u8;
+            runs.push(PageRun { home, first: next, order });
+            next += 1 << order;
+        }
+        runs
+    }
+
+    /// Whose pages.
+    #[must_use]
+    pub const fn home(self) -> u16 {
+        self.home
+    }
+
+    /// The number of the first page.
+    #[must_use]
+    pub const fn first(self) -> u64 {
+        self.first
+    }
+
+    /// The binary logarithm of how many pages, 0 to 36.
+    #[must_use]
+    pub const fn order(self) -> u8 {
+        self.order
+    }
+
+    /// How many pages.
+    #[must_use]
+    pub const fn pages(self) -> u64 {
+        1 << self.order
+    }
+
+    /// Whether a page is one of them.
+    #[must_use]
+    pub const fn has(self, page: Page) -> bool {
+        page.home == self.home && page.number >> self.order == self.first >> self.order
+    }
+}
+
+impl fmt::Display for PageRun {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.order {
+            0 => write!(formatter, "page {} of home {}", self.first, self.home),
+            _ => write!(formatter, "pages {} to {} of home {}", self.first, self.first + self.pages() - 1, self.home),
+        }
+    }
+}
+
 /// The host that an address names.
 pub(crate) fn home(address: Ipv6Addr) -> u16 {
     let bytes = address.octets();
@@ -254,6 +341,50 @@ mod tests {
             assert!(wrong.parse::<Prefix>().is_err(), "{wrong}");
         }
         assert!("fd00:1:7::9/128".parse::<Prefix>().unwrap().contains("fd00:1:7::9".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_run_is_aligned() {
+        let run = PageRun::new(7, 64, 6).unwrap();
+        assert_eq!((run.to_string(), run.pages()), ("pages 64 to 127 of home 7".to_owned(), 64));
+        assert_eq!(PageRun::new(7, 3, 0).unwrap().to_string(), "page 3 of home 7");
+        let has = |home, number| run.has(Page { home, number });
+        assert_eq!([has(7, 63), has(7, 64), has(7, 127), has(7, 128), has(8, 64)], [false, true, true, false, false]);
+        assert!(PageRun::new(7, 32, 6).unwrap_err().contains("a multiple of 64"));
+        assert!(PageRun::new(7, 0, 36).unwrap().has(Page { home: 7, number: (1 << 36) - 1 }));
+        for (first, order) in [(0, 37), (0, 255), (1 << 36, 0)] {
+            assert!(PageRun::new(7, first, order).unwrap_err().contains("68719476736 pages"));
+        }
+    }
+
+    /// The fewest aligned runs that cover pages, by trying every first one.
+    fn fewest(first: u64, pages: u64, known: &mut std::collections::HashMap<(u64, u64), usize>) -> usize {
+        if pages == 0 {
+            return 0;
+        }
+        if let Some(&count) = known.get(&(first, pages)) {
+            return count;
+        }
+        let orders = (0..7).filter(|&order| first.is_multiple_of(1 << order) && 1 << order <= pages);
+        let best = orders.map(|order| 1 + fewest(first + (1 << order), pages - (1 << order), known)).min().unwrap();
+        known.insert((first, pages), best);
+        best
+    }
+
+    #[test]
+    fn any_pages_are_covered_by_the_fewest_runs() {
+        let mut known = std::collections::HashMap::new();
+        for (first, pages) in (0..65).flat_map(|first| (0..65).map(move |pages| (first, pages))) {
+            let runs = PageRun::cover(7, first, pages);
+            let covered: Vec<u64> = runs.iter().flat_map(|run| run.first()..run.first() + run.pages()).collect();
+            assert_eq!(covered, (first..first + pages).collect::<Vec<u64>>());
+            assert!(runs.iter().all(|run| PageRun::new(7, run.first(), run.order()) == Ok(*run)));
+            assert_eq!(runs.len(), fewest(first, pages, &mut known), "{first} {pages}");
+        }
+        let last = (1 << 36) - 1;
+        assert_eq!(PageRun::cover(7, 0, u64::MAX), [PageRun::new(7, 0, 36).unwrap()]);
+        assert_eq!(PageRun::cover(7, last, 9), [PageRun::new(7, last, 0).unwrap()]);
+        assert_eq!((PageRun::cover(7, 1, last - 1).len(), PageRun::cover(7, last + 1, 1).len()), (70, 0));
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub struct Capabilities {
     pub delays: bool,
     /// Whether what happens to packets on purpose is the same again for the same seed and the same packets.
     pub seeded: bool,
+    /// Whether requests for hot pages are also counted by the port that they come in at ([`crate::HotPage::by_port`]).
+    pub counts_by_port: bool,
     /// The longest prefix it routes by, in bits.
     pub prefix_bits_max: u8,
     /// The most redirects at once.
@@ -38,6 +40,7 @@ impl Capabilities {
             copies: true,
             delays: true,
             seeded: true,
+            counts_by_port: true,
             prefix_bits_max: 128,
             redirects_max,
         }

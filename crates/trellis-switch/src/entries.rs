@@ -10,6 +10,9 @@ pub const PORTS_MAX: u16 = layout::PORTS_MAX as u16;
 /// The most ports that get a copy of the same packet.
 pub const CLONES_MAX: usize = layout::CLONES_MAX as usize;
 
+/// The most runs of pages that have a port of their own.
+pub const RUNS_MAX: u32 = layout::RUNS_MAX;
+
 /// A port: where one host is plugged in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {

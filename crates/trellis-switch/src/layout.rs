@@ -37,6 +37,8 @@ layout! {
     COMMAND_UPDATE: u8 = 0x30;
     COMMAND_RENEW: u8 = 0x31;
     COMMAND_RELEASE: u8 = 0x32;
+    COMMAND_CLONE: u8 = 0x44;
+    COMMAND_INVALIDATED: u8 = 0x45;
     HEADER_BYTES: usize = 32;
     HEADER_VERSION: u8 = 1;
     HEADER_STATUS_AT: usize = 1;
@@ -63,6 +65,11 @@ layout! {
     ROUTE_VALID: u16 = 1;
     ROUTE_MEMORY: u16 = 2;
     ROUTE_HAS_LONGER: u16 = 4;
+    ROUTE_HAS_RUNS: u16 = 8;
+    RUNS_MAX: u32 = 65_536;
+    RUN_BYTES: usize = 8;
+    RUN_OFFSET_AT: usize = 2;
+    RUN_BITS: u32 = 52;
     REDIRECT_BYTES: usize = 24;
     REDIRECT_EPOCH_AT: usize = 8;
     REDIRECT_ENDING_AT: usize = 16;
@@ -71,6 +78,7 @@ layout! {
     GROUP_BYTES: usize = 16;
     RULES_MAX: u32 = 65_536;
     HOT_MAX: u32 = 16_384;
+    HOT_PORT_SHIFT: u32 = 36;
     SETTINGS_BYTES: usize = 24;
     SETTINGS_FLAGS_AT: usize = 4;
     SETTINGS_TERM_AT: usize = 8;

@@ -8,7 +8,7 @@ use crate::layout;
 /// What became of the packets of one port. Every packet that came in is in exactly one of the first ten.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Sent on to whom the longest prefix names.
+    /// Sent on to whom the longest prefix or a run of pages names.
     pub delivered: u64,
     /// Sent on to whom a redirect names.
     pub redirected: u64,
@@ -115,6 +115,18 @@ impl Counters {
     pub fn packets_in(&self) -> u64 {
         self.values()[..=layout::COUNT_OVERFLOWED].iter().sum()
     }
+}
+
+/// A page that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HotPage {
+    /// Which.
+    pub page: Page,
+    /// How often.
+    pub requests: u64,
+    /// Ports and how many of these requests came in there, most first; none where
+    /// [`crate::Capabilities::counts_by_port`] is not.
+    pub by_port: Vec<(u16, u64)>,
 }
 
 /// What happened to a lease, as the switch saw it.

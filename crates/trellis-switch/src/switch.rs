@@ -5,9 +5,14 @@
 //! A host sends at its port. Both addresses must belong to the cluster. Then, in this order:
 //!
 //! 1. **Source.** A host may speak for an address if this switch would deliver that address to it: by the longest prefix,
-//!    by a redirect of the page (it answers in home's place), or as a member of a group. Anything else is *forged*.
+//!    by a run that has the page, by a redirect of the page (it answers in home's place), or as a member of a group. Who
+//!    has the prefix may also speak for pages of runs: it had them, and its last answers are under way. Anything else is
+//!    *forged*.
 //! 2. **Route.** The longest prefix that fits the destination names a port. None: *no route*. Answers, which go to addresses
-//!    that name requests, go there. The rest concerns requests to memory only.
+//!    that name requests, go there. The rest concerns requests to memory only: of these, commands that are about a page
+//!    (the classes READING, CHANGING and LEASES, and CLONE and INVALIDATED) go to the port of a *run* that has the page, if
+//!    there is one, also with DIRECT; of several runs that have it, the one with the fewest pages decides. That port is
+//!    then what *home* means below. All other commands (OBJECTS, HELLO, PING and so on) keep the prefix's port.
 //! 3. **Rules.** If rules are in force, one must allow this client, this home and this class of command; else *denied*.
 //! 4. **Copies.** If the home has a group that the class is copied for, its ports get copies.
 //! 5. **Page.** Requests that read, change or lease a page are counted for the page. If they are not DIRECT and a redirect
@@ -21,8 +26,8 @@
 //! The switch grants on suspicion; home decides. So the switch listens to what a home answers. Yes to UPDATE or RENEW sets
 //! owner, epoch and term, unless a higher epoch is known; no takes the owner's redirect away. Yes to RELEASE, or to a COMMIT
 //! that gives the lease back, takes it away; yes to another COMMIT raises its epoch. An answer is marked as one in its
-//! header, which carries the number of the request that the destination names. A redirect that has ended is as good as
-//! none.
+//! header, which carries the number of the request that the destination names. Where a run has the page, only its port
+//! says what home says. A redirect that has ended is as good as none.
 //!
 //! # What must not be assumed
 //!
@@ -32,12 +37,12 @@
 
 use std::time::Duration;
 
-use crate::address::{Cluster, Page, Prefix};
+use crate::address::{Cluster, Page, PageRun, Prefix};
 use crate::capabilities::Capabilities;
 use crate::entries::{Group, Redirect, Route, Rule};
 use crate::error::SwitchError;
 use crate::faults::Faults;
-use crate::observed::{Counters, Event};
+use crate::observed::{Counters, Event, HotPage};
 
 /// Joins hosts; the module's text is the contract. Every method may be called by many threads at once, takes effect before
 /// it returns, and leaves packets that are under way alone. When it is dropped, nothing is sent on any more.
@@ -66,6 +71,30 @@ pub trait Switch: Send + Sync {
     ///
     /// As [`Switch::set_prefix`].
     fn drop_prefix(&self, prefix: Prefix) -> Result<bool, SwitchError>;
+
+    /// Sends what is about the pages of a run to a port, in place of what was set for the same run before. Only addresses of
+    /// memory are meant. Other runs that have some of the pages stay: who sets new ones first, and drops old ones then,
+    /// sends no packet to anybody else in between.
+    ///
+    /// # Errors
+    ///
+    /// [`SwitchError::Refused`] for a port that there cannot be; [`SwitchError::Full`] for more than
+    /// [`crate::RUNS_MAX`]; [`SwitchError::System`].
+    fn set_run(&self, run: PageRun, port: u16) -> Result<(), SwitchError>;
+
+    /// Forgets a run, this very one; says whether it was there.
+    ///
+    /// # Errors
+    ///
+    /// [`SwitchError::System`].
+    fn drop_run(&self, run: PageRun) -> Result<bool, SwitchError>;
+
+    /// The runs of a home and their ports, in the order of their first pages.
+    ///
+    /// # Errors
+    ///
+    /// [`SwitchError::System`].
+    fn runs(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError>;
 
     /// Sends requests for a page to another port. Says whether it did: a redirect with a higher epoch that has not ended
     /// stays.
@@ -152,12 +181,12 @@ pub trait Switch: Send + Sync {
     fn counters(&self, port: u16) -> Result<Counters, SwitchError>;
 
     /// The pages with the most requests since the last call, most first, at most `count`; counting begins anew. Pages that
-    /// few asked for may be missing.
+    /// few asked for may be missing, and so may ports that few of the requests came in at.
     ///
     /// # Errors
     ///
     /// [`SwitchError::System`].
-    fn hot_pages(&self, count: usize) -> Result<Vec<(Page, u64)>, SwitchError>;
+    fn hot_pages(&self, count: usize) -> Result<Vec<HotPage>, SwitchError>;
 
     /// The events since the last call, oldest first.
     ///

@@ -34,3 +34,10 @@ fn the_program_is_gone_with_the_switch() {
     context.goes("c1", context.pointer("s1", conformance::READ, 1), "s1");
     assert_eq!(context.counters("c1").delivered, 1);
 }
+
+#[test]
+fn a_run_gets_another_port_where_no_other_has_room() {
+    if conformance::is_possible("a_run_gets_another_port_where_no_other_has_room") {
+        conformance::fills_with_runs("bpf");
+    }
+}

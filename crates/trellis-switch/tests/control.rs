@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use conformance::{Context, READ};
 use trellis_switch::control::{At, Remote};
-use trellis_switch::{Faults, Redirect, Switch};
+use trellis_switch::{Faults, HotPage, Redirect, Switch};
 
 #[test]
 fn a_switch_behind_a_socket_is_a_switch() {
@@ -31,11 +31,14 @@ fn everybody_gets_all_counts_of_pages() {
     let (one, other) = (open(), open());
     assert_eq!((one.hot_pages(9).unwrap(), other.hot_pages(9).unwrap()), (vec![], vec![]));
     let page = context.page("s1", 5);
+    let ports = [context.port("c1"), context.port("c2")];
+    let hot =
+        |requests, ports: &[u16]| HotPage { page, requests, by_port: ports.iter().map(|&port| (port, 1)).collect() };
     context.goes("c1", context.pointer("s1", READ, 5), "s1");
-    assert_eq!(one.hot_pages(9).unwrap(), [(page, 1)]);
+    assert_eq!(one.hot_pages(9).unwrap(), [hot(1, &ports[..1])]);
     context.goes("c2", context.pointer("s1", READ, 5), "s1");
-    assert_eq!(one.hot_pages(9).unwrap(), [(page, 1)]);
-    assert_eq!(other.hot_pages(9).unwrap(), [(page, 2)]);
+    assert_eq!(one.hot_pages(9).unwrap(), [hot(1, &ports[1..])]);
+    assert_eq!(other.hot_pages(9).unwrap(), [hot(2, &ports)]);
 }
 
 #[test]

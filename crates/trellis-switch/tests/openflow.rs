@@ -211,7 +211,7 @@ fn a_switch_of_another_kind_is_left() {
     let short = OpenFlowWiring { patience: Duration::from_millis(500), datapath: Some(0xbb), ..wiring() };
     for (script, why) in [
         (Script { version: 1, ..WELL }, "version 1; OpenFlow 1.3"),
-        (Script { tables: 4, ..WELL }, "it has 4 tables, and 17 are needed"),
+        (Script { tables: 4, ..WELL }, "it has 4 tables, and 19 are needed"),
         (Script { datapath: 0xcc, ..WELL }, "00000000000000cc, which is another one"),
     ] {
         let (controller, _switch, _) = met(&short, script);
@@ -222,8 +222,8 @@ fn a_switch_of_another_kind_is_left() {
 
 #[test]
 fn a_full_table_of_the_switch_says_so() {
-    // Redirects that end are in the tables 2 and 8.
-    let (controller, _switch, told) = met(&wiring(), Script { full_table: Some(8), ..WELL });
+    // Redirects that end are in the tables 3 and 10.
+    let (controller, _switch, told) = met(&wiring(), Script { full_table: Some(10), ..WELL });
     let controller = controller.unwrap();
     controller.set_prefix(home(0x1001), Route { port: 1, is_memory: true }).unwrap();
     let before = flows(&told);

@@ -117,3 +117,10 @@ fn a_host_gets_another_route_where_no_longer_prefix_has_room() {
     assert!(switch.drop_prefix(longer(9).unwrap()).unwrap());
     switch.set_prefix(longer(65_536).unwrap(), route).unwrap();
 }
+
+#[test]
+fn a_run_gets_another_port_where_no_other_has_room() {
+    if conformance::is_possible("a_run_gets_another_port_where_no_other_has_room") {
+        conformance::fills_with_runs("user");
+    }
+}

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::address::{Classes, Page, Prefix};
+use crate::address::{Classes, Page, PageRun, Prefix};
 use crate::capabilities::Capabilities;
 use crate::entries::{Group, Redirect, Route, Rule};
 use crate::error::SwitchError;
-use crate::observed::{Counters, Event, EventKind};
+use crate::observed::{Counters, Event, EventKind, HotPage};
 
 /// The longest line; 100,000 redirects or events are shorter.
 const LINE_BYTES_MAX: u64 = 16 << 20;
@@ -24,6 +24,9 @@ pub(super) enum Request {
     Describe,
     SetPrefix { prefix: String, port: u16, is_memory: bool },
     DropPrefix(String),
+    SetRun { run: RunNumbers, port: u16 },
+    DropRun(RunNumbers),
+    Runs(u16),
     SetRedirect(PageRedirect),
     DropRedirect { page: PageNumber, epoch: u64 },
     Redirect(PageNumber),
@@ -47,7 +50,8 @@ pub(super) enum Answer {
     Description(Description),
     Redirect(Option<PageRedirect>),
     Counters(Vec<u64>),
-    Pages(Vec<(PageNumber, u64)>),
+    Runs(Vec<(RunNumbers, u16)>),
+    Pages(Vec<PageCount>),
     Events(Vec<EventText>),
     /// Nothing was done: since this connection asked last the switch was started again, in this life.
     Began(u64),
@@ -80,6 +84,8 @@ pub struct Description {
     pub delays: bool,
     /// [`Capabilities::seeded`].
     pub seeded: bool,
+    /// [`Capabilities::counts_by_port`].
+    pub counts_by_port: bool,
     /// [`Capabilities::prefix_bits_max`].
     pub prefix_bits_max: u8,
     /// [`Capabilities::redirects_max`].
@@ -104,7 +110,7 @@ impl Description {
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         let &Description { rootless, grants, learns_at_once, forgets_ended, copies, delays, seeded, .. } = self;
-        let &Description { prefix_bits_max, redirects_max, .. } = self;
+        let &Description { counts_by_port, prefix_bits_max, redirects_max, .. } = self;
         Capabilities {
             rootless,
             grants,
@@ -113,6 +119,7 @@ impl Description {
             copies,
             delays,
             seeded,
+            counts_by_port,
             prefix_bits_max,
             redirects_max,
         }
@@ -135,6 +142,46 @@ impl From<Page> for PageNumber {
 impl From<PageNumber> for Page {
     fn from(PageNumber { home, number }: PageNumber) -> Page {
         Page { home, number }
+    }
+}
+
+/// A run of pages.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(super) struct RunNumbers {
+    home: u16,
+    first: u64,
+    order: u8,
+}
+
+impl From<PageRun> for RunNumbers {
+    fn from(run: PageRun) -> RunNumbers {
+        RunNumbers { home: run.home(), first: run.first(), order: run.order() }
+    }
+}
+
+impl RunNumbers {
+    pub(super) fn run(self, switch: &'static str) -> Result<PageRun, SwitchError> {
+        PageRun::new(self.home, self.first, self.order).map_err(|what| SwitchError::Refused { switch, what })
+    }
+}
+
+/// A page that was asked for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct PageCount {
+    page: PageNumber,
+    requests: u64,
+    by_port: Vec<(u16, u64)>,
+}
+
+impl From<HotPage> for PageCount {
+    fn from(HotPage { page, requests, by_port }: HotPage) -> PageCount {
+        PageCount { page: page.into(), requests, by_port }
+    }
+}
+
+impl From<PageCount> for HotPage {
+    fn from(PageCount { page, requests, by_port }: PageCount) -> HotPage {
+        HotPage { page: page.into(), requests, by_port }
     }
 }
 

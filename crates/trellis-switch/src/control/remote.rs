@@ -10,12 +10,12 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::messages::{self, Answer, Description, EventText, Lines, PageRedirect, Request};
-use crate::address::{Cluster, Page, Prefix};
+use crate::address::{Cluster, Page, PageRun, Prefix};
 use crate::capabilities::Capabilities;
 use crate::entries::{Group, Redirect, Route, Rule};
 use crate::error::SwitchError;
 use crate::faults::Faults;
-use crate::observed::{Counters, Event};
+use crate::observed::{Counters, Event, HotPage};
 use crate::switch::Switch;
 use crate::switches;
 
@@ -202,6 +202,21 @@ impl Switch for Remote {
         self.is(&Request::DropPrefix(prefix.to_string()))
     }
 
+    fn set_run(&self, run: PageRun, port: u16) -> Result<(), SwitchError> {
+        self.done(&Request::SetRun { run: run.into(), port })
+    }
+
+    fn drop_run(&self, run: PageRun) -> Result<bool, SwitchError> {
+        self.is(&Request::DropRun(run.into()))
+    }
+
+    fn runs(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
+        match self.ask(&Request::Runs(home))? {
+            Answer::Runs(runs) => runs.into_iter().map(|(run, port)| Ok((run.run(self.kind)?, port))).collect(),
+            other => Err(self.misunderstood(&other)),
+        }
+    }
+
     fn set_redirect(&self, page: Page, redirect: Redirect) -> Result<bool, SwitchError> {
         self.is(&Request::SetRedirect(PageRedirect::new(page, &redirect)))
     }
@@ -256,9 +271,9 @@ impl Switch for Remote {
         counters.ok_or_else(|| self.misunderstood(&answer))
     }
 
-    fn hot_pages(&self, count: usize) -> Result<Vec<(Page, u64)>, SwitchError> {
+    fn hot_pages(&self, count: usize) -> Result<Vec<HotPage>, SwitchError> {
         match self.ask(&Request::HotPages(count))? {
-            Answer::Pages(pages) => Ok(pages.into_iter().map(|(page, requests)| (page.into(), requests)).collect()),
+            Answer::Pages(pages) => Ok(pages.into_iter().map(HotPage::from).collect()),
             other => Err(self.misunderstood(&other)),
         }
     }

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use super::messages::{self, Answer, Description, Lines, PageRedirect, PortDescription, Request};
+use super::messages::{self, Answer, Description, Lines, PageCount, PageRedirect, PortDescription, Request};
 use crate::address::Page;
 use crate::entries::Rule;
 use crate::error::SwitchError;
-use crate::observed::Event;
+use crate::observed::{Event, HotPage};
 use crate::switch::Switch;
 use crate::sys;
 
@@ -19,7 +19,7 @@ use crate::sys;
 pub const EVENTS_MAX: usize = 65_536;
 /// What is said while there is no switch.
 const AWAY: &str = "the switch is being started again; ask it once more in a moment";
-/// How many pages' counts wait for one.
+/// How many counts of pages wait for one.
 const PAGES_MAX: usize = 65_536;
 
 /// A switch that is served; the module's text is the contract.
@@ -36,7 +36,8 @@ pub struct Server {
 #[derive(Default)]
 struct Waiting {
     events: Option<VecDeque<Event>>,
-    pages: Option<HashMap<Page, u64>>,
+    /// By page and port.
+    pages: Option<HashMap<(Page, u16), u64>>,
 }
 
 impl Server {
@@ -85,6 +86,7 @@ impl Server {
             grants: can.grants,
             delays: can.delays,
             seeded: can.seeded,
+            counts_by_port: can.counts_by_port,
             learns_at_once: can.learns_at_once,
             forgets_ended: can.forgets_ended,
             copies: can.copies,
@@ -125,6 +127,12 @@ impl Server {
                 switch.set_prefix(messages::prefix(name, &prefix)?, messages::route(port, is_memory)).map(done)
             }
             Request::DropPrefix(prefix) => switch.drop_prefix(messages::prefix(name, &prefix)?).map(Answer::Is),
+            Request::SetRun { run, port } => switch.set_run(run.run(name)?, port).map(done),
+            Request::DropRun(run) => switch.drop_run(run.run(name)?).map(Answer::Is),
+            Request::Runs(home) => {
+                let runs = switch.runs(home)?;
+                Ok(Answer::Runs(runs.into_iter().map(|(run, port)| (run.into(), port)).collect()))
+            }
             Request::SetRedirect(redirect) => {
                 let (page, redirect) = redirect.parts();
                 switch.set_redirect(page, redirect).map(Answer::Is)
@@ -161,15 +169,15 @@ impl Server {
         waiting.entry(me).or_default().pages.get_or_insert_default();
         let counted = switch.hot_pages(PAGES_MAX)?;
         for pages in waiting.values_mut().filter_map(|waiting| waiting.pages.as_mut()) {
-            for &(page, requests) in &counted {
-                if pages.len() < PAGES_MAX || pages.contains_key(&page) {
-                    *pages.entry(page).or_insert(0) += requests;
+            for (page, port, requests) in counted.iter().flat_map(by_port) {
+                if pages.len() < PAGES_MAX || pages.contains_key(&(page, port)) {
+                    *pages.entry((page, port)).or_insert(0) += requests;
                 }
             }
         }
         let mine = waiting.get_mut(&me).and_then(|waiting| waiting.pages.as_mut()).map(std::mem::take);
-        let pages = crate::switches::hottest(mine.unwrap_or_default().into_iter().collect(), count);
-        Ok(Answer::Pages(pages.into_iter().map(|(page, requests)| (page.into(), requests)).collect()))
+        let mine = mine.unwrap_or_default().into_iter().map(|((page, port), requests)| (page, port, requests));
+        Ok(Answer::Pages(crate::switches::hottest(mine, count).into_iter().map(PageCount::from).collect()))
     }
 
     /// The same for events.
@@ -183,5 +191,13 @@ impl Server {
         }
         let mine = waiting.get_mut(&me).and_then(|waiting| waiting.events.as_mut()).map(std::mem::take);
         Ok(Answer::Events(mine.iter().flatten().map(Into::into).collect()))
+    }
+}
+
+/// A page with each port and its requests; port 0 where none is known.
+fn by_port(hot: &HotPage) -> Vec<(Page, u16, u64)> {
+    match hot.by_port.is_empty() {
+        true => vec![(hot.page, 0, hot.requests)],
+        false => hot.by_port.iter().map(|&(port, requests)| (hot.page, port, requests)).collect(),
     }
 }

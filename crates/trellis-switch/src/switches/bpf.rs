@@ -16,15 +16,16 @@ use aya::maps::{Array, HashMap as Table, LpmTrie, Map, MapData, MapError, PerCpu
 
 use attachment::Form;
 
-use crate::address::{self, Cluster, Page, Prefix};
+use crate::address::{self, Cluster, Page, PageRun, Prefix};
 use crate::capabilities::Capabilities;
 use crate::clock;
-use crate::entries::{Group, Redirect, Route, Rule};
+use crate::entries::{Group, RUNS_MAX, Redirect, Route, Rule};
 use crate::error::SwitchError;
 use crate::faults::Faults;
 use crate::layout;
-use crate::observed::{Counters, Event, EventKind};
+use crate::observed::{Counters, Event, EventKind, HotPage};
 use crate::switch::Switch;
+use crate::switches::runs::Runs;
 use crate::switches::{self, Wiring};
 
 const NAME: &str = "bpf";
@@ -40,6 +41,8 @@ type RedirectBytes = [u8; layout::REDIRECT_BYTES];
 struct Known {
     routes: HashMap<u16, Route>,
     longer: BTreeMap<Prefix, Route>,
+    /// Of homes that have some.
+    runs: HashMap<u16, Runs>,
     /// Number of the group of a home, and for which classes.
     groups: HashMap<u16, (u16, u16)>,
     ports: HashMap<u16, PortBytes>,
@@ -53,6 +56,7 @@ struct Tables {
     ports: Array<MapData, PortBytes>,
     homes: Array<MapData, RouteBytes>,
     prefixes: LpmTrie<MapData, [u8; layout::ADDRESS_BYTES], RouteBytes>,
+    runs: LpmTrie<MapData, [u8; layout::RUN_BYTES], u32>,
     redirects: Table<MapData, u64, RedirectBytes>,
     groups: Array<MapData, [u8; layout::GROUP_BYTES]>,
     rules: Table<MapData, u32, u32>,
@@ -106,6 +110,7 @@ impl Tables {
             ports: table(program, "ports")?,
             homes: table(program, "homes")?,
             prefixes: table(program, "prefixes")?,
+            runs: table(program, "runs")?,
             redirects: table(program, "redirects")?,
             groups: table(program, "groups")?,
             rules: table(program, "rules")?,
@@ -151,16 +156,23 @@ impl Tables {
         if self.known.longer.keys().any(|prefix| prefix.home() == home) {
             flags |= layout::ROUTE_HAS_LONGER;
         }
+        flags |= self.runs_flag(home);
         let group = self.known.groups.get(&home).copied().unwrap_or_default();
         let bytes = route_bytes(route.map_or(0, |route| route.port), flags, group);
         self.homes.set(u32::from(home), bytes, ANY).map_err(|error| told("homes", &error))
     }
 
-    /// Writes the longer prefixes of a home, which take part in its group.
+    /// Whether a home has runs, as its routes say it.
+    fn runs_flag(&self, home: u16) -> u16 {
+        if self.known.runs.contains_key(&home) { layout::ROUTE_HAS_RUNS } else { 0 }
+    }
+
+    /// Writes the longer prefixes of a home, which take part in its group and say whether it has runs.
     fn write_longer(&mut self, home: u16) -> Result<(), SwitchError> {
         let group = self.known.groups.get(&home).copied().unwrap_or_default();
+        let runs_flag = self.runs_flag(home);
         for (prefix, route) in self.known.longer.iter().filter(|(prefix, _)| prefix.home() == home) {
-            let bytes = route_bytes(route.port, layout::ROUTE_VALID | memory_flag(route), group);
+            let bytes = route_bytes(route.port, layout::ROUTE_VALID | memory_flag(route) | runs_flag, group);
             self.prefixes.insert(&trie_key(*prefix), bytes, ANY).map_err(|error| told("prefixes", &error))?;
         }
         Ok(())
@@ -241,6 +253,17 @@ fn trie_key(prefix: Prefix) -> Key<[u8; layout::ADDRESS_BYTES]> {
     Key::new(u32::from(prefix.bits()), prefix.address().octets())
 }
 
+fn run_key(run: PageRun) -> Key<[u8; layout::RUN_BYTES]> {
+    let page = Page { home: run.home(), number: run.first() << layout::PAGE_SHIFT };
+    Key::new(layout::RUN_BITS - u32::from(run.order()), page.key().to_be_bytes())
+}
+
+/// The key of a page and a port.
+fn hot_of(key: u64) -> (Page, u16) {
+    let port = key >> layout::HOT_PORT_SHIFT & u64::from(layout::PORTS_MAX - 1);
+    (Page::from_key(key & !(port << layout::HOT_PORT_SHIFT)), port as u16)
+}
+
 /// One of the program's tables, as the type that fits it.
 fn table<T>(program: &mut Ebpf, name: &'static str) -> Result<T, SwitchError>
 where
@@ -267,6 +290,7 @@ fn told(table: &'static str, error: &MapError) -> SwitchError {
         MapError::SyscallError(call) if matches!(call.io_error.raw_os_error(), Some(libc::E2BIG | libc::ENOSPC)) => {
             match table {
                 "rules" => full(layout::RULES_MAX, "drop some"),
+                "runs" => switches::no_room_for_run(NAME),
                 _ => full(layout::PREFIXES_MAX, "drop some"),
             }
         }
@@ -326,6 +350,46 @@ impl Switch for Bpf {
         };
         tables.write_home(home)?;
         Ok(was_there)
+    }
+
+    fn set_run(&self, run: PageRun, port: u16) -> Result<(), SwitchError> {
+        switches::check_port(NAME, port)?;
+        let mut tables = self.tables();
+        let home = run.home();
+        let is_there = tables.known.runs.get(&home).is_some_and(|runs| runs.port(run).is_some());
+        if !is_there && tables.known.runs.values().map(Runs::len).sum::<usize>() >= RUNS_MAX as usize {
+            return Err(switches::no_room_for_run(NAME));
+        }
+        tables.runs.insert(&run_key(run), u32::from(port), ANY).map_err(|error| told("runs", &error))?;
+        let is_first = !tables.known.runs.contains_key(&home);
+        tables.known.runs.entry(home).or_default().set(run, port);
+        if !is_first {
+            return Ok(());
+        }
+        let said = tables.write_longer(home).and_then(|()| tables.write_home(home));
+        if said.is_err() {
+            // Its routes do not say that there is a run, so there is none.
+            tables.known.runs.remove(&home);
+        }
+        said
+    }
+
+    fn drop_run(&self, run: PageRun) -> Result<bool, SwitchError> {
+        let mut tables = self.tables();
+        let home = run.home();
+        removed(tables.runs.remove(&run_key(run))).map_err(|error| told("runs", &error))?;
+        let Some(runs) = tables.known.runs.get_mut(&home) else { return Ok(false) };
+        let was_there = runs.drop(run);
+        if runs.len() == 0 {
+            tables.known.runs.remove(&home);
+            tables.write_home(home)?;
+            tables.write_longer(home)?;
+        }
+        Ok(was_there)
+    }
+
+    fn runs(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
+        Ok(self.tables().known.runs.get(&home).map(|runs| runs.all(home)).unwrap_or_default())
     }
 
     fn set_redirect(&self, page: Page, redirect: Redirect) -> Result<bool, SwitchError> {
@@ -454,14 +518,18 @@ impl Switch for Bpf {
         Ok(Counters::from_values(&sums))
     }
 
-    fn hot_pages(&self, count: usize) -> Result<Vec<(Page, u64)>, SwitchError> {
+    fn hot_pages(&self, count: usize) -> Result<Vec<HotPage>, SwitchError> {
         let mut tables = self.tables();
-        let pages: Vec<(u64, u64)> =
+        let counted: Vec<(u64, u64)> =
             tables.hot.iter().filter_map(Result::ok).map(|(key, values)| (key, values.iter().sum())).collect();
-        for (key, _) in &pages {
+        for (key, _) in &counted {
             removed(tables.hot.remove(key)).map_err(|error| told("hot pages", &error))?;
         }
-        Ok(switches::hottest(pages.into_iter().map(|(key, count)| (Page::from_key(key), count)).collect(), count))
+        let counted = counted.into_iter().map(|(key, requests)| {
+            let (page, port) = hot_of(key);
+            (page, port, requests)
+        });
+        Ok(switches::hottest(counted, count))
     }
 
     fn events(&self) -> Result<Vec<Event>, SwitchError> {
@@ -490,6 +558,21 @@ fn event(bytes: &[u8]) -> Option<Event> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::address::PAGE_BITS;
+
+    #[test]
+    fn keys_of_runs_and_hot_pages_are_what_the_program_makes_of_an_address() {
+        let run = PageRun::new(0x1001, 0x1_2345_6780, 4).unwrap();
+        let key = run_key(run);
+        let address = Cluster::new(1).address(0x1001, 0, 0, run.first() << layout::PAGE_SHIFT).octets();
+        let bytes = [&address[layout::ADDRESS_HOME_AT..][..2], &address[layout::ADDRESS_OFFSET_AT..]].concat();
+        assert_eq!((key.prefix_len(), key.data().as_slice()), (48, bytes.as_slice()));
+        assert_eq!(run_key(PageRun::new(7, 0, PAGE_BITS).unwrap()).prefix_len(), 16);
+        let page = Page { home: 0xffff, number: (1 << PAGE_BITS) - 1 };
+        for port in [1, 0x3ff] {
+            assert_eq!(hot_of(page.key() | u64::from(port) << layout::HOT_PORT_SHIFT), (page, port));
+        }
+    }
 
     #[test]
     fn redirects_and_events_are_read_as_they_are_written() {

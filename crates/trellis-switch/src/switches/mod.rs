@@ -9,8 +9,9 @@ use std::str::FromStr;
 
 use crate::address::{Cluster, HOME_BITS, Page, Prefix};
 use crate::clock;
-use crate::entries::{CLONES_MAX, Group, PORTS_MAX, Port, Redirect, Rule};
+use crate::entries::{CLONES_MAX, Group, PORTS_MAX, Port, RUNS_MAX, Redirect, Rule};
 use crate::error::SwitchError;
+use crate::observed::HotPage;
 use crate::switch::Switch;
 use crate::sys;
 use directory::Entry;
@@ -20,6 +21,7 @@ pub mod bpf;
 mod directory;
 pub mod nft;
 pub mod openflow;
+mod runs;
 pub mod user;
 mod worker;
 
@@ -228,10 +230,26 @@ pub(crate) fn rule_table(rules: &[Rule]) -> HashMap<u32, u16> {
     table
 }
 
-/// The pages with the most requests, most first; of equals the first page.
-pub(crate) fn hottest(mut pages: Vec<(Page, u64)>, count: usize) -> Vec<(Page, u64)> {
-    pages.sort_unstable_by_key(|&(page, requests)| (Reverse(requests), page));
+/// That there is no room for another run of pages.
+pub(crate) fn no_room_for_run(switch: &'static str) -> SwitchError {
+    SwitchError::Full { switch, table: "runs of pages", limit: RUNS_MAX, hint: "drop some" }
+}
+
+/// The pages with the most requests, most first; of equals the first page. `counted`: pages with the requests that came in
+/// at a port; port 0 where that is not known.
+pub(crate) fn hottest(counted: impl IntoIterator<Item = (Page, u16, u64)>, count: usize) -> Vec<HotPage> {
+    let mut pages: HashMap<Page, HotPage> = HashMap::new();
+    for (page, port, requests) in counted {
+        let hot = pages.entry(page).or_insert_with(|| HotPage { page, requests: 0, by_port: Vec::new() });
+        hot.requests += requests;
+        if port != 0 {
+            hot.by_port.push((port, requests));
+        }
+    }
+    let mut pages: Vec<HotPage> = pages.into_values().collect();
+    pages.sort_unstable_by_key(|hot| (Reverse(hot.requests), hot.page));
     pages.truncate(count);
+    pages.iter_mut().for_each(|hot| hot.by_port.sort_unstable_by_key(|&(port, requests)| (Reverse(requests), port)));
     pages
 }
 
@@ -278,6 +296,19 @@ mod tests {
         let wiring = Wiring { attach: Attach::Xdp, ports: Vec::new(), ..wiring };
         assert!(check("bpf", &wiring).is_ok());
         assert!(check("nft", &wiring).unwrap_err().to_string().contains("attached to xdp; the switch `bpf` can"));
+    }
+
+    #[test]
+    fn the_hottest_pages_and_their_ports_come_first() {
+        let page = |number| Page { home: 7, number };
+        let counted = [(page(1), 1, 4), (page(2), 1, 2), (page(2), 3, 3), (page(3), 0, 5), (page(4), 0, 1)];
+        let hot = |number, requests, by_port: &[(u16, u64)]| HotPage {
+            page: page(number),
+            requests,
+            by_port: by_port.to_vec(),
+        };
+        assert_eq!(hottest(counted, 3), [hot(2, 5, &[(3, 3), (1, 2)]), hot(3, 5, &[]), hot(1, 4, &[(1, 4)])]);
+        assert_eq!(hottest([], 3), []);
     }
 
     #[test]

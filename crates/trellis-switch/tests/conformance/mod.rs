@@ -8,6 +8,7 @@
 
 mod leases;
 mod paths;
+mod runs;
 mod tables;
 
 use std::collections::HashMap;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use trellis_switch::control::{At, Remote};
 use trellis_switch::lab::{Host, Lab, Plan, space};
-use trellis_switch::{Cluster, Counters, Page, Switch};
+use trellis_switch::{Cluster, Counters, Page, PageRun, RUNS_MAX, Switch};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -34,7 +35,12 @@ pub(crate) const CREATE: u8 = 0x20;
 pub(crate) const UPDATE: u8 = 0x30;
 pub(crate) const RENEW: u8 = 0x31;
 pub(crate) const RELEASE: u8 = 0x32;
+pub(crate) const INQUIRE: u8 = 0x23;
+pub(crate) const HELLO: u8 = 0x40;
 pub(crate) const PING: u8 = 0x41;
+pub(crate) const INVALIDATE: u8 = 0x43;
+pub(crate) const CLONE: u8 = 0x44;
+pub(crate) const INVALIDATED: u8 = 0x45;
 pub(crate) const DIRECT: u8 = 0x10;
 /// Flags of a header.
 pub(crate) const ANSWER: u8 = 0x20;
@@ -59,7 +65,7 @@ pub(crate) fn run(name: &str) {
 /// The same, after something was done to the lab of each case.
 pub(crate) fn run_prepared(name: &str, prepare: &dyn Fn(&mut Context)) {
     let mut failed = Vec::new();
-    for (case, body) in [paths::CASES, tables::CASES, leases::CASES].concat() {
+    for (case, body) in [paths::CASES, tables::CASES, leases::CASES, runs::CASES].concat() {
         println!("{name}: {case}");
         let mut context = Context::new(name, case);
         prepare(&mut context);
@@ -68,6 +74,31 @@ pub(crate) fn run_prepared(name: &str, prepare: &dyn Fn(&mut Context)) {
         }
     }
     assert!(failed.is_empty(), "{name} fails {failed:?}");
+}
+
+/// Fills the table of runs, which would take others long.
+pub(crate) fn fills_with_runs(name: &str) {
+    let mut context = Context::new(name, "full of runs");
+    let (home, others) = (context.host("s1").plan().number, context.host("s2").plan().number);
+    let (s2, s3) = (context.port("s2"), context.port("s3"));
+    // None joins with its neighbour, and half are of another home.
+    let run = |number: u32| {
+        let of = if number.is_multiple_of(2) { home } else { others };
+        PageRun::new(of, u64::from(number) * 2, 0).unwrap()
+    };
+    let full = (0..=RUNS_MAX).find_map(|number| Some(number).zip(context.switch().set_run(run(number), s3).err()));
+    let (number, error) = full.unwrap();
+    assert_eq!((number, error.is_full()), (RUNS_MAX, true));
+    assert!(error.to_string().contains("the table of runs of pages has 65536 entries"), "{error}");
+    assert_eq!(context.switch().runs(home).unwrap().len(), RUNS_MAX as usize / 2);
+    context.goes("c1", context.pointer("s1", READ, 8), "s3");
+    context.goes("c1", context.pointer("s1", READ, 2 * u64::from(RUNS_MAX)), "s1");
+    context.switch().set_run(run(4), s2).unwrap();
+    context.goes("c1", context.pointer("s1", READ, 8), "s2");
+    assert!(context.switch().drop_run(run(7)).unwrap());
+    context.switch().set_run(run(RUNS_MAX), s2).unwrap();
+    context.goes("c1", context.pointer("s1", READ, 2 * u64::from(RUNS_MAX)), "s2");
+    context.goes("c1", context.pointer("s2", READ, 14), "s2");
 }
 
 /// Whether this process may make labs; says so when it may not.
@@ -166,6 +197,11 @@ impl Context {
 
     pub(crate) fn counters(&self, name: &str) -> Counters {
         self.switch().counters(self.port(name)).unwrap()
+    }
+
+    /// The hot pages and how often each was asked for.
+    pub(crate) fn hot_pages(&self, count: usize) -> Vec<(Page, u64)> {
+        self.switch().hot_pages(count).unwrap().into_iter().map(|hot| (hot.page, hot.requests)).collect()
     }
 
     /// A page of a server.

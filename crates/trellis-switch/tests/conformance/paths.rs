@@ -277,7 +277,7 @@ fn servers_ask(context: &mut Context) {
     context.goes("s2", context.pointer("s1", READ, 1), "s1");
     // Its place of the command looks like one that no rule allows.
     context.answers("s1", context.pointer("s1", READ, 1), "s2", 2, b"answers need no rule");
-    assert_eq!(context.switch().hot_pages(9).unwrap(), [(context.page("s1", 1), 2)]);
+    assert_eq!(context.hot_pages(9), [(context.page("s1", 1), 2)]);
     context.send("s3", context.request("s2", 1), context.pointer("s1", READ, 1), b"forged");
     context.wait_until("it is refused", |context| context.counters("s3").forged == 1);
 }

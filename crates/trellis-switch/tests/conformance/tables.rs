@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use trellis_switch::Redirect;
+use trellis_switch::{HotPage, Redirect};
 
 use super::{CREATE, Case, Context, DIRECT, READ, REDIRECTS, WRITE};
 
@@ -123,7 +123,15 @@ fn hot(context: &mut Context) {
         }
     }
     context.goes("c1", context.pointer("s3", CREATE, 2), "s3");
-    let expected = [(context.page("s2", 7), 5), (context.page("s1", 1), 3), (context.page("s3", 2), 1)];
+    context.goes("c2", context.pointer("s1", READ, 1), "s1");
+    let (c1, c2) = (context.port("c1"), context.port("c2"));
+    let expected = [("s2", 7, vec![(c1, 5)]), ("s1", 1, vec![(c1, 3), (c2, 1)]), ("s3", 2, vec![(c1, 1)])];
+    let is_by_port = context.switch().capabilities().counts_by_port;
+    let expected = expected.map(|(server, page, by_port)| HotPage {
+        page: context.page(server, page),
+        requests: by_port.iter().map(|(_, requests)| requests).sum(),
+        by_port: if is_by_port { by_port } else { Vec::new() },
+    });
     assert_eq!(context.switch().hot_pages(10).unwrap(), expected);
     assert!(context.switch().hot_pages(10).unwrap().is_empty());
     context.goes("c1", context.pointer("s1", READ, 1), "s1");

@@ -7,10 +7,11 @@ use std::collections::{HashMap, VecDeque};
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use crate::address::{self, Classes, Cluster, Page, Prefix};
-use crate::entries::{Group, Route};
+use crate::address::{self, Classes, Cluster, Page, PageRun, Prefix};
+use crate::entries::{Group, RUNS_MAX, Route};
 use crate::layout;
 use crate::observed::{Counters, Event, EventKind};
+use crate::switches::runs::Runs;
 
 /// Ethernet and IPv6.
 const FRAME_BYTES: usize = 54;
@@ -52,6 +53,7 @@ struct Home {
     route: Option<Route>,
     /// Longer prefixes, longest first.
     longer: Vec<(Prefix, Route)>,
+    runs: Runs,
     group: Option<(Classes, Vec<u16>)>,
 }
 
@@ -81,7 +83,8 @@ pub(in crate::switches) struct Directory {
     redirects: HashMap<u64, Entry>,
     rules: Option<HashMap<u32, u16>>,
     term: Option<u64>,
-    hot: HashMap<u64, u64>,
+    /// By page, and the port that requests came in at.
+    hot: HashMap<(u64, u16), u64>,
     events: VecDeque<Event>,
 }
 
@@ -126,15 +129,20 @@ impl Directory {
             return self.refuse(in_port, |counters| &mut counters.no_route);
         };
         let command = packet.command();
-        let mut out = route.port;
+        let mut home_port = route.port;
+        let mut out = home_port;
         let mut copies = Vec::new();
         if is_pointer(route, packet.destination) {
             if !self.is_allowed(&packet) {
                 return self.refuse(in_port, |counters| &mut counters.denied);
             }
             copies = self.copies_of(&packet);
+            if follows_runs(command) {
+                home_port = self.run_of(Page::of(packet.destination)).unwrap_or(route.port);
+                out = home_port;
+            }
             if is_paged(command) {
-                out = self.port_of_page(&packet, route.port);
+                out = self.port_of_page(&packet, home_port);
             }
         } else if speaks_as_home {
             self.learn(&packet, route.port);
@@ -153,7 +161,7 @@ impl Directory {
             self.count(in_port, |counters| &mut counters.partitioned);
             return Verdict { out: None, copies };
         }
-        let is_home = out == route.port;
+        let is_home = out == home_port;
         self.count(in_port, |counters| if is_home { &mut counters.delivered } else { &mut counters.redirected });
         self.count_out(out, frame.len());
         Verdict { out: Some(out), copies }
@@ -183,14 +191,22 @@ impl Directory {
     /// Whether the host may speak for the source; if so, whether as the home of a pointer.
     fn may_speak(&self, packet: &Packet<'_>) -> Option<bool> {
         let home = self.homes.get(&address::home(packet.source))?;
+        let page = Page::of(packet.source);
+        let memory = home.route.filter(|&route| is_pointer(route, packet.source));
+        let run = memory.and_then(|_| home.runs.port_of(page.number));
+        // Who had the page before may still speak, but only who has it says what home says.
+        let may_teach = run.is_none_or(|port| port == packet.in_port);
         if let Some(route) = home.route.filter(|route| route.port == packet.in_port) {
-            return Some(is_pointer(route, packet.source));
+            return Some(may_teach && is_pointer(route, packet.source));
         }
         if let Some(route) = home.longer_of(packet.source).filter(|route| route.port == packet.in_port) {
-            return Some(is_pointer(route, packet.source));
+            return Some(may_teach && is_pointer(route, packet.source));
         }
-        home.route.filter(|&route| is_pointer(route, packet.source))?;
-        let redirect = self.redirects.get(&Page::of(packet.source).key());
+        memory?;
+        if run == Some(packet.in_port) {
+            return Some(true);
+        }
+        let redirect = self.redirects.get(&page.key());
         let is_owner = redirect.is_some_and(|entry| entry.port == packet.in_port && entry.until > packet.tick);
         let is_member = home.group.as_ref().is_some_and(|(_, ports)| ports.contains(&packet.in_port));
         (is_owner || is_member).then_some(false)
@@ -220,7 +236,7 @@ impl Directory {
 
     fn port_of_page(&mut self, packet: &Packet<'_>, home_port: u16) -> u16 {
         let key = Page::of(packet.destination).key();
-        self.count_hot(key);
+        self.count_hot(key, packet.in_port);
         if packet.destination.octets()[layout::ADDRESS_ARGUMENTS_AT] & layout::ARGUMENT_DIRECT != 0 {
             return home_port;
         }
@@ -313,12 +329,12 @@ impl Directory {
         self.events.push_back(Event { kind, page: Page::from_key(key), port, epoch, time });
     }
 
-    fn count_hot(&mut self, key: u64) {
+    fn count_hot(&mut self, key: u64, port: u16) {
         let is_full = self.hot.len() >= layout::HOT_MAX as usize;
-        match self.hot.get_mut(&key) {
+        match self.hot.get_mut(&(key, port)) {
             Some(count) => *count += 1,
             None if is_full => {}
-            None => drop(self.hot.insert(key, 1)),
+            None => drop(self.hot.insert((key, port), 1)),
         }
     }
 
@@ -377,6 +393,50 @@ impl Directory {
     /// How many prefixes are longer than a home's.
     pub(in crate::switches) fn longer_prefixes(&self) -> usize {
         self.homes.values().map(|home| home.longer.len()).sum()
+    }
+
+    /// Whether a run is there, or has room.
+    pub(in crate::switches) fn has_room_for(&self, run: PageRun) -> bool {
+        let is_there = self.homes.get(&run.home()).is_some_and(|home| home.runs.port(run).is_some());
+        is_there || self.homes.values().map(|home| home.runs.len()).sum::<usize>() < RUNS_MAX as usize
+    }
+
+    pub(in crate::switches) fn set_run(&mut self, run: PageRun, port: u16) {
+        self.homes.entry(run.home()).or_default().runs.set(run, port);
+    }
+
+    pub(in crate::switches) fn drop_run(&mut self, run: PageRun) -> bool {
+        self.homes.get_mut(&run.home()).is_some_and(|home| home.runs.drop(run))
+    }
+
+    /// The runs of a home, in order.
+    pub(in crate::switches) fn runs(&self, home: u16) -> Vec<(PageRun, u16)> {
+        self.homes.get(&home).map(|found| found.runs.all(home)).unwrap_or_default()
+    }
+
+    /// The runs of all homes.
+    pub(in crate::switches) fn all_runs(&self) -> impl Iterator<Item = PageRun> {
+        self.homes.iter().flat_map(|(&home, found)| found.runs.all(home)).map(|(run, _)| run)
+    }
+
+    /// The port that was set for this very run.
+    pub(in crate::switches) fn port_of_run(&self, run: PageRun) -> Option<u16> {
+        self.homes.get(&run.home())?.runs.port(run)
+    }
+
+    /// How many runs there are of an order, of all homes.
+    pub(in crate::switches) fn runs_of_order(&self, order: u8) -> usize {
+        self.homes.values().map(|home| home.runs.of_order(order)).sum()
+    }
+
+    /// How many runs a home has.
+    pub(in crate::switches) fn runs_of_home(&self, home: u16) -> usize {
+        self.homes.get(&home).map_or(0, |home| home.runs.len())
+    }
+
+    /// The port of the run that has a page, if one has.
+    pub(in crate::switches) fn run_of(&self, page: Page) -> Option<u16> {
+        self.homes.get(&page.home)?.runs.port_of(page.number)
     }
 
     /// None when there is no room.
@@ -449,8 +509,9 @@ impl Directory {
         self.ports.get(&port).map(|plugged| plugged.counters).unwrap_or_default()
     }
 
-    pub(in crate::switches) fn take_hot(&mut self) -> Vec<(Page, u64)> {
-        self.hot.drain().map(|(key, count)| (Page::from_key(key), count)).collect()
+    /// Pages, ports, and how many requests for the page came in at the port.
+    pub(in crate::switches) fn take_hot(&mut self) -> Vec<(Page, u16, u64)> {
+        self.hot.drain().map(|((key, port), count)| (Page::from_key(key), port, count)).collect()
     }
 
     pub(in crate::switches) fn take_events(&mut self) -> Vec<Event> {
@@ -472,6 +533,11 @@ impl Packet<'_> {
 
 fn is_paged(command: u8) -> bool {
     matches!(command >> 4, layout::CLASS_READING | layout::CLASS_CHANGING | layout::CLASS_LEASES)
+}
+
+/// Whether a command is about a page that may have another port than its home.
+fn follows_runs(command: u8) -> bool {
+    is_paged(command) || matches!(command, layout::COMMAND_CLONE | layout::COMMAND_INVALIDATED)
 }
 
 /// Whether an address is memory's: it has a command and a page. Else it names a request, and what comes there is an answer.

@@ -172,3 +172,38 @@ fn what_ended_unseen_is_told_once() {
     assert_eq!(told, [(EventKind::Granted, 1), (EventKind::Expired, 1)]);
     assert_eq!(update(&mut directory, 2, OTHER, 1101), Some(3), "nobody has it");
 }
+
+#[test]
+fn where_a_run_has_the_page_only_its_port_teaches() {
+    let mut directory = directory();
+    let run = PageRun::new(SERVER, 4, 2).unwrap();
+    let page = Page { home: SERVER, number: 5 };
+    let answer =
+        |epoch| frame(pointer(layout::COMMAND_UPDATE, 5), request_of(CLIENT, 7), &header(layout::STATUS_OK, 7, epoch));
+    let known = |directory: &Directory| directory.redirect(page, 0).map(|entry| (entry.port, entry.epoch));
+    assert_eq!(goes(&mut directory, 2, &answer(9), 0), None);
+    directory.set_run(run, 2);
+    assert_eq!(goes(&mut directory, 3, &answer(9), 0), Some(1));
+    assert_eq!(known(&directory), None);
+    assert_eq!(goes(&mut directory, 2, &answer(9), 0), Some(1));
+    assert_eq!(known(&directory), Some((1, 9)));
+    assert!(directory.drop_run(run));
+    assert_eq!((goes(&mut directory, 2, &answer(10), 0), goes(&mut directory, 3, &answer(10), 0)), (None, Some(1)));
+    assert_eq!(known(&directory), Some((1, 10)));
+    let counters = directory.counters(2);
+    assert_eq!((counters.forged, counters.delivered), (2, 1));
+}
+
+#[test]
+fn a_redirect_to_the_port_of_a_run_is_a_delivery() {
+    let mut directory = directory();
+    directory.set_run(PageRun::new(SERVER, 4, 2).unwrap(), 2);
+    let page = Page { home: SERVER, number: 5 };
+    let read = |page| frame(request_of(CLIENT, 7), pointer(0x01, page), &[]);
+    for (port, delivered, redirected) in [(2, 1, 0), (3, 1, 1)] {
+        directory.set_redirect(page, Entry { port, until: u64::MAX, epoch: 1, is_ending: false }, 0);
+        assert_eq!(goes(&mut directory, 1, &read(5), 0), Some(port));
+        let counters = directory.counters(1);
+        assert_eq!((counters.delivered, counters.redirected), (delivered, redirected));
+    }
+}

@@ -15,12 +15,12 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::address::{Cluster, Page, Prefix};
+use crate::address::{Cluster, Page, PageRun, Prefix};
 use crate::capabilities::Capabilities;
 use crate::entries::{Group, Redirect, Route, Rule};
 use crate::error::SwitchError;
 use crate::faults::Faults;
-use crate::observed::{Counters, Event};
+use crate::observed::{Counters, Event, HotPage};
 use crate::switch::Switch;
 use crate::switches::worker::Worker;
 use crate::switches::{self, Wiring};
@@ -96,6 +96,19 @@ impl Switch for Nft {
         self.tables().drop_prefix(prefix)
     }
 
+    fn set_run(&self, run: PageRun, port: u16) -> Result<(), SwitchError> {
+        switches::check_port(NAME, port)?;
+        self.tables().set_run(run, port)
+    }
+
+    fn drop_run(&self, run: PageRun) -> Result<bool, SwitchError> {
+        self.tables().drop_run(run)
+    }
+
+    fn runs(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
+        Ok(self.tables().runs(home))
+    }
+
     fn set_redirect(&self, page: Page, redirect: Redirect) -> Result<bool, SwitchError> {
         Ok(self.set_redirects(&[(page, redirect)])? > 0)
     }
@@ -155,7 +168,7 @@ impl Switch for Nft {
         self.tables().counters(port)
     }
 
-    fn hot_pages(&self, count: usize) -> Result<Vec<(Page, u64)>, SwitchError> {
+    fn hot_pages(&self, count: usize) -> Result<Vec<HotPage>, SwitchError> {
         let pages = self.tables().take_hot()?;
         Ok(switches::hottest(pages, count))
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use super::expressions::{Rule, clear_chain, counter};
 use super::netlink::{Attributes, Changes, FLAG_CREATE, kind};
-use crate::address::{Page, Prefix};
+use crate::address::{PAGE_BITS, Page, PageRun, Prefix};
 use crate::entries::CLONES_MAX;
 use crate::layout;
 
@@ -48,9 +48,11 @@ pub(super) const MEMORY: &str = "memory";
 pub(super) const PLAIN: &str = "plain";
 /// Homes that have longer prefixes.
 pub(super) const HAS_LONGER: &str = "has-longer";
+/// Homes that have runs of pages.
+pub(super) const HAS_RUNS: &str = "has-runs";
 /// Page: port.
 pub(super) const REDIRECTS: &str = "redirects";
-/// Page. It counts.
+/// Page and interface. It counts.
 pub(super) const HOT: &str = "hot";
 /// Client, home and class.
 pub(super) const RULES: &str = "rules";
@@ -81,12 +83,17 @@ const KIND_MASK: [u8; 4] = [0xff, 0xff, layout::INCARNATION, 0];
 /// Home and page of what follows the first four bytes of an address.
 const PAGE_MASK: [u8; 12] = [0xff, 0xff, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xf0, 0];
 const CLASS_MASK: [u8; 1] = [0xf0];
+/// What the commands CLONE and INVALIDATED have in common, and no other has.
+const COPY_MASK: [u8; 1] = [!(layout::COMMAND_CLONE ^ layout::COMMAND_INVALIDATED)];
+const COPY: [u8; 1] = [layout::COMMAND_CLONE & COPY_MASK[0]];
 
 /// What rules there must be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shape {
     /// Lengths of prefixes beyond a home's.
     pub(super) lengths: BTreeSet<u8>,
+    /// Orders of runs of pages.
+    pub(super) orders: BTreeSet<u8>,
     /// Whether requests need a rule of the operator.
     pub(super) has_rules: bool,
     /// The most copies of one packet.
@@ -100,6 +107,11 @@ pub(super) struct Shape {
 /// The map of prefixes of a length.
 pub(super) fn longer(bits: u8) -> String {
     format!("longer-{bits}")
+}
+
+/// The map of runs of an order.
+pub(super) fn runs(order: u8) -> String {
+    format!("runs-{order}")
 }
 
 /// The map of the copies number so and so.
@@ -129,11 +141,15 @@ pub(super) mod key {
         [high, low, 0, 0, 0, 0, a, b, c, d, e, f]
     }
 
-    /// The page of such a key.
+    /// The page that a key begins with.
     pub(in crate::switches::nft) fn page_of(key: &[u8]) -> Option<Page> {
-        let key: &[u8; 12] = key.try_into().ok()?;
+        let key: &[u8; 12] = key.first_chunk()?;
         let offset = u64::from_be_bytes([0, 0, key[6], key[7], key[8], key[9], key[10], key[11]]);
         Some(Page { home: u16::from_be_bytes([key[0], key[1]]), number: offset >> layout::PAGE_SHIFT })
+    }
+
+    pub(in crate::switches::nft) fn run(run: PageRun) -> [u8; 12] {
+        page(Page { home: run.home(), number: run.first() })
     }
 
     pub(in crate::switches::nft) fn prefix(prefix: Prefix) -> [u8; 16] {
@@ -208,6 +224,7 @@ pub(super) fn make_tables(changes: &mut Changes, redirects_max: u32) {
         table(MEMORY, 4, Some(4), 2 * layout::HOMES),
         table(PLAIN, 4, Some(4), 2 * layout::HOMES),
         table(HAS_LONGER, 4, None, 0),
+        table(HAS_RUNS, 4, None, 0),
         table(RULES, 12, None, 0),
         table(SIDE_OF_INTERFACE, 4, Some(4), ports),
         table(SIDE_OF_PORT, 4, Some(4), ports),
@@ -215,7 +232,7 @@ pub(super) fn make_tables(changes: &mut Changes, redirects_max: u32) {
         table(PAGED, 1, None, 0),
         table(LEASED, 1, None, 0),
         Table { flags: SET_TIMEOUT | SET_EVALUATED, ..table(REDIRECTS, 12, Some(4), redirects_max) },
-        Table { flags: SET_EVALUATED, ..table(HOT, 12, None, layout::HOT_MAX) },
+        Table { flags: SET_EVALUATED, ..table(HOT, 16, None, layout::HOT_MAX) },
     ]);
     let names: Vec<String> = (0..CLONES_MAX).map(copies).collect();
     tables.extend(names.iter().map(|name| table(name, 8, Some(4), 0)));
@@ -233,6 +250,13 @@ pub(super) fn make_longer(changes: &mut Changes, bits: u8) {
     let name = longer(bits);
     let table = Table { name: &name, key_bytes: layout::ADDRESS_BYTES, value_bytes: Some(8), flags: 0, size: 0 };
     make(changes, 1000 + u32::from(bits), &table);
+}
+
+/// Makes the map of runs of an order.
+pub(super) fn make_runs(changes: &mut Changes, order: u8) {
+    let name = runs(order);
+    let table = Table { name: &name, key_bytes: PAGE_MASK.len(), value_bytes: Some(4), flags: 0, size: 0 };
+    make(changes, 2000 + u32::from(order), &table);
 }
 
 /// An element of a set.
@@ -267,8 +291,10 @@ pub(super) fn pair_for(key: &[u8], value: &[u8], milliseconds: Option<u64>) -> A
 
 const SOURCE: &str = "source";
 const SOURCE_LONGER: &str = "source-longer";
+const SOURCE_RUNS: &str = "source-runs";
 const ROUTE: &str = "route";
 const REQUEST: &str = "request";
+const REQUEST_RUNS: &str = "request-runs";
 const ALLOWED: &str = "allowed";
 const PAGE: &str = "page";
 const OWNED: &str = "owned";
@@ -277,8 +303,21 @@ const LEAVE_ANSWER: &str = "leave-answer";
 const LEAVE_HOME: &str = "leave-home";
 const LEAVE_REDIRECTED: &str = "leave-redirected";
 /// In an order in which each only goes to later ones.
-const CHAINS: [&str; 11] =
-    [SOURCE, SOURCE_LONGER, ROUTE, REQUEST, ALLOWED, PAGE, OWNED, LEASE, LEAVE_ANSWER, LEAVE_HOME, LEAVE_REDIRECTED];
+const CHAINS: [&str; 13] = [
+    SOURCE,
+    SOURCE_LONGER,
+    SOURCE_RUNS,
+    ROUTE,
+    REQUEST,
+    REQUEST_RUNS,
+    ALLOWED,
+    PAGE,
+    OWNED,
+    LEASE,
+    LEAVE_ANSWER,
+    LEAVE_HOME,
+    LEAVE_REDIRECTED,
+];
 
 /// Makes the chains, empty but for those at the devices.
 pub(super) fn make_chains(changes: &mut Changes, devices: &[&str], scope: [u8; 4]) {
@@ -313,8 +352,10 @@ pub(super) fn shape(changes: &mut Changes, shape: &Shape) {
     let all = [
         (SOURCE, source(shape)),
         (SOURCE_LONGER, source_longer(shape)),
+        (SOURCE_RUNS, source_runs(shape)),
         (ROUTE, route(shape)),
         (REQUEST, request(shape)),
+        (REQUEST_RUNS, request_runs(shape)),
         (ALLOWED, allowed()),
         (PAGE, page(shape)),
         (OWNED, owned(shape)),
@@ -361,6 +402,17 @@ fn longer_of(address_at: usize, bits: u8) -> Rule {
     rule.find(&longer(bits), 0, 4)
 }
 
+/// The port of the run of an order that has the page of an address.
+fn run_of(address_at: usize, order: u8) -> Rule {
+    let rule = Rule::new().load(address_at + layout::ADDRESS_HOME_AT, PAGE_MASK.len(), 0);
+    rule.mask(0, &run_mask(order)).find(&runs(order), 0, 3)
+}
+
+/// Home and those bits of the page that all pages of a run of an order share.
+fn run_mask(order: u8) -> [u8; 12] {
+    key::page(Page { home: u16::MAX, number: (1 << PAGE_BITS) - (1 << order) })
+}
+
 fn admit(scope: [u8; 4]) -> [Rule; 2] {
     let rule = Rule::new().protocol(0).equals(0, &PROTOCOL_IPV6);
     let rule = rule.load(SOURCE_AT, 4, 0).equals(0, &scope).load(DESTINATION_AT, 4, 0).equals(0, &scope);
@@ -373,6 +425,10 @@ fn source(shape: &Shape) -> Vec<Rule> {
     let mut rules = vec![home().interface(1).among(SPEAKERS, 0).goto(ROUTE)];
     if !shape.lengths.is_empty() {
         rules.push(home().among(HAS_LONGER, 0).jump(SOURCE_LONGER));
+    }
+    if !shape.orders.is_empty() {
+        let has_runs = is_pointer().load(SOURCE_AT + layout::ADDRESS_HOME_AT, 2, 0).among(HAS_RUNS, 0);
+        rules.push(has_runs.jump(SOURCE_RUNS));
     }
     rules.push(page_of(is_pointer(), SOURCE_AT).find(REDIRECTS, 0, 3).interface(4).among(SAME, 3).goto(ROUTE));
     if shape.copies > 0 {
@@ -389,6 +445,16 @@ fn source_longer(shape: &Shape) -> Vec<Rule> {
     for &bits in shape.lengths.iter().rev() {
         rules.push(longer_of(SOURCE_AT, bits).interface(5).among(SAME, 4).goto(ROUTE));
         rules.push(longer_of(SOURCE_AT, bits).come_back());
+    }
+    rules
+}
+
+/// The shortest run decides, whichever port it names.
+fn source_runs(shape: &Shape) -> Vec<Rule> {
+    let mut rules = Vec::new();
+    for &order in &shape.orders {
+        rules.push(run_of(SOURCE_AT, order).interface(4).among(SAME, 3).goto(ROUTE));
+        rules.push(run_of(SOURCE_AT, order).come_back());
     }
     rules
 }
@@ -412,9 +478,23 @@ fn route(shape: &Shape) -> Vec<Rule> {
 }
 
 fn request(shape: &Shape) -> Vec<Rule> {
-    if !shape.has_rules {
-        return allowed();
+    let mut rules = Vec::new();
+    if !shape.orders.is_empty() {
+        let has_runs = || Rule::new().load(DESTINATION_AT + layout::ADDRESS_HOME_AT, 2, 0).among(HAS_RUNS, 0);
+        rules.push(command(has_runs(), 1).mask(1, &CLASS_MASK).among(PAGED, 1).jump(REQUEST_RUNS));
+        rules.push(command(has_runs(), 1).mask(1, &COPY_MASK).equals(1, &COPY).jump(REQUEST_RUNS));
     }
+    rules.extend(if shape.has_rules { operators_rules() } else { allowed() });
+    rules
+}
+
+/// What is about a page of a run leaves at the port of the shortest one that has it.
+fn request_runs(shape: &Shape) -> Vec<Rule> {
+    let marks = |&order| run_of(DESTINATION_AT, order).set_mark(3).come_back();
+    shape.orders.iter().map(marks).collect()
+}
+
+fn operators_rules() -> Vec<Rule> {
     let client = |rule: Rule| rule.load(SOURCE_AT + layout::ADDRESS_HOME_AT, 2, 0);
     let home = |rule: Rule| rule.load(DESTINATION_AT + layout::ADDRESS_HOME_AT, 2, 1);
     let any = |rule: Rule, register| rule.value(register, &key::home(0));
@@ -437,7 +517,7 @@ fn page(shape: &Shape) -> Vec<Rule> {
     let direct = Rule::new().load(DESTINATION_AT + layout::ADDRESS_ARGUMENTS_AT, 1, 0);
     let direct = direct.mask(0, &[layout::ARGUMENT_DIRECT]).differs(0, &[0]);
     let mut rules = vec![
-        page_of(Rule::new(), DESTINATION_AT).count(HOT, 0),
+        page_of(Rule::new(), DESTINATION_AT).interface(3).count(HOT, 0),
         direct.goto(LEAVE_HOME),
         page_of(Rule::new(), DESTINATION_AT).find(REDIRECTS, 0, 3).goto(OWNED),
     ];
@@ -533,6 +613,9 @@ mod tests {
         assert_eq!(masked(&PAGE_MASK), key::page(Page::of(address)));
         assert_eq!(key::page_of(&key::page(Page::of(address))), Some(Page::of(address)));
         assert_eq!(key::page_of(&[0; 11]), None);
+        let run = PageRun::new(0x1001, 0x0_1234_5670, 4).unwrap();
+        assert_eq!(masked(&run_mask(4)), key::run(run));
+        assert_eq!((run_mask(0), &run_mask(PAGE_BITS)[2..]), (PAGE_MASK, [0; 10].as_slice()));
         assert_eq!(masked(&KIND_MASK), key::kind(0x1001, false));
         let request = Cluster::new(1).address(0x1001, 0xb0, 0x31, 7).octets();
         let masked: Vec<u8> = request[4..].iter().zip(&KIND_MASK).map(|(byte, mask)| byte & mask).collect();
@@ -549,6 +632,7 @@ mod tests {
         };
         let plain = count(&Shape::default());
         assert!(count(&Shape { lengths: [52, 56].into(), ..Shape::default() }) > plain + 8);
+        assert_eq!(count(&Shape { orders: [0, 9].into(), ..Shape::default() }), plain + 3 + 2 * 3);
         assert_eq!(count(&Shape { drop_ppm: 1, ..Shape::default() }), plain + 3);
         assert_eq!(count(&Shape { has_sides: true, ..Shape::default() }), plain + 3);
         assert!(count(&Shape { term_milliseconds: Some(1), ..Shape::default() }) > plain);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::NAME;
 use super::netlink::{self, Changes, Conversation, Ear, FLAG_CREATE, kind};
 use super::ruleset::{self, DESTINATION_AT, SOURCE_AT, Shape, key};
-use crate::address::{self, Classes, Page, Prefix};
+use crate::address::{self, Classes, Page, PageRun, Prefix};
 use crate::clock;
 use crate::entries::{Group, Port, Route, Rule};
 use crate::error::SwitchError;
@@ -121,12 +121,17 @@ impl Tables {
         for &bits in shape.lengths.difference(&self.shape.lengths) {
             ruleset::make_longer(&mut changes, bits);
         }
+        for &order in shape.orders.difference(&self.shape.orders) {
+            ruleset::make_runs(&mut changes, order);
+        }
         entries(&mut changes, self);
         if shape != self.shape {
             ruleset::shape(&mut changes, &shape);
         }
-        for &bits in self.shape.lengths.difference(&shape.lengths) {
-            changes.message(kind::DELETE_SET, 0, |message| message.text(2, &ruleset::longer(bits)));
+        let longer = self.shape.lengths.difference(&shape.lengths).map(|&bits| ruleset::longer(bits));
+        let runs = self.shape.orders.difference(&shape.orders).map(|&order| ruleset::runs(order));
+        for map in longer.chain(runs) {
+            changes.message(kind::DELETE_SET, 0, |message| message.text(2, &map));
         }
         self.carry_out(&changes, attempt)?;
         self.shape = shape;
@@ -271,6 +276,45 @@ impl Tables {
         }
         self.routes.remove(&prefix);
         Ok(self.directory.drop_prefix(prefix))
+    }
+
+    pub(super) fn set_run(&mut self, run: PageRun, port: u16) -> Result<(), SwitchError> {
+        if !self.directory.has_room_for(run) {
+            return Err(switches::no_room_for_run(NAME));
+        }
+        let mut shape = self.shape.clone();
+        shape.orders.insert(run.order());
+        self.change(&format!("route {run}"), shape, |changes, _| {
+            let name = ruleset::runs(run.order());
+            take(changes, &name, &key::run(run));
+            map(changes, &name, &key::run(run), &key::number(u32::from(port)));
+            take(changes, ruleset::HAS_RUNS, &key::home(run.home()));
+            put(changes, ruleset::HAS_RUNS, &key::home(run.home()));
+        })?;
+        self.directory.set_run(run, port);
+        Ok(())
+    }
+
+    pub(super) fn drop_run(&mut self, run: PageRun) -> Result<bool, SwitchError> {
+        if self.directory.port_of_run(run).is_none() {
+            return Ok(false);
+        }
+        let mut shape = self.shape.clone();
+        if self.directory.runs_of_order(run.order()) == 1 {
+            shape.orders.remove(&run.order());
+        }
+        let is_last = self.directory.runs_of_home(run.home()) == 1;
+        self.change(&format!("forget the route of {run}"), shape, |changes, _| {
+            take(changes, &ruleset::runs(run.order()), &key::run(run));
+            if is_last {
+                take(changes, ruleset::HAS_RUNS, &key::home(run.home()));
+            }
+        })?;
+        Ok(self.directory.drop_run(run))
+    }
+
+    pub(super) fn runs(&self, home: u16) -> Vec<(PageRun, u16)> {
+        self.directory.runs(home)
     }
 
     pub(super) fn set_group(&mut self, group: &Group) -> Result<(), SwitchError> {
@@ -549,18 +593,20 @@ impl Tables {
         Ok(found.first().and_then(|element| Counted::of(element)).unwrap_or_default())
     }
 
-    /// The pages that were counted, and how often; counting begins anew.
-    pub(super) fn take_hot(&mut self) -> Result<Vec<(Page, u64)>, SwitchError> {
+    /// Pages, ports, and how many requests for the page came in at the port; counting begins anew.
+    pub(super) fn take_hot(&mut self) -> Result<Vec<(Page, u16, u64)>, SwitchError> {
+        const INTERFACE_AT: usize = 12;
         let found = self.kernel.elements_of(ruleset::TABLE, ruleset::HOT, None);
         let found = found.map_err(|error| failed("read the hot pages", &error))?;
         let mut changes = Changes::new(ruleset::TABLE);
         changes.clear(ruleset::HOT);
         self.carry_out(&changes, "forget the hot pages")?;
-        let page = |element: &Vec<u8>| {
+        let counted = |element: &Vec<u8>| {
             let key = netlink::attribute(netlink::attribute(element, 1)?, 1)?;
-            Some((key::page_of(key)?, Counted::of(element)?.packets))
+            let interface = u32::from_ne_bytes(key.get(INTERFACE_AT..)?.try_into().ok()?);
+            Some((key::page_of(key)?, *self.ports.get(&interface)?, Counted::of(element)?.packets))
         };
-        Ok(found.iter().filter_map(page).collect())
+        Ok(found.iter().filter_map(counted).collect())
     }
 }
 

@@ -33,14 +33,14 @@ use ovs::Ovs;
 use pipeline::{Plug, Plugs};
 use state::{State, Unit};
 
-use crate::address::{Cluster, HOME_BITS, Page, Prefix};
+use crate::address::{Cluster, HOME_BITS, Page, PageRun, Prefix};
 use crate::capabilities::Capabilities;
 use crate::clock;
 use crate::entries::{Group, Redirect, Route, Rule};
 use crate::error::SwitchError;
 use crate::faults::Faults;
 use crate::layout;
-use crate::observed::{Counters, Event};
+use crate::observed::{Counters, Event, HotPage};
 use crate::switch::Switch;
 use crate::switches::directory::Entry;
 use crate::switches::{self, Wiring};
@@ -439,6 +439,8 @@ impl Switch for OpenFlow {
             learns_at_once: false,
             delays: false,
             seeded: false,
+            // A flow counts for a page, wherever its requests come from.
+            counts_by_port: false,
             ..Capabilities::all(self.redirects_max)
         }
     }
@@ -472,6 +474,35 @@ impl Switch for OpenFlow {
             state.show_home(prefix.home(), bodies, clock::ticks_now());
             Ok(was_there)
         })
+    }
+
+    fn set_run(&self, run: PageRun, port: u16) -> Result<(), SwitchError> {
+        switches::check_port(NAME, port)?;
+        let done = self.change(|state, bodies| {
+            if !state.directory.has_room_for(run) {
+                return Err(switches::no_room_for_run(NAME));
+            }
+            state.directory.set_run(run, port);
+            state.show_run(run, bodies, clock::ticks_now());
+            Ok(())
+        });
+        if done.as_ref().is_err_and(SwitchError::is_full) {
+            // The switch may have taken some of its flows.
+            self.drop_run(run)?;
+        }
+        done
+    }
+
+    fn drop_run(&self, run: PageRun) -> Result<bool, SwitchError> {
+        self.change(|state, bodies| {
+            let was_there = state.directory.drop_run(run);
+            state.show_run(run, bodies, clock::ticks_now());
+            Ok(was_there)
+        })
+    }
+
+    fn runs(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
+        Ok(self.shared.state().directory.runs(home))
     }
 
     fn set_redirect(&self, page: Page, redirect: Redirect) -> Result<bool, SwitchError> {
@@ -596,7 +627,7 @@ impl Switch for OpenFlow {
         self.count(port, number)
     }
 
-    fn hot_pages(&self, count: usize) -> Result<Vec<(Page, u64)>, SwitchError> {
+    fn hot_pages(&self, count: usize) -> Result<Vec<HotPage>, SwitchError> {
         self.settle()?;
         let flows = self.flow_stats(pipeline::MARK_HOT)?;
         self.change(|state, bodies| {
@@ -605,7 +636,7 @@ impl Switch for OpenFlow {
                 *pages.entry(pipeline::page_of(flow.cookie).key()).or_insert(0) += flow.packets;
             }
             state.count_anew(bodies);
-            Ok(switches::hottest(pages.into_iter().map(|(key, count)| (Page::from_key(key), count)).collect(), count))
+            Ok(switches::hottest(pages.into_iter().map(|(key, count)| (Page::from_key(key), 0, count)), count))
         })
     }
 

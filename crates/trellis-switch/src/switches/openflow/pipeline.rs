@@ -11,29 +11,31 @@ use super::codec::{
     Action, Body, Bucket, Field, FlowCommand, FlowMod, GroupCommand, GroupMod, Instruction, Match, TELL_REMOVED, WHOLE,
     port,
 };
-use crate::address::{Classes, Cluster, HOME_BITS, Page, Prefix};
+use crate::address::{Classes, Cluster, HOME_BITS, PAGE_BITS, Page, PageRun, Prefix};
 use crate::entries::Route;
 use crate::layout;
 
 /// The tables.
 const ADMISSION: u8 = 0;
 const SOURCE: u8 = 1;
-const BEHALF: u8 = 2;
-const ROUTE: u8 = 3;
-const ANSWERS: u8 = 4;
-const RULES: u8 = 5;
-const CLASS: u8 = 6;
-const HOT: u8 = 7;
-const PAGE: u8 = 8;
-const PLUGGED: u8 = 9;
-const LOSS: u8 = 10;
-const COPIES: u8 = 11;
-const OWN_COPY: u8 = 12;
-const SIDES: u8 = 13;
-const COUNT: u8 = 14;
-const OUT: u8 = 15;
+const SOURCE_RUNS: u8 = 2;
+const BEHALF: u8 = 3;
+const ROUTE: u8 = 4;
+const ANSWERS: u8 = 5;
+const RUNS: u8 = 6;
+const RULES: u8 = 7;
+const CLASS: u8 = 8;
+const HOT: u8 = 9;
+const PAGE: u8 = 10;
+const PLUGGED: u8 = 11;
+const LOSS: u8 = 12;
+const COPIES: u8 = 13;
+const OWN_COPY: u8 = 14;
+const SIDES: u8 = 15;
+const COUNT: u8 = 16;
+const OUT: u8 = 17;
 /// A table that no packet comes to.
-const SPARE: u8 = 16;
+const SPARE: u8 = 18;
 /// How many tables there must be.
 pub(super) const TABLES: u8 = SPARE + 1;
 
@@ -59,9 +61,21 @@ const INCARNATION: u128 = (layout::INCARNATION as u128) << COMMAND_SHIFT;
 const DIRECT: u128 = (layout::ARGUMENT_DIRECT as u128) << ARGUMENTS_SHIFT;
 const COMMAND_MASK: u128 = 0xff << COMMAND_SHIFT;
 const CLASS_MASK: u128 = 0xf0 << COMMAND_SHIFT;
+/// What those commands share that are about a page of a run, and no others: values and masks.
+const FOLLOWING: [(u128, u128); 3] = [
+    both(layout::CLASS_READING << 4, layout::CLASS_CHANGING << 4, CLASS_MASK),
+    both(layout::CLASS_LEASES << 4, layout::CLASS_LEASES << 4, CLASS_MASK),
+    both(layout::COMMAND_CLONE, layout::COMMAND_INVALIDATED, COMMAND_MASK),
+];
 const PAGE_MASK: u128 = ((1 << layout::OFFSET_BITS) - 1) & !((1 << layout::PAGE_SHIFT) - 1);
 /// Classes that commands have; the rest are addresses of requests.
 const CLASSES: u16 = 0xff;
+
+/// Value and mask of what two commands, or classes of them, have in common; they differ in one bit at most.
+const fn both(one: u8, other: u8, mask: u128) -> (u128, u128) {
+    let mask = mask & !(((one ^ other) as u128) << COMMAND_SHIFT);
+    ((one as u128) << COMMAND_SHIFT & mask, mask)
+}
 
 /// How much of a packet is heard where its header matters: Ethernet, IPv6, a fragment's header, UDP, ours.
 const HEARD_BYTES: u16 = 128;
@@ -88,8 +102,6 @@ const MARK_REDIRECT: u64 = 6 << MARK_SHIFT;
 const LIFE_SHIFT: u32 = 52;
 /// Lives, after which they begin anew.
 const LIVES: u64 = 16;
-/// How many bits of a page's number there are.
-const PAGE_NUMBER_BITS: u32 = layout::OFFSET_BITS - layout::PAGE_SHIFT;
 
 /// Why a packet came to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,12 +132,12 @@ pub(super) fn counter_of(cookie: u64) -> (usize, u16) {
 
 /// The page that a mark is about.
 pub(super) fn page_of(cookie: u64) -> Page {
-    let number = cookie & ((1 << PAGE_NUMBER_BITS) - 1);
-    Page { home: (cookie >> PAGE_NUMBER_BITS) as u16, number }
+    let number = cookie & ((1 << PAGE_BITS) - 1);
+    Page { home: (cookie >> PAGE_BITS) as u16, number }
 }
 
 fn page_mark(kind: u64, page: Page) -> u64 {
-    kind | u64::from(page.home) << PAGE_NUMBER_BITS | page.number
+    kind | u64::from(page.home) << PAGE_BITS | page.number
 }
 
 /// Where a host is plugged in.
@@ -278,7 +290,9 @@ pub(super) fn out_actions(plug: &Plug, in_port: u32) -> Vec<Action> {
 /// What does not depend on anything but ports: who may come in, who is on which side, what is counted.
 pub(super) fn frame(cluster: Cluster, plugs: &Plugs) -> Wanted {
     let mut flows = vec![
-        Flow::new(SOURCE, 0, Match::any()).goes_to(BEHALF),
+        Flow::new(SOURCE, 0, Match::any()).goes_to(SOURCE_RUNS),
+        Flow::new(SOURCE_RUNS, 0, Match::any()).goes_to(BEHALF),
+        Flow::new(RUNS, 0, Match::any()).goes_to(RULES),
         Flow::new(ANSWERS, 0, Match::any()).goes_to(PLUGGED),
         Flow::new(CLASS, 0, Match::any()).goes_to(PLUGGED),
         Flow::new(HOT, 0, Match::any()).goes_to(PAGE),
@@ -379,7 +393,7 @@ fn speakers(flows: &mut Vec<Flow>, plugs: &Plugs, prefix: Prefix, route: Route) 
     }
     if !is_whole {
         let matching = ipv6(Match::any()).with_masked(Field::Ipv6Src, address, mask);
-        flows.push(Flow::new(SOURCE, rank(prefix), matching).goes_to(BEHALF));
+        flows.push(Flow::new(SOURCE, rank(prefix), matching).goes_to(SOURCE_RUNS));
     }
 }
 
@@ -395,11 +409,36 @@ fn leads(flows: &mut Vec<Flow>, prefix: Prefix, route: Route) {
     if names_requests {
         flows.push(to(rank(prefix), address, mask, ANSWERS));
     } else {
-        flows.push(to(rank(prefix) + 1, address, mask | INCARNATION, RULES));
+        flows.push(to(rank(prefix) + 1, address, mask | INCARNATION, RUNS));
         if mask & INCARNATION == 0 {
             flows.push(to(rank(prefix), address, mask, ANSWERS));
         }
     }
+}
+
+/// Where the pages of a run lead, and who speaks for them: three flows and two. `is_memory`: whether the whole home is.
+pub(super) fn of_run(cluster: Cluster, plugs: &Plugs, run: PageRun, port: u16, is_memory: bool) -> Wanted {
+    let (value, mask) = addresses_of_run(cluster, run);
+    // Twice, so that there is room between two orders; shorter ones are asked first.
+    let rank = 2 * u16::from(1 + PAGE_BITS - run.order());
+    let leads = |(command, command_mask): (u128, u128)| {
+        let matching = ipv6(Match::any()).with_masked(Field::Ipv6Dst, value | command, mask | command_mask);
+        Flow::new(RUNS, rank, matching).notes(u64::from(port), OUT_MASK).goes_to(RULES)
+    };
+    let mut flows: Vec<Flow> = FOLLOWING.into_iter().map(leads).collect();
+    if let Some(plug) = plugs.get(&port).filter(|_| is_memory) {
+        let speaks = ipv6(at(plug)).with_masked(Field::Ipv6Src, value, mask);
+        flows.push(Flow::new(SOURCE_RUNS, rank + 1, speaks).notes(AS_HOME, AS_HOME).goes_to(ROUTE));
+    }
+    let others = ipv6(Match::any()).with_masked(Field::Ipv6Src, value, mask);
+    flows.push(Flow::new(SOURCE_RUNS, rank, others).goes_to(BEHALF));
+    Wanted { flows, groups: Groups::new() }
+}
+
+/// Value and mask of the addresses of the pages of a run.
+fn addresses_of_run(cluster: Cluster, run: PageRun) -> (u128, u128) {
+    let (value, mask) = addresses(cluster, Page { home: run.home(), number: run.first() });
+    (value, mask & !(u128::from(run.pages() - 1) << layout::PAGE_SHIFT))
 }
 
 /// Copies to those of a group who are on the side that the packet comes from, but not to whom gets the packet itself.

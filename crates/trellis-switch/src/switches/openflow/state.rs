@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::codec::{Action, Body, NO_BUFFER, PacketIn, PacketOut};
 use super::pipeline::{self, Flow, HomeView, Plugs, Reason, Shown, Wanted};
-use crate::address::{Classes, Cluster, Page, Prefix};
+use crate::address::{Classes, Cluster, Page, PageRun, Prefix};
 use crate::entries::Route;
 use crate::layout;
 use crate::observed::Counters;
@@ -29,6 +29,7 @@ const COUNTED_WHEN_HEARD: [usize; 1] = [layout::COUNT_EVENTS_LOST];
 pub(super) enum Unit {
     Frame,
     Home(u16),
+    Run(PageRun),
     Rules,
     Loss,
     Leases,
@@ -84,6 +85,10 @@ impl State {
         match unit {
             Unit::Frame => pipeline::frame(self.cluster, &self.plugs),
             Unit::Home(number) => pipeline::of_home(self.cluster, &self.plugs, &self.home(number)),
+            Unit::Run(run) => match self.directory.port_of_run(run) {
+                Some(port) => pipeline::of_run(self.cluster, &self.plugs, run, port, self.is_memory(run.home())),
+                None => Wanted::default(),
+            },
             Unit::Rules => pipeline::of_rules(self.cluster, self.rules.as_ref()),
             Unit::Loss => pipeline::of_loss(self.is_lost),
             Unit::Leases => pipeline::of_leases(self.grants),
@@ -103,21 +108,39 @@ impl State {
         self.routes.get(&Prefix::host(self.cluster, number)).copied()
     }
 
+    /// Whether a whole home is memory, so that others may speak for its pages.
+    fn is_memory(&self, number: u16) -> bool {
+        self.home_route(number).is_some_and(|route| route.is_memory)
+    }
+
     /// What must be said so that the switch does what is wanted.
     pub(super) fn show(&mut self, unit: Unit, bodies: &mut Vec<Body>) {
         let wanted = self.wanted(unit);
         let before = self.shown.remove(&unit).unwrap_or_default();
         bodies.extend(pipeline::difference(&before, &wanted, self.life));
-        self.shown.insert(unit, wanted);
+        match wanted == Wanted::default() {
+            true => None,
+            false => self.shown.insert(unit, wanted),
+        };
     }
 
-    /// The same for a home, and for the redirects of its pages.
+    /// The same for a home, and for its runs and the redirects of its pages.
     pub(super) fn show_home(&mut self, number: u16, bodies: &mut Vec<Body>, tick: u64) {
         self.show(Unit::Home(number), bodies);
-        let pages: Vec<u64> = self.pages.keys().copied().filter(|&key| Page::from_key(key).home == number).collect();
-        for key in pages {
-            self.show_page(Page::from_key(key), bodies, tick);
-        }
+        self.directory.runs(number).into_iter().for_each(|(run, _)| self.show(Unit::Run(run), bodies));
+        self.show_pages(|page| page.home == number, bodies, tick);
+    }
+
+    /// The same for a run, and for the redirects of its pages.
+    pub(super) fn show_run(&mut self, run: PageRun, bodies: &mut Vec<Body>, tick: u64) {
+        self.show(Unit::Run(run), bodies);
+        self.show_pages(|page| run.has(page), bodies, tick);
+    }
+
+    /// The same for the redirects of some pages.
+    fn show_pages(&mut self, which: impl Fn(Page) -> bool, bodies: &mut Vec<Body>, tick: u64) {
+        let pages: Vec<Page> = self.pages.keys().map(|&key| Page::from_key(key)).filter(|&page| which(page)).collect();
+        pages.into_iter().for_each(|page| self.show_page(page, bodies, tick));
     }
 
     /// The same after something about all ports has changed.
@@ -130,14 +153,14 @@ impl State {
     /// The same for the redirect of a page.
     pub(super) fn show_page(&mut self, page: Page, bodies: &mut Vec<Body>, tick: u64) {
         let key = page.key();
-        let route = self.home_route(page.home);
+        let home_port = self.directory.run_of(page).or(self.home_route(page.home).map(|route| route.port));
         // Redirects that have ended stand until they are asked for.
         let shown = self.directory.redirect(page, 0).map(|entry| Shown {
             port: entry.port,
             until: entry.until,
             is_ended: entry.until <= tick,
-            home_port: route.map(|route| route.port),
-            is_memory: route.is_some_and(|route| route.is_memory),
+            home_port,
+            is_memory: self.is_memory(page.home),
         });
         let before = self.pages.get(&key).copied();
         if shown == before {
@@ -182,6 +205,7 @@ impl State {
             [Unit::Frame, Unit::Rules, Unit::Loss, Unit::Leases, Unit::Counting].into_iter().collect();
         units.extend(self.routes.keys().map(|prefix| Unit::Home(prefix.home())));
         units.extend(self.groups.keys().map(|&home| Unit::Home(home)));
+        units.extend(self.directory.all_runs().map(Unit::Run));
         units.into_iter().for_each(|unit| self.show(unit, &mut bodies));
         let counted = self.counted.keys().map(|&key| pipeline::counted(self.cluster, Page::from_key(key)));
         bodies.extend(counted.map(|flow: Flow| flow.add(self.life)));
@@ -381,6 +405,29 @@ mod tests {
         assert_eq!(state.directory.sweep(50), 1);
         state.show_swept(&mut bodies, 50);
         assert_eq!(bodies.len(), 1);
+    }
+
+    #[test]
+    fn a_run_is_five_flows_and_concerns_the_redirects_of_its_pages() {
+        let mut state = state();
+        let entry = Entry { port: 2, until: layout::TICKS_FOREVER, epoch: 1, is_ending: false };
+        state.directory.set_redirect(PAGE, entry, 0);
+        state.show_page(PAGE, &mut Vec::new(), 0);
+        let told = |state: &mut State, first| {
+            let run = PageRun::new(PAGE.home, first, 2).unwrap();
+            state.directory.set_run(run, 2);
+            let mut bodies = Vec::new();
+            state.show_run(run, &mut bodies, 0);
+            bodies.len()
+        };
+        assert_eq!(told(&mut state, 8), 5, "none of its pages is redirected");
+        // The redirect leads home now, which is told by all of its flows.
+        assert_eq!((told(&mut state, 4), told(&mut state, 4)), (5 + 3, 0));
+        let run = PageRun::new(PAGE.home, 4, 2).unwrap();
+        assert!(state.directory.drop_run(run));
+        let mut bodies = Vec::new();
+        state.show_run(run, &mut bodies, 0);
+        assert_eq!(bodies.len(), 5 + 3);
     }
 
     #[test]

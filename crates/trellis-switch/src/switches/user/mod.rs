@@ -14,19 +14,19 @@ use std::time::Duration;
 
 use fate::Fates;
 
-use crate::address::{Cluster, HOME_BITS, Page, Prefix};
+use crate::address::{Cluster, HOME_BITS, Page, PageRun, Prefix};
 use crate::capabilities::Capabilities;
 use crate::clock;
 use crate::entries::{Group, Redirect, Route, Rule};
 use crate::error::SwitchError;
 use crate::faults::Faults;
 use crate::layout;
-use crate::observed::{Counters, Event};
+use crate::observed::{Counters, Event, HotPage};
 use crate::switch::Switch;
-use crate::sys;
 use crate::switches::directory::Directory;
 use crate::switches::worker::Worker;
 use crate::switches::{self, Wiring};
+use crate::sys;
 
 const NAME: &str = "user";
 const PREFIXES_MAX: u32 = layout::PREFIXES_MAX;
@@ -110,6 +110,24 @@ impl Switch for User {
         Ok(self.shared.directory().drop_prefix(prefix))
     }
 
+    fn set_run(&self, run: PageRun, port: u16) -> Result<(), SwitchError> {
+        switches::check_port(NAME, port)?;
+        let mut directory = self.shared.directory();
+        if !directory.has_room_for(run) {
+            return Err(switches::no_room_for_run(NAME));
+        }
+        directory.set_run(run, port);
+        Ok(())
+    }
+
+    fn drop_run(&self, run: PageRun) -> Result<bool, SwitchError> {
+        Ok(self.shared.directory().drop_run(run))
+    }
+
+    fn runs(&self, home: u16) -> Result<Vec<(PageRun, u16)>, SwitchError> {
+        Ok(self.shared.directory().runs(home))
+    }
+
     fn set_redirect(&self, page: Page, redirect: Redirect) -> Result<bool, SwitchError> {
         switches::check_port(NAME, redirect.port)?;
         let done = self.shared.directory().set_redirect(page, switches::noted(&redirect), clock::ticks_now());
@@ -172,7 +190,7 @@ impl Switch for User {
         Ok(directory.counters(port))
     }
 
-    fn hot_pages(&self, count: usize) -> Result<Vec<(Page, u64)>, SwitchError> {
+    fn hot_pages(&self, count: usize) -> Result<Vec<HotPage>, SwitchError> {
         let pages = self.shared.directory().take_hot();
         Ok(switches::hottest(pages, count))
     }
