@@ -463,3 +463,21 @@ fn a_damaged_request_is_answered_and_not_carried_out() {
     assert_eq!(caller.read(&mut served, pointer, 4).data, [0; 4]);
     assert_eq!(served.server.statistics().requests, 3, "they never came to the server");
 }
+
+#[test]
+fn what_is_elsewhere_is_given_to_nobody_and_not_deleted() {
+    let (mut served, mut caller) = started();
+    let object = caller.object(&mut served, 10 * PAGE_BYTES);
+    served.server.lend(object.page() + 8, 40);
+    let delete = caller.plain(&mut served, Command::Delete, object);
+    assert!(refused(Status::Busy)(&delete));
+    assert_eq!(served.server.wants_back(), Some(object.page() + 8));
+    let asked = caller.plain(&mut served, Command::Inquire, object);
+    assert_eq!(asked.body, Body::Object { pointer: object, bytes: 10 * PAGE_BYTES }, "it is whole as before");
+    let after = caller.object(&mut served, PAGE_BYTES);
+    assert_eq!(after.page(), object.page() + 48, "behind what is elsewhere");
+    served.server.take_back(object.page() + 8, 40);
+    assert_eq!(served.server.wants_back(), None);
+    assert_eq!(caller.plain(&mut served, Command::Delete, object).status, Status::Ok);
+    served.check_published();
+}

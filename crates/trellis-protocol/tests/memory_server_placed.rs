@@ -1,11 +1,14 @@
 //! A keeper that a controller places: what it says as a blank server, as a home with pages of its own, and as a backup whose
 //! pages are of no object any more.
 
+use trellis_protocol::lease::parts::Part;
 use trellis_protocol::lease::server::Server;
 use trellis_protocol::lease::{Epoch, Party, Placement, State, Timing, epoch_of};
-use trellis_protocol::memory_server::{Carried, Keeper, Order, Range};
-use trellis_protocol::wire::address::Cluster;
+use trellis_protocol::memory_server::{Carried, Decision, Input, Keeper, Lease, Order, Range, Staged};
+use trellis_protocol::wire::address::{Arguments, Cluster, Host, Incarnation, PAGE_BYTES, Pointer, Source};
+use trellis_protocol::wire::command::Command;
 use trellis_protocol::wire::datagram::told::What;
+use trellis_protocol::wire::datagram::{Extent, Operation, Request, Status, TagKind};
 
 const ME: u16 = 7;
 const OTHER: u16 = 8;
@@ -40,8 +43,9 @@ fn report(keeper: &mut Keeper, now: u64) -> (u64, State) {
 }
 
 fn placed(request: u64, incarnation: u16, home: u16, backups: &[u16], anew: bool) -> What {
-    let placement = Placement { incarnation, home, backups: backups.to_vec(), hand_to: None, anew };
-    What::Placed { request, life: LIFE, placement, call: 0, pages: PAGES }
+    let (backups, parts) = (backups.to_vec(), Vec::new());
+    let placement = Placement { incarnation, home, backups, hand_to: None, anew, parts };
+    What::Placed { request, life: LIFE, placement, call: 0, pages: PAGES, within: None }
 }
 
 /// A server that is nothing, and whom a home may tell to keep pages.
@@ -126,4 +130,71 @@ fn what_the_next_home_has_is_kept_whatever_was_zero_before() {
     // And after it.
     assert!(keeps(&mut keeper, 3, 1, epoch_of(3) + 1));
     assert!(!keeper.is_zero_since(1, 3, since), "it was committed since");
+}
+
+/// What a client asks about a page, under an epoch.
+fn asked(keeper: &mut Keeper, command: Command, page: u64, epoch: Epoch, request: u64) -> Vec<Decision> {
+    let cluster = Cluster::new(1).expect("24 bits");
+    let pointer = Pointer::new(cluster, Host(ME), 1, page * PAGE_BYTES).expect("an offset");
+    let operation = if command == Command::Commit { Operation::Bytes(Extent::whole(8)) } else { Operation::Plain };
+    let source = Source { cluster, host: Host(20), incarnation: Incarnation::new(1), request };
+    let request = Request {
+        source,
+        destination: pointer.request(command, Arguments::NONE),
+        tag_kind: TagKind::Checksum,
+        is_once: false,
+        is_release: command == Command::Commit,
+        epoch,
+        operation,
+    };
+    let staged = (command == Command::Commit).then_some(Staged { slot: 0, bytes: 8 });
+    keeper.asked(2, Lease { request, staged });
+    let decided = |order: Order| match order {
+        Order::Server(Input::Decided(_, decision)) => Some(decision),
+        _ => None,
+    };
+    orders(keeper).into_iter().filter_map(decided).collect()
+}
+
+#[test]
+fn pages_that_get_a_keeper_of_their_own_take_what_is_known_of_them_along_and_back() {
+    let mut keeper = blank();
+    let (request, _) = report(&mut keeper, 0);
+    keeper.told(0, CONTROLLER, placed(request, 1, ME, &[], true));
+    orders(&mut keeper);
+    let take = |keeper: &mut Keeper, page, request| match asked(keeper, Command::Update, page, 0, request)[..] {
+        [Decision::Granted { epoch, .. }] => epoch,
+        ref other => panic!("{other:?}"),
+    };
+    let (kept, committed) = (take(&mut keeper, 1, 1), take(&mut keeper, 2, 2));
+    assert!(matches!(asked(&mut keeper, Command::Commit, 2, committed, 3)[..], [Decision::Done { .. }]));
+    let part = Part { number: 0xf000, first: 1, pages: 2, since: 2 };
+    let mut cut = keeper.cut(3, &part, 1);
+    assert_eq!((orders(&mut keeper), orders(&mut cut)), (vec![], vec![]));
+    // A commit that counted before is known, and a lease goes on; pages are numbered from the first.
+    assert!(matches!(asked(&mut cut, Command::Commit, 1, committed, 4)[..], [Decision::Counted { .. }]));
+    assert!(matches!(asked(&mut cut, Command::Renew, 0, kept, 5)[..], [Decision::Granted { .. }]));
+    let again = take(&mut cut, 1, 6);
+    assert!(again > committed);
+    assert!(matches!(asked(&mut cut, Command::Commit, 1, again, 7)[..], [Decision::Done { .. }]));
+    keeper.join(4, &part, cut);
+    assert_eq!(orders(&mut keeper), []);
+    assert!(matches!(asked(&mut keeper, Command::Renew, 1, kept, 8)[..], [Decision::Granted { .. }]));
+    assert!(matches!(asked(&mut keeper, Command::Commit, 2, again, 9)[..], [Decision::Counted { .. }]));
+    // One of before the last never counted again, and its client is told what was.
+    let old = asked(&mut keeper, Command::Commit, 2, committed, 10);
+    assert!(matches!(old[..], [Decision::Refused { status: Status::Fenced, epoch }] if epoch > 0), "{old:?}");
+}
+
+#[test]
+fn who_gave_his_pages_up_has_nothing_and_says_so_when_he_is_asked() {
+    let mut keeper = idle();
+    assert!(keeps(&mut keeper, 3, 0, epoch_of(3) + 1));
+    keeper.give_up(5);
+    keeper.tick(200 * MILLISECOND);
+    assert_eq!(orders(&mut keeper), [], "nobody asked");
+    keeper.told(200 * MILLISECOND, OTHER, What::Store { incarnation: 3, page: 0, epoch: epoch_of(3) + 2 });
+    assert_eq!(orders(&mut keeper), [], "it is not kept");
+    keeper.ask(201 * MILLISECOND);
+    assert_eq!(report(&mut keeper, 201 * MILLISECOND).1, State::Blank);
 }

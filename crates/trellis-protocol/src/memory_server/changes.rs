@@ -94,6 +94,9 @@ impl MemoryServer {
         let Some(object) = object.filter(|object| object.offset() == pointer.offset()) else {
             return End::Refused(Status::Bounds);
         };
+        if self.is_lent(&object) {
+            return End::Refused(Status::Busy);
+        }
         if let Err(end) = self.admit(now, request, object.bytes, AccessKind::Delete, leases) {
             return end;
         }
@@ -110,7 +113,18 @@ impl MemoryServer {
         let is_over = |(client, epoch)| !self.sessions.is_open(client, epoch);
         let orphans: Vec<Object> =
             self.objects.all().filter(|object| object.session.is_some_and(is_over)).copied().collect();
-        orphans.iter().for_each(|object| self.remove(object, leases, effects));
+        for object in &orphans {
+            if !self.is_lent(object) {
+                self.remove(object, leases, effects);
+            }
+        }
+    }
+
+    /// Whether some of its pages are elsewhere: they are wanted back then.
+    fn is_lent(&mut self, object: &Object) -> bool {
+        let lent = self.objects.lent_in(object.first_page, object.pages);
+        self.wants_back = lent.or(self.wants_back);
+        lent.is_some()
     }
 
     fn remove(&mut self, object: &Object, leases: &mut impl Leases, effects: &mut Vec<Effect>) {

@@ -7,6 +7,9 @@
 //! lives and its client asks again in time. Bytes are left out of a grant only where nothing has changed them since the
 //! epoch that the client names, with or without a lease.
 //!
+//! Pages get a keeper of their own ([`Keeper::cut`]), and come back ([`Keeper::join`]): leases, copies and what counted go with
+//! them; who waits for one of them asks again, and a commit that was not decided is not decided here.
+//!
 //! It must never be asked in the middle of a step: [`Keeper::next_order`] is called until there is none after each, and
 //! each order is carried out before the next is taken.
 
@@ -14,6 +17,7 @@ use super::leases::{Access, AccessKind, Admission, Decision, Lease, Leases};
 use super::{Client, Input};
 use crate::Nanoseconds;
 use crate::lease::home::Stamp;
+use crate::lease::parts::Part;
 use crate::lease::server::{Input as Fact, Memory, Server};
 use crate::lease::{Ask, Bytes, Effect, Entry, Epoch, Host, Message, PageNumber, Party, Status as Outcome, Timing};
 use crate::lease::{epoch_of, incarnation_of};
@@ -289,9 +293,81 @@ impl Keeper {
         self.step(now, Fact::Message(Party::of(from), message), None);
     }
 
+    /// These pages are a part from now on, with a keeper of its own, which has `own` pages of its own behind them.
+    #[must_use]
+    pub fn cut(&mut self, now: Nanoseconds, part: &Part, own: PageNumber) -> Keeper {
+        let server = self.server.cut(now, part, own);
+        let of = Range { pages: part.pages + own, ..self.range };
+        self.dismiss(part.first..part.end());
+        let mut other = Keeper { look_at: self.look_at, forgotten: self.forgotten, ..Keeper::of(of, server, now) };
+        let mut guarded = self.guarded.split_off(&part.first);
+        self.guarded.append(&mut guarded.split_off(&part.end()));
+        other.guarded = guarded.into_iter().map(|(page, since)| (page - part.first, since)).collect();
+        for (party, counted) in &mut self.counted {
+            let there = Counted { heard: counted.heard, ..Counted::default() };
+            let there = other.counted.entry(*party).or_insert(there);
+            for (page, under) in counted.take(part.first..part.end()) {
+                there.add(page - part.first, under);
+            }
+        }
+        other
+    }
+
+    /// They are the range's again. Who waited there was [dismissed](Keeper::dismiss).
+    pub fn join(&mut self, now: Nanoseconds, part: &Part, other: Keeper) {
+        let Keeper { server, guarded, counted, forgotten, orders, .. } = other;
+        debug_assert!(orders.is_empty(), "what it decided is carried out");
+        let was_home = self.server.home.is_some();
+        self.server.join(now, part, server);
+        if was_home && self.server.home.is_none() {
+            self.leave();
+        }
+        self.forgotten = self.forgotten.max(forgotten);
+        self.dismiss(part.first..part.end());
+        self.guarded.extend(guarded.into_iter().map(|(page, since)| (page + part.first, since)));
+        for (party, mut there) in counted {
+            let here = self.counted.entry(party).or_default();
+            here.heard = here.heard.max(there.heard);
+            for (page, under) in there.take(0..part.pages) {
+                self.forgotten = self.forgotten.max(here.add(page + part.first, under));
+            }
+        }
+    }
+
+    /// Who waits for one of these pages hears that he has no turn any more, and asks again; who committed one that was not
+    /// decided asks again by himself.
+    pub fn dismiss(&mut self, pages: core::ops::Range<PageNumber>) {
+        let waiting = core::mem::take(&mut self.waiting);
+        for (of, lease) in waiting {
+            if pages.contains(&of.0) {
+                self.decide(lease, Decision::Refused { status: Status::Busy, epoch: 0 });
+            } else {
+                self.waiting.insert(of, lease);
+            }
+        }
+        let known: Vec<PageNumber> = self.staged.range(pages).map(|(page, _)| *page).collect();
+        for page in known {
+            if let Some(commit) = self.staged.remove(&page) {
+                self.decide(commit.lease, Decision::Silent);
+            }
+        }
+    }
+
+    /// The bytes of the pages are given up here, and with them all that was known of them. Nothing is said before somebody asks.
+    pub fn give_up(&mut self, now: Nanoseconds) {
+        self.server.lose_memory(now);
+        (self.server.asked, self.server.report_at) = (None, None);
+        self.leave();
+    }
+
     /// Somebody spoke of this range whom no controller named: that one is asked, unless it is already.
     pub fn ask(&mut self, now: Nanoseconds) {
         self.server.report_at.get_or_insert(now);
+    }
+
+    /// There is something new that the controller waits for.
+    pub fn report(&mut self, now: Nanoseconds) {
+        self.server.report_at = Some(now);
     }
 
     fn step(&mut self, now: Nanoseconds, fact: Fact, at_hand: Option<AtHand>) {
@@ -314,9 +390,7 @@ impl Keeper {
 
     /// Another is home, or will be: who waits here asks there. Nobody here knows which commits count.
     fn leave(&mut self) {
-        let staged = core::mem::take(&mut self.staged);
-        staged.into_values().for_each(|commit| self.decide(commit.lease, Decision::Silent));
-        self.waiting.clear();
+        self.dismiss(0..PageNumber::MAX);
         let guarded = core::mem::take(&mut self.guarded);
         for page in guarded.into_keys() {
             self.orders.push_back(Order::Server(Input::Guard { first_page: page, pages: 1, is_guarded: false }));
@@ -571,6 +645,18 @@ impl Leases for Keeper {
 }
 
 impl Counted {
+    /// Takes what counted of these pages out, the oldest first.
+    fn take(&mut self, pages: core::ops::Range<PageNumber>) -> Vec<(PageNumber, Epoch)> {
+        let mut taken: Vec<(u64, PageNumber)> =
+            self.by_page.range(pages).map(|(page, (_, turn))| (*turn, *page)).collect();
+        taken.sort_unstable();
+        let epoch = |(turn, page): (u64, PageNumber)| {
+            self.by_turn.remove(&turn);
+            self.by_page.remove(&page).map(|(under, _)| (page, under))
+        };
+        taken.into_iter().filter_map(epoch).collect()
+    }
+
     /// Says under which epoch the commit was that is forgotten for this one; 0 for none.
     fn add(&mut self, page: PageNumber, under: Epoch) -> Epoch {
         self.turns += 1;

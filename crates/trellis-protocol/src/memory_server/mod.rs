@@ -18,6 +18,8 @@
 //!   another one asks with another id.
 //! - **Whole writes.** A write of several datagrams is carried out when all its bytes are there ([`staging`]).
 //! - **Nothing stays of who is gone**, where that was asked for: an object that was made for a session goes with it.
+//! - **What is elsewhere stays.** Of pages that were lent ([`MemoryServer::lend`]) no object is made, and none that has one of them
+//!   is deleted: that is BUSY until they are back.
 //! - **Bounded.** Objects, sessions, kept answers and slots have named maxima; a host has no more memory than its quota.
 //!
 //! READ, and WRITE in one datagram, change nothing here. So a program in the kernel may answer them from the page table
@@ -70,6 +72,8 @@ pub struct MemoryServer {
     repeated: u64,
     /// How many sessions had ended when objects of ended ones were looked for.
     sessions_seen: u64,
+    /// A page that is lent, of an object that is to be deleted.
+    wants_back: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -99,6 +103,7 @@ impl MemoryServer {
             answers: [0; STATUSES],
             repeated: 0,
             sessions_seen: 0,
+            wants_back: None,
             settings,
         }
     }
@@ -163,6 +168,24 @@ impl MemoryServer {
     /// The object that has a page.
     pub fn object(&self, page: u64) -> Option<Object> {
         self.objects.at(page).copied()
+    }
+
+    /// These pages are elsewhere from now on; whoever runs this leaves requests about their bytes to that place.
+    pub fn lend(&mut self, first_page: u64, pages: u64) {
+        self.objects.lend(first_page, pages);
+    }
+
+    /// They are back.
+    pub fn take_back(&mut self, first_page: u64, pages: u64) {
+        self.objects.take_back(first_page, pages);
+        self.wants_back.take_if(|page| (first_page..first_page + pages).contains(page));
+        // What went with a session waited for them, perhaps.
+        self.sessions_seen = self.sessions_seen.wrapping_sub(1);
+    }
+
+    /// A page that is lent, and has to come back so that its object can be deleted.
+    pub fn wants_back(&self) -> Option<u64> {
+        self.wants_back
     }
 
     /// What a host may have from now on; what it has it keeps. `None`: as the settings say.

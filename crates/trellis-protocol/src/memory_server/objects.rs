@@ -2,8 +2,8 @@
 //!
 //! Promises: no page belongs to two objects; an object gets the smallest free run that suffices, the first of them, at its
 //! lower end; what comes back joins its free neighbours; so after every object is gone there is one run of all pages.
-//! Finding a run takes logarithmic time. It never looks at a byte of memory. All of it but who made an object is in the
-//! page table, so that it can be made again from there.
+//! Pages that are elsewhere ([`Objects::lend`]) are given to nobody. Finding a run takes logarithmic time. It never looks at a byte
+//! of memory. All of it but who made an object is in the page table, so that it can be made again from there.
 
 use super::pages::{PageEntry, PageTable};
 use super::sessions::Client;
@@ -46,6 +46,8 @@ pub(super) struct Objects {
     live: BTreeMap<u64, Object>,
     objects_max: usize,
     pages_free: u64,
+    /// Runs that are elsewhere: pages by first page. Those of them that are free are not in `free`.
+    lent: BTreeMap<u64, u64>,
 }
 
 impl Objects {
@@ -58,6 +60,7 @@ impl Objects {
             live: BTreeMap::new(),
             objects_max,
             pages_free: pages,
+            lent: BTreeMap::new(),
         };
         objects.insert(0, pages);
         objects
@@ -117,9 +120,15 @@ impl Objects {
     /// Ends the object that begins at this page.
     pub(super) fn delete(&mut self, first_page: u64) -> Option<Object> {
         let object = self.live.remove(&first_page)?;
+        debug_assert!(self.lent_in(first_page, object.pages).is_none(), "its pages are here");
         self.table.take(first_page, object.pages);
         self.pages_free += object.pages;
-        let (mut first, mut pages) = (first_page, object.pages);
+        self.free_run(first_page, object.pages);
+        Some(object)
+    }
+
+    /// Pages are free, and join their free neighbours.
+    fn free_run(&mut self, mut first: u64, mut pages: u64) {
         if let Some(&after) = self.free.get(&(first + pages)) {
             self.remove(first + pages, after);
             pages += after;
@@ -130,7 +139,45 @@ impl Objects {
             pages += length;
         }
         self.insert(first, pages);
-        Some(object)
+    }
+
+    /// These pages are elsewhere: no object is made in them until they are back. None of them is elsewhere already.
+    pub(super) fn lend(&mut self, first: u64, pages: u64) {
+        debug_assert!(self.lent_in(first, pages).is_none(), "they are at one place at a time");
+        let end = first + pages;
+        let before = self.free.range(..first).next_back().filter(|(start, length)| *start + *length > first);
+        let inside = self.free.range(first..end);
+        let runs: Vec<(u64, u64)> = before.into_iter().chain(inside).map(|(start, length)| (*start, *length)).collect();
+        for (start, length) in runs {
+            self.remove(start, length);
+            self.insert(start, first.saturating_sub(start));
+            self.insert(end, (start + length).saturating_sub(end));
+            self.pages_free -= (start + length).min(end) - start.max(first);
+        }
+        self.lent.insert(first, pages);
+    }
+
+    /// They are back.
+    pub(super) fn take_back(&mut self, first: u64, pages: u64) {
+        if self.lent.remove(&first) != Some(pages) {
+            return debug_assert!(false, "they were lent as one");
+        }
+        let mut page = first;
+        while page < first + pages {
+            let Some(entry) = self.table.entry(page) else { break };
+            if entry.valid_bytes == 0 {
+                self.free_run(page, 1);
+                self.pages_free += 1;
+            }
+            page += 1;
+        }
+    }
+
+    /// The first page of these that is elsewhere.
+    pub(super) fn lent_in(&self, first: u64, pages: u64) -> Option<u64> {
+        let before = self.lent.range(..=first).next_back().filter(|(start, length)| *start + *length > first);
+        let after = self.lent.range(first..first + pages).next();
+        before.map(|_| first).or(after.map(|(start, _)| *start))
     }
 
     /// The object that has this page.
@@ -210,6 +257,31 @@ mod tests {
         objects.delete(0);
         assert_eq!([0, 2, 3].map(|page| of(&objects, page)), [None, None, Some(3)]);
         assert_eq!(objects.at(4).map(|object| (object.offset(), object.generation)), Some((3 * PAGE_BYTES, 7)));
+    }
+
+    #[test]
+    fn what_is_lent_is_given_to_nobody() {
+        let mut objects = Objects::new(100, 1, usize::MAX);
+        assert_eq!(create(&mut objects, 10 * PAGE_BYTES), Some((0, 10)));
+        assert_eq!(create(&mut objects, 10 * PAGE_BYTES), Some((10, 10)));
+        objects.lend(5, 10);
+        objects.lend(40, 20);
+        assert_eq!((objects.pages_free(), objects.longest_run()), (60, 40));
+        assert_eq!(create(&mut objects, 40 * PAGE_BYTES), Some((60, 40)), "behind them");
+        assert_eq!(create(&mut objects, 21 * PAGE_BYTES), None);
+        assert_eq!(create(&mut objects, 20 * PAGE_BYTES), Some((20, 20)), "before them");
+        assert_eq!(create(&mut objects, 1), None);
+        let lent = [(0, 5), (0, 6), (14, 1), (15, 25), (15, 26), (59, 1), (60, 40), (3, 97)];
+        let expected = [None, Some(5), Some(14), None, Some(40), Some(59), None, Some(5)];
+        assert_eq!(lent.map(|(first, pages)| objects.lent_in(first, pages)), expected);
+        objects.take_back(40, 20);
+        objects.take_back(5, 10);
+        assert_eq!((objects.pages_free(), objects.longest_run(), objects.lent_in(0, 100)), (20, 20, None));
+        assert_eq!(create(&mut objects, 20 * PAGE_BYTES), Some((40, 20)));
+        for first in [0, 10, 20, 40, 60] {
+            assert!(objects.delete(first).is_some());
+        }
+        assert_eq!((objects.pages_free(), objects.longest_run(), objects.free.len()), (100, 100, 1));
     }
 
     #[test]

@@ -28,6 +28,7 @@ use crate::wire::address::{Host, PAGE_BYTES};
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// Bytes of a record.
 const RECORD_BYTES: usize = 32;
@@ -80,6 +81,55 @@ impl TablePages {
         let pages = server.statistics();
         let pages = pages.pages_used + pages.pages_free;
         TablePages { records: (0..pages).map(|page| Record::of(server, page, 0)).collect() }
+    }
+
+    /// Those of a part, cut out: what an object has there is an object of its own. Who made it is not told: only the range
+    /// counts that.
+    ///
+    /// # Panics
+    ///
+    /// When there are not so many pages.
+    #[must_use]
+    pub fn part(&self, pages: Range<u64>) -> TablePages {
+        TablePages::of_part(self.records[pages.start as usize..pages.end as usize].iter().copied())
+    }
+
+    /// The same, as it will be when everybody has what the server has. What is another than here is so since `since`.
+    ///
+    /// # Panics
+    ///
+    /// When there are not so many pages.
+    #[must_use]
+    pub fn part_to_be(&self, pages: Range<u64>, server: &MemoryServer, since: Epoch) -> TablePages {
+        TablePages::of_part(pages.map(|page| {
+            let known = self.record(page);
+            let now = Record::of(server, page, known.since);
+            if now == known { known } else { Record { since, ..now } }
+        }))
+    }
+
+    fn of_part(cut: impl Iterator<Item = Record>) -> TablePages {
+        let mut records: Vec<Record> = Vec::new();
+        let mut first = 0;
+        for (at, known) in cut.enumerate() {
+            let PageEntry { generation, laps, valid_bytes, flags } = known.entry;
+            let goes_on = records.last().is_some_and(|before: &Record| {
+                let is_full = u64::from(before.entry.valid_bytes) == PAGE_BYTES;
+                is_full
+                    && flags & PageEntry::FIRST == 0
+                    && (generation, laps) == (before.entry.generation, before.entry.laps)
+            });
+            let is_first = valid_bytes > 0 && !goes_on;
+            let entry = PageEntry { flags: if is_first { PageEntry::FIRST } else { 0 }, ..known.entry };
+            records.push(Record { entry, pages: 0, maker: Host::ANYWHERE, ..known });
+            if is_first {
+                first = at;
+            }
+            if valid_bytes > 0 {
+                records[first].pages += 1;
+            }
+        }
+        TablePages { records }
     }
 
     /// How many pages clients can name.

@@ -14,6 +14,7 @@
 mod asking;
 mod batch;
 mod by_lease;
+mod by_page;
 mod sessions;
 #[cfg(test)]
 mod tests;

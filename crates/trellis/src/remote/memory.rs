@@ -28,6 +28,11 @@ pub trait ServerMemory: Send {
     /// Puts what `with` makes of eight bytes, little-endian, in their place, if it makes something; what was there.
     fn replace(&mut self, offset: u64, with: &dyn Fn(u64) -> Option<u64>) -> u64;
 
+    /// The memory itself, where nobody else has it.
+    fn as_arena(&mut self) -> Option<&mut Arena> {
+        None
+    }
+
     /// Puts entries of the page table, as words ([`entry_word`]), in the place of those of the pages from `first_page` on.
     /// When it returns, nothing goes on that those before admitted.
     fn publish(&mut self, first_page: u64, entries: &mut dyn Iterator<Item = u64>);
@@ -59,8 +64,22 @@ impl ServerMemory for Arena {
         before
     }
 
+    fn as_arena(&mut self) -> Option<&mut Arena> {
+        Some(self)
+    }
+
     /// Nobody else reads entries.
     fn publish(&mut self, _: u64, _: &mut dyn Iterator<Item = u64>) {}
+}
+
+/// Moves whole pages from one memory to another, from its offset `at` on; they are zero there afterwards.
+pub(super) fn move_pages(from: &mut dyn ServerMemory, range: Range<u64>, to: &mut dyn ServerMemory, at: u64) {
+    if let (Some(from), Some(to)) = (from.as_arena(), to.as_arena()) {
+        return to.take_from(at, from, range);
+    }
+    let bytes = from.read(range.clone(), &mut Vec::new()).to_vec();
+    to.write(at, &bytes);
+    from.zero(range);
 }
 
 /// An entry as one number of the machine's byte order, whose bytes are those of the entry.

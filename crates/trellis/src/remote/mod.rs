@@ -21,7 +21,7 @@ mod server;
 pub use client::{Call, Client, ClientOptions, Outcome, Welcome};
 pub use error::RemoteError;
 pub use memory::{ServerMemory, entry_word};
-pub use server::{Event, Server, ServerOptions, Stop};
+pub use server::{Event, Place, Server, ServerOptions, Stop};
 pub use trellis_protocol::wire::address::{Host, HostPrefix, PORT, Pointer};
 
 use trellis_protocol::wire::datagram::Tags;

@@ -64,13 +64,43 @@ impl Private {
             drop_pages(base + offset, bytes).expect("memory of this process's own can always be given back");
         }
     }
+
+    /// Takes whole pages of another memory in the place of those that are here; zeros are left there. False where the kernel
+    /// cannot do that: then nothing happened.
+    ///
+    /// Nobody reads or writes either memory meanwhile: whoever calls has both for himself.
+    pub(crate) fn take_from(&self, offset: usize, other: &Private, from: usize, bytes: usize) -> bool {
+        let (Ok(to), Ok(base)) = (self.base(), other.base()) else { return false };
+        debug_assert!(offset + bytes <= self.bytes && from + bytes <= other.bytes);
+        if bytes == 0 {
+            return true;
+        }
+        let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+        let (from, to) = ((base + from) as *mut libc::c_void, (to + offset) as *mut libc::c_void);
+        // SAFETY: both are inside mappings of this module, which stay where they are: the pages change hands, zeros take their
+        // place, and the advices given for the one hold for the other.
+        if unsafe { libc::mremap(from, bytes, bytes, flags, to) } == to {
+            return true;
+        }
+        // What was in the way may be unmapped by now.
+        map_at(Some(to as usize), bytes).expect("a place in this process's own memory can be mapped anew");
+        false
+    }
 }
 
 fn map(bytes: usize) -> io::Result<usize> {
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    map_at(None, bytes)
+}
+
+/// Maps at an address inside of a mapping of this module, in place of what is there, or at one of the kernel's choice.
+fn map_at(place: Option<usize>, bytes: usize) -> io::Result<usize> {
+    let fixed = place.map_or(0, |_| libc::MAP_FIXED);
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
     let protection = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-    let at = unsafe { libc::mmap64(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+    let at = place.unwrap_or(0) as *mut libc::c_void;
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists; one in a place that the caller
+    // has for himself takes the place of his pages alone.
+    let at = unsafe { libc::mmap64(at, bytes, protection, flags, -1, 0) };
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }

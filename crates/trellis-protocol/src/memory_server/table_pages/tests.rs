@@ -201,3 +201,44 @@ fn any_bytes_are_a_table_page_or_refused() {
     }
     assert!(read > 100, "{read} of them could be one");
 }
+
+#[test]
+fn a_part_has_the_objects_of_its_range_as_far_as_they_are_in_it() {
+    let mut served = Served::new();
+    let [before, middle, behind] = [10, 20, 270].map(|pages| served.create(pages * PAGE_BYTES - 5));
+    served.delete(middle);
+    let table = TablePages::of(&served.server);
+    // Two pages of the first, what is free, and some of the last.
+    let part = table.part(8..200);
+    assert_eq!(part.pages(), 192);
+    let of_part = Settings { memory_bytes: 192 * PAGE_BYTES, ..settings() };
+    let (entries, makers) = part.objects();
+    let server = MemoryServer::restored(of_part, &entries, |page| makers[&page]).expect("a table of whole objects");
+    let objects: Vec<(u64, u64, u64)> =
+        server.objects().map(|object| (object.first_page, object.pages, object.bytes)).collect();
+    assert_eq!(objects, [(0, 2, 2 * PAGE_BYTES - 5), (22, 170, 170 * PAGE_BYTES)]);
+    let generations: Vec<u16> = server.objects().map(|object| object.generation).collect();
+    assert_eq!(generations, [before.generation(), behind.generation()]);
+    for page in 0..192 {
+        let (here, there) = (server.page(page), served.server.page(page + 8));
+        let what = |entry: Option<PageEntry>| entry.map(|entry| (entry.generation, entry.laps, entry.valid_bytes));
+        assert_eq!(what(here), what(there), "page {page}");
+    }
+    assert_eq!(TablePages::of(&server), part, "who has it writes the same");
+    assert_eq!(table.part_to_be(8..200, &served.server, 99), part, "nothing is under way");
+    served.delete(before);
+    let to_be = table.part_to_be(8..200, &served.server, 99);
+    assert_eq!((to_be.record(1).entry.valid_bytes, to_be.record(1).since, to_be.record(2).since), (0, 99, 0));
+}
+
+#[test]
+fn objects_beside_each_other_stay_two_in_a_part() {
+    let mut served = Served::new();
+    for _ in 0..2 {
+        served.create(4 * PAGE_BYTES);
+    }
+    let part = TablePages::of(&served.server).part(1..8);
+    let begins: Vec<(u64, u64)> =
+        (0..7).map(|page| (page, part.record(page).pages)).filter(|(_, pages)| *pages > 0).collect();
+    assert_eq!(begins, [(0, 3), (3, 4)]);
+}

@@ -5,7 +5,7 @@
 //! its bytes are written when all are there. What gets no answer for a while, or is said to be somebody else's (MOVED) or
 //! too early (RESTARTING), is asked again past the switch's redirects (DIRECT), under the same number, until the deadline: a
 //! range that moves or fails over is the network's matter. What is not done without a lease is done under one
-//! ([`super::by_lease`]). Must never ask again, under another number, what may have been done.
+//! ([`super::by_lease`]), and what is read from several places is read page by page ([`super::by_page`]). Must never ask again, under another number, what may have been done.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -220,6 +220,7 @@ impl Client {
             let here: Vec<usize> = run.iter().map(|(_, place)| *place).collect();
             is_told_to_wait |= self.ask_these(run[0].0, wanted, &here, waits, Arguments::DIRECT, until, take);
         }
+        self.read_by_page(wanted, waits, deadline, take);
         is_told_to_wait | self.change_under_leases(wanted, waits, changes, deadline, take)
     }
 
@@ -268,14 +269,15 @@ impl Client {
             let home = wanted.pointer.home();
             match (reply.status, can_be(wanted)) {
                 // Who has the page now and then, or is another home: whoever is home says what is so. Nothing was done, and
-                // nobody remembers the number.
-                (Status::Moved | Status::Restarting, _) if home.is_one() => {
+                // nobody remembers the number. Who asked any server is told by MOVED which one that is.
+                (status @ (Status::Moved | Status::Restarting), _) if home.is_one() || status == Status::Restarting => {
                     wait.sent += 1;
                     if flags.has(Arguments::DIRECT) {
                         wait.heard = Some((reply.status, moved_to(reply)));
                         is_told_to_wait = true;
                     }
                 }
+                (Status::Parts, _) if wanted.command == Command::Read => wait.go_by_page(),
                 (Status::Lease, true) => {
                     wait.take_a_lease();
                     with_leases.push(home);

@@ -126,7 +126,7 @@ impl Client {
         deadline: Instant,
         take: Take<'_>,
     ) -> bool {
-        for place in places(waits, |wait| !wait.is_plain()) {
+        for place in places(waits, |wait| wait.way == Way::ByLease) {
             if wanted[place].command == Command::CreateWrite {
                 waits[place].end = Some(self.create_and_write(wanted[place], deadline, &mut |reply| {
                     take(place, reply, &[]);
@@ -362,7 +362,7 @@ impl Client {
     }
 
     /// As if a server had said it.
-    fn answer(&self, wanted: &Wanted<'_>, status: Status, body: Body) -> Reply {
+    pub(super) fn answer(&self, wanted: &Wanted<'_>, status: Status, body: Body) -> Reply {
         let HostPrefix { cluster, host } = self.options.prefix;
         Reply {
             to: Source { cluster, host, incarnation: self.sessions.incarnation(), request: 0 },

@@ -3,7 +3,7 @@
 //! Promises: a question that was sent keeps its number until somebody who would remember it says that nothing was done;
 //! at the deadline its end says what was heard last. Must never ask anything.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use trellis_protocol::wire::address::Host;
@@ -14,6 +14,8 @@ use super::asking::{End, Failure, Wanted};
 
 /// For so long a home that has backups is asked for leases at once.
 const BACKUPS_FOR: Duration = Duration::from_secs(10);
+/// So many incarnations of those who grant leases of one range are remembered: of its home, and of its parts'.
+const INCARNATIONS_MAX: usize = 16;
 
 /// How something is done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +24,8 @@ pub(super) enum Way {
     Plain,
     /// Under a lease.
     ByLease,
+    /// A READ whose bytes are at several places: a page at a time.
+    ByPage,
 }
 
 /// See the top of this file.
@@ -76,6 +80,11 @@ impl Wait {
         (self.way, self.number) = (Way::ByLease, None);
     }
 
+    /// It is asked page by page from now on.
+    pub(super) fn go_by_page(&mut self) {
+        (self.way, self.number) = (Way::ByPage, None);
+    }
+
     /// Its end, or what is so at the deadline.
     pub(super) fn ended(self, wanted: &Wanted<'_>, waited: Duration) -> End {
         let &Wanted { command, pointer, .. } = wanted;
@@ -104,12 +113,12 @@ pub(super) fn places(waits: &[Wait], is_so: impl Fn(&Wait) -> bool) -> Vec<usize
 #[derive(Default)]
 pub(super) struct Homes(BTreeMap<Host, Known>);
 
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Known {
     /// Until then it is taken to have backups.
     backups_until: Option<Instant>,
-    /// Of the home that granted last.
-    incarnation: Option<u16>,
+    /// Of those who granted, the latest last.
+    incarnations: VecDeque<u16>,
 }
 
 impl Homes {
@@ -123,9 +132,37 @@ impl Homes {
         self.0.get(&home).and_then(|known| known.backups_until).is_some_and(|until| now < until)
     }
 
-    /// A home of this incarnation granted a lease; whether it is another one than before.
+    /// Who has this incarnation granted a lease; whether the range's home may be another one than before. Parts of a range
+    /// have homes and incarnations of their own, and those that granted before say nothing new.
     pub(super) fn granted(&mut self, home: Host, incarnation: u16) -> bool {
-        let before = self.0.entry(home).or_default().incarnation.replace(incarnation);
-        before.is_some_and(|before| before != incarnation)
+        let known = &mut self.0.entry(home).or_default().incarnations;
+        let is_first = known.is_empty();
+        if let Some(place) = known.iter().position(|it| *it == incarnation) {
+            known.remove(place);
+            known.push_back(incarnation);
+            return false;
+        }
+        if known.len() == INCARNATIONS_MAX {
+            known.pop_front();
+        }
+        known.push_back(incarnation);
+        !is_first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_beside_its_range_is_no_other_home_each_time() {
+        let (mut homes, home) = (Homes::default(), Host(7));
+        let granted = [3, 9, 3, 9, 3, 4, 9].map(|incarnation| homes.granted(home, incarnation));
+        assert_eq!(granted, [false, true, false, false, false, true, false]);
+        assert!(!homes.granted(Host(8), 3), "the first of another");
+        for incarnation in 100..100 + INCARNATIONS_MAX as u16 {
+            assert!(homes.granted(home, incarnation));
+        }
+        assert!(homes.granted(home, 3), "so much is remembered, and no more");
     }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use trellis_protocol::lease::Epoch;
+use trellis_protocol::lease::parts::Within;
 use trellis_protocol::memory_server::Client;
 use trellis_protocol::wire::address::{
     Address, Arguments, Destination, Host, HostPrefix, Incarnation, Pointer, Source,
@@ -19,7 +20,7 @@ use trellis_transport::links::ipv6::{Endpoint, Way};
 use super::super::memory::ServerMemory;
 use super::super::{Hardware, nanoseconds};
 use super::controllers::Controllers;
-use super::events::Event;
+use super::events::{Event, Place};
 
 /// See the top of this file.
 pub(super) struct Desk {
@@ -52,6 +53,11 @@ impl Desk {
     /// A host by its name.
     pub(super) fn prefix_of(&self, host: u16) -> HostPrefix {
         HostPrefix { host: Host(host), ..self.prefix }
+    }
+
+    /// A part of a range by its name, with so many pages.
+    pub(super) fn place_of(&self, number: u16, within: Within, pages: u64) -> Place {
+        Place { range: self.prefix_of(within.range), part: Some(number), pages: (within.first, pages) }
     }
 
     /// Says this to a client at a port; the bytes that it wants are those of `memory` from `offset` on.

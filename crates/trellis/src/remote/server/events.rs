@@ -5,14 +5,45 @@ use std::time::Duration;
 
 use trellis_protocol::wire::address::HostPrefix;
 
+/// A range, or a part of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The range.
+    pub range: HostPrefix,
+    /// Of a part: its number.
+    pub part: Option<u16>,
+    /// Of a part: its first page, as the range numbers them, and how many it has.
+    pub pages: (u64, u64),
+}
+
+impl Place {
+    /// All of a range.
+    pub(super) fn whole(range: HostPrefix) -> Place {
+        Place { range, part: None, pages: (0, 0) }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let &Place { range, part, pages: (first, pages) } = self;
+        match part {
+            None => write!(f, "range {range}"),
+            Some(number) => {
+                let last = (first + pages).saturating_sub(1);
+                write!(f, "part {number} (pages {first}-{last} of range {range})")
+            }
+        }
+    }
+}
+
 /// Something that an operator wants to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
     /// This server is home of a range from now on.
     Began {
-        /// The range.
-        range: HostPrefix,
+        /// What.
+        place: Place,
         /// In this incarnation of its home.
         incarnation: u16,
         /// Who has copies.
@@ -24,8 +55,8 @@ pub enum Event {
     },
     /// This server is home of a range no more.
     Ended {
-        /// The range.
-        range: HostPrefix,
+        /// What.
+        place: Place,
         /// Who is.
         home: HostPrefix,
         /// It was handed over; otherwise it was taken over.
@@ -33,43 +64,60 @@ pub enum Event {
     },
     /// The backups of a range that this server is home of are others.
     Backups {
-        /// The range.
-        range: HostPrefix,
+        /// What.
+        place: Place,
         /// These.
         backups: Vec<HostPrefix>,
     },
     /// Every backup has everything.
     Settled {
-        /// The range.
-        range: HostPrefix,
+        /// What.
+        place: Place,
     },
     /// No controller answers: a range is not served.
     Lapsed {
-        /// The range.
-        range: HostPrefix,
+        /// What.
+        place: Place,
         /// For so long.
         silence: Duration,
     },
     /// A controller answers again: a range is served.
     Resumed {
-        /// The range.
-        range: HostPrefix,
+        /// What.
+        place: Place,
     },
     /// There is room here for a copy of a range.
     Introduced {
-        /// The range.
-        range: HostPrefix,
+        /// What.
+        place: Place,
         /// So much.
         bytes: u64,
     },
     /// There is none.
     NoRoom {
-        /// The range.
-        range: HostPrefix,
+        /// What.
+        place: Place,
         /// So much was wanted.
         bytes: u64,
         /// So much is left.
         spare_bytes: u64,
+    },
+    /// Nobody counts on what was here of a range: it is forgotten.
+    Forgotten {
+        /// What.
+        place: Place,
+        /// So much can be given to others again.
+        bytes: u64,
+    },
+    /// Pages of a range have a home of their own from now on.
+    Cut {
+        /// Which.
+        place: Place,
+    },
+    /// They belong to their range again.
+    Joined {
+        /// Which.
+        place: Place,
     },
     /// Another controller is asked from now on.
     Controller {
@@ -80,8 +128,8 @@ pub enum Event {
     },
     /// Its table cannot be read, so that it is not served.
     NoTable {
-        /// The range.
-        range: HostPrefix,
+        /// What.
+        place: Place,
         /// Why.
         why: String,
     },
@@ -103,42 +151,47 @@ fn hosts(f: &mut fmt::Formatter<'_>, hosts: &[HostPrefix]) -> fmt::Result {
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Event::Began { range, incarnation, backups, is_anew: true, .. } => {
-                write!(f, "range {range} begins here without objects, in incarnation {incarnation}; ")?;
+            Event::Began { place, incarnation, backups, is_anew: true, .. } => {
+                write!(f, "{place} begins here without objects, in incarnation {incarnation}; ")?;
                 hosts(f, backups)
             }
-            Event::Began { range, incarnation, backups, objects, .. } => {
+            Event::Began { place, incarnation, backups, objects, .. } => {
+                write!(f, "{place} is served here from now on with {objects} objects, in incarnation {incarnation}; ")?;
+                hosts(f, backups)
+            }
+            Event::Ended { place, home, is_handed: true } => {
+                write!(f, "{place} was handed over to {home}")
+            }
+            Event::Ended { place, home, .. } => {
+                write!(f, "{place} was given to {home} and is not served here any more")
+            }
+            Event::Backups { place, backups } => {
+                write!(f, "of {place} ")?;
+                hosts(f, backups)
+            }
+            Event::Settled { place } => write!(f, "every backup of {place} has all of it"),
+            Event::Lapsed { place, silence } => write!(
+                f,
+                "{place} is not served: no controller answered for {silence:?}; look whether `trellis controller` runs"
+            ),
+            Event::Resumed { place } => write!(f, "{place} is served again"),
+            Event::Introduced { place, bytes } => write!(f, "{bytes} bytes are set aside for a copy of {place}"),
+            Event::NoRoom { place, bytes, spare_bytes } => write!(
+                f,
+                "{place} cannot be kept here: it has {bytes} bytes and {spare_bytes} are left; give more with --backup-memory"
+            ),
+            Event::Forgotten { place, bytes } => {
                 write!(
                     f,
-                    "range {range} is served here from now on with {objects} objects, in incarnation {incarnation}; "
-                )?;
-                hosts(f, backups)
+                    "{place} is forgotten here, because nobody counts on it; {bytes} bytes can be given to others"
+                )
             }
-            Event::Ended { range, home, is_handed: true } => {
-                write!(f, "range {range} was handed over to {home}")
-            }
-            Event::Ended { range, home, .. } => {
-                write!(f, "range {range} was given to {home} and is not served here any more")
-            }
-            Event::Backups { range, backups } => {
-                write!(f, "of range {range} ")?;
-                hosts(f, backups)
-            }
-            Event::Settled { range } => write!(f, "every backup of range {range} has all of it"),
-            Event::Lapsed { range, silence } => write!(
-                f,
-                "range {range} is not served: no controller answered for {silence:?}; look whether `trellis controller` runs"
-            ),
-            Event::Resumed { range } => write!(f, "range {range} is served again"),
-            Event::Introduced { range, bytes } => write!(f, "{bytes} bytes are set aside for a copy of range {range}"),
-            Event::NoRoom { range, bytes, spare_bytes } => write!(
-                f,
-                "range {range} cannot be kept here: it has {bytes} bytes and {spare_bytes} are left; give more with --backup-memory"
-            ),
+            Event::Cut { place } => write!(f, "{place} has a home of its own"),
+            Event::Joined { place } => write!(f, "{place} belongs to its range again"),
             Event::Controller { host, before } => {
                 write!(f, "controller {before} does not answer; controller {host} is asked from now on")
             }
-            Event::NoTable { range, why } => write!(f, "range {range} cannot be served: {why}"),
+            Event::NoTable { place, why } => write!(f, "{place} cannot be served: {why}"),
         }
     }
 }
@@ -150,8 +203,8 @@ mod tests {
     #[test]
     fn an_event_is_one_sentence() {
         let host = |number: u16| format!("fd00:1:{number:x}::/48").parse::<HostPrefix>().expect("a prefix");
-        let range = host(7);
-        let of = |backups, is_anew| Event::Began { range, incarnation: 3, backups, is_anew, objects: 2 }.to_string();
+        let place = Place::whole(host(7));
+        let of = |backups, is_anew| Event::Began { place, incarnation: 3, backups, is_anew, objects: 2 }.to_string();
         let sentence = "range fd00:1:7::/48 is served here from now on with 2 objects, in incarnation 3; ";
         assert_eq!(of(vec![], false), format!("{sentence}nobody has a copy"));
         assert_eq!(
@@ -160,7 +213,12 @@ mod tests {
         );
         let sentence = "range fd00:1:7::/48 begins here without objects, in incarnation 3; nobody has a copy";
         assert_eq!(of(vec![], true), sentence);
-        let backups = Event::Backups { range, backups: vec![host(8)] };
+        let backups = Event::Backups { place, backups: vec![host(8)] };
         assert_eq!(backups.to_string(), "of range fd00:1:7::/48 fd00:1:8::/48 gets every commit");
+        let place = Place { part: Some(0xf002), pages: (16, 64), ..place };
+        assert_eq!(
+            Event::Cut { place }.to_string(),
+            "part 61442 (pages 16-79 of range fd00:1:7::/48) has a home of its own"
+        );
     }
 }

@@ -1,4 +1,7 @@
-//! One range of a server: its objects, its leases, its memory.
+//! One range of a server, or a part of one: its objects, its leases, its memory.
+//!
+//! Clients name the pages of a part by the addresses of its range; inside they are numbered from 0, on the way in and out
+//! they are counted over. A part does nothing but what leases are for: its range has the objects.
 //!
 //! Promises: what [`MemoryServer`] and [`Keeper`] order is carried out in their order, all of it before the next fact. Where a
 //! controller places the range, nothing is answered about it but by [`Placed`]'s leave.
@@ -6,24 +9,34 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use trellis_protocol::lease::parts::{Keeps, Part, Within, may_keep, part_with};
 use trellis_protocol::lease::{self, Status as Outcome, epoch_of};
 use trellis_protocol::memory_server::table_pages::table_pages;
 use trellis_protocol::memory_server::{
     Carried, Client, Effect, Input, Keeper, MemoryServer, Order, Settings, Staged, refusal,
 };
-use trellis_protocol::wire::address::{Host, PAGE_BYTES, Pointer};
+use trellis_protocol::wire::address::{Destination, Host, PAGE_BYTES, Pointer};
 use trellis_protocol::wire::command::{Class, Command};
 use trellis_protocol::wire::datagram::told::{About, What};
 use trellis_protocol::wire::datagram::{Body, Reply, Request, Status, Told, WRITE_BYTES_MAX};
 
 use super::super::memory::{ServerMemory, entry_word};
 use super::desk::Desk;
+use super::events::Place;
 use super::placed::{Placed, Standing};
 
 /// See the top of this file.
 pub(super) struct Held {
-    /// The host number in its pointers.
+    /// The host number in its pointers; the number of a part.
     pub(super) range: u16,
+    /// Of a part: where it was cut from.
+    pub(super) within: Option<Within>,
+    /// Of a range: which of its pages have a home of their own, as far as it is known here; each is held here, too.
+    pub(super) parts: Vec<Part>,
+    /// A part that has to come back before something can be said.
+    pub(super) misses: u16,
+    /// The part that the controller was told of last because it has to come back.
+    told_back: u16,
     pub(super) settings: Settings,
     /// While this server answers for it.
     pub(super) logic: Option<MemoryServer>,
@@ -36,6 +49,12 @@ pub(super) struct Held {
     pub(super) named: BTreeSet<u16>,
     /// Bytes that wait, by the number of their slot, where they were needed.
     pub(super) slots: Vec<Vec<u8>>,
+    /// What its memory takes of what is given to others.
+    pub(super) taken_bytes: u64,
+    /// When somebody counted on what is here last: a controller that named this host, a home that had something kept.
+    pub(super) counted_at: u64,
+    /// The controller was asked whether anybody does.
+    pub(super) asks_for_counting: bool,
     effects: Vec<Effect>,
 }
 
@@ -53,9 +72,84 @@ pub(super) struct Hand<'a> {
 impl Held {
     pub(super) fn new(range: u16, settings: Settings, leases: Keeper, memory: Option<Box<dyn ServerMemory>>) -> Held {
         let slots = vec![Vec::new(); settings.staging.slots];
-        let (logic, placed, effects) = (None, None, Vec::new());
-        let named = BTreeSet::new();
-        Held { range, settings, logic, leases, memory, placed, named, slots, effects }
+        Held {
+            range,
+            within: None,
+            parts: Vec::new(),
+            misses: 0,
+            told_back: 0,
+            settings,
+            logic: None,
+            leases,
+            memory,
+            placed: None,
+            named: BTreeSet::new(),
+            slots,
+            taken_bytes: 0,
+            counted_at: 0,
+            asks_for_counting: false,
+            effects: Vec::new(),
+        }
+    }
+
+    /// Whether it has something of the range, as far as the controller knows.
+    pub(super) fn has_bytes(&self) -> bool {
+        self.memory.is_some() && !self.leases.server().memory.is_blank
+    }
+
+    /// Somebody counts on what is here.
+    pub(super) fn is_counted_on(&mut self, now: u64) {
+        (self.counted_at, self.asks_for_counting) = (now, false);
+    }
+
+    /// Whether what a home says is heard. Of a page that a part here has its home alone speaks; and a part believes who is home
+    /// from a controller, because its number may be that of another one since. The controller is asked where somebody knows
+    /// more than this host.
+    pub(super) fn believes(&mut self, now: u64, what: &What) -> bool {
+        let (incarnation, page) = match what {
+            What::Store { incarnation, page, .. } => (*incarnation, Some(*page)),
+            What::Leases { incarnation, .. } => (*incarnation, None),
+            _ => return true,
+        };
+        let is_newer = self.within.is_some() && incarnation > self.leases.server().memory.incarnation;
+        let keeps = page.map_or(Keeps::Yes, |page| may_keep(&self.parts, page, incarnation));
+        // Who has given the bytes up cannot keep any.
+        let has_room = page.is_none() || self.memory.is_some() || self.leases.server().memory.is_blank;
+        if is_newer || keeps == Keeps::Ask || self.memory.is_none() {
+            self.leases.ask(now);
+        }
+        !is_newer && keeps == Keeps::Yes && has_room
+    }
+
+    /// For operators.
+    pub(super) fn place(&self, desk: &Desk) -> Place {
+        match self.within {
+            None => Place::whole(desk.prefix_of(self.range)),
+            Some(within) => desk.place_of(self.range, within, self.settings.memory_bytes / PAGE_BYTES),
+        }
+    }
+
+    /// The first of its bytes, as clients count them.
+    fn first_offset(&self) -> u64 {
+        self.within.map_or(0, |within| within.first * PAGE_BYTES)
+    }
+
+    /// A request as it is understood here. `None`: it is about no page of this part.
+    fn inner(&self, request: &Request) -> Option<Request> {
+        let pointer = request.destination.pointer;
+        let offset = pointer.offset().checked_sub(self.first_offset())?;
+        let pointer = Pointer::new(pointer.cluster(), pointer.home(), pointer.generation(), offset)?;
+        Some(Request { destination: Destination { pointer, ..request.destination }, ..*request })
+    }
+
+    /// An answer as its client understands it.
+    fn outer(&self, reply: Reply) -> Reply {
+        if self.within.is_none() {
+            return reply;
+        }
+        let from = Destination::decode(reply.from).ok();
+        let asked = from.and_then(|it| Some(Destination { pointer: it.pointer.plus(self.first_offset())?, ..it }));
+        asked.map_or(reply, |asked| Reply { from: asked.encode(), ..reply })
     }
 
     /// A request about this range, from a port.
@@ -67,12 +161,22 @@ impl Held {
             desk.ports.insert(client, (port, now));
         }
         let hand = Hand { payload, client: Some((client, port)), store: None };
+        let Some(inner) = self.inner(request) else { return };
         if command == Command::Invalidated {
-            let pointer = request.destination.pointer;
+            let pointer = inner.destination.pointer;
             self.leases.invalidated(now, client, pointer.page(), request.epoch);
             return self.obey(desk, hand);
         }
-        match self.standing(now, request) {
+        match self.standing(now, &inner) {
+            // What is done without a lease is done in order with what its range does for its client: that one takes a lease.
+            Standing::Here
+                if self.within.is_some() && command.class() == Class::Changing && command != Command::Commit =>
+            {
+                if let Some(reply) = refusal(request, Status::Lease, 0, Body::Nothing) {
+                    desk.reply(&reply, None, 0, port);
+                }
+                return;
+            }
             Standing::Here => {}
             Standing::Later => {
                 if let Some(placed) = &mut self.placed {
@@ -90,7 +194,7 @@ impl Held {
         if let Some(placed) = &mut self.placed {
             placed.holds_back = matches!(command, Command::Create | Command::CreateWrite | Command::Delete);
         }
-        self.step(desk, Input::Request(*request), hand);
+        self.step(desk, Input::Request(inner), hand);
         if let Some(placed) = &mut self.placed {
             placed.holds_back = false;
         }
@@ -98,17 +202,17 @@ impl Held {
 
     /// Whether this server may say something about a request now, by what the range's leases and its table say.
     fn standing(&self, now: u64, request: &Request) -> Standing {
-        let Some(placed) = &self.placed else { return Standing::Here };
+        let Some(placed) = &self.placed else {
+            // Nobody places it; or nothing of it is here.
+            return if self.logic.is_some() { Standing::Here } else { self.elsewhere() };
+        };
         let command = request.command();
         let page = request.destination.pointer.page();
         let has_page = !matches!(command, Command::Create | Command::CreateWrite | Command::Hello | Command::Ping);
         let server = self.leases.server();
         match server.may_read(now, if has_page { page..page + 1 } else { 0..0 }) {
             Ok(()) => {}
-            Err(Outcome::Moved(home)) => {
-                let to = Pointer::to_host(self.settings.cluster, Host(home)).encode();
-                return Standing::Elsewhere(Status::Moved, epoch_of(server.knows.1), Body::Moved(to));
-            }
+            Err(Outcome::Moved(_)) => return self.elsewhere(),
             Err(_) => return Standing::Elsewhere(Status::Restarting, 0, Body::Nothing),
         }
         if command == Command::CreateWrite && server.has_backups() {
@@ -123,6 +227,17 @@ impl Held {
         Standing::Here
     }
 
+    /// What is said where this is no home.
+    fn elsewhere(&self) -> Standing {
+        let server = self.leases.server();
+        let (home, incarnation) = server.knows;
+        if home == server.me {
+            return Standing::Elsewhere(Status::Restarting, 0, Body::Nothing);
+        }
+        let to = Pointer::to_host(self.settings.cluster, Host(home)).encode();
+        Standing::Elsewhere(Status::Moved, epoch_of(incarnation), Body::Moved(to))
+    }
+
     /// Lets a fact be decided, and carries out what follows from it.
     pub(super) fn step(&mut self, desk: &mut Desk, input: Input, hand: Hand<'_>) {
         self.decide(desk, input, hand);
@@ -131,7 +246,11 @@ impl Held {
 
     /// Does what whoever keeps leases wants, each thing before the next.
     pub(super) fn obey(&mut self, desk: &mut Desk, hand: Hand<'_>) {
-        self.look(desk);
+        self.look_with(desk, hand);
+        self.carry_out_orders(desk, hand);
+    }
+
+    pub(super) fn carry_out_orders(&mut self, desk: &mut Desk, hand: Hand<'_>) {
         while let Some(order) = self.leases.next_order() {
             match order {
                 Order::Server(fact) => self.decide(desk, fact, hand),
@@ -139,7 +258,8 @@ impl Held {
                     let generation =
                         self.logic.as_ref().and_then(|logic| logic.page(page)).map_or(0, |it| it.generation);
                     let Settings { cluster, home, .. } = self.settings;
-                    if let Some(page) = Pointer::new(cluster, home, generation, page * PAGE_BYTES) {
+                    let offset = self.first_offset() + page * PAGE_BYTES;
+                    if let Some(page) = Pointer::new(cluster, home, generation, offset) {
                         desk.notify(to, page, command, epoch);
                     }
                 }
@@ -220,6 +340,7 @@ impl Held {
     }
 
     fn answer(&mut self, desk: &mut Desk, reply: Reply, offset: u64, hand: Hand<'_>) {
+        let reply = self.outer(reply);
         let to = Client::of(&reply.to);
         // A grant goes to who was told BUSY a while ago.
         let port = hand.client.filter(|(client, _)| *client == to).map(|(_, port)| port);
@@ -309,7 +430,22 @@ impl Held {
         let lease::Timing { term, tenure, .. } = self.leases.server().timing;
         let pages = self.placed.as_ref().map_or(0, |placed| placed.table.pages());
         let requests = self.logic.as_ref().map_or(0, |logic| logic.statistics().requests);
-        About { pages, requests, spare_bytes, term, tenure }
+        About { pages, requests, spare_bytes, term, tenure, wants_back: self.wants_back() }
+    }
+
+    /// Says at once which part has to come back.
+    pub(super) fn tell_back(&mut self, now: u64) {
+        let wanted = self.wants_back();
+        if std::mem::replace(&mut self.told_back, wanted) != wanted && wanted != 0 {
+            self.leases.report(now);
+        }
+    }
+
+    /// The part that has to come back first; 0 for none.
+    fn wants_back(&self) -> u16 {
+        let page = self.logic.as_ref().and_then(MemoryServer::wants_back);
+        let part = page.and_then(|page| part_with(&self.parts, page)).map(|part| part.number);
+        part.unwrap_or(self.misses)
     }
 }
 

@@ -1,5 +1,5 @@
 //! A memory server: one socket, one thread that answers, and the ranges that it has to do with: its own, and, where a
-//! controller says who is home of which, those that it keeps for others.
+//! controller says who is home of which, those that it keeps for others, and parts of them.
 //!
 //! The thread takes a datagram, lets [`MemoryServer`](trellis_protocol::memory_server::MemoryServer) decide, and carries out
 //! what it orders, all of it before the next datagram; so nothing here needs a lock, and an atomic addition is an addition.
@@ -13,9 +13,10 @@ mod desk;
 mod events;
 mod follows;
 mod held;
+mod parts;
 mod placed;
 
-pub use events::Event;
+pub use events::{Event, Place};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,14 +24,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use trellis_memory::Arena;
+use trellis_protocol::lease::parts::{Within, is_part};
 use trellis_protocol::lease::server::Server as Leased;
 use trellis_protocol::lease::{Party, Placement, Timing};
 use trellis_protocol::memory_server::table_pages::{TablePages, table_pages};
 use trellis_protocol::memory_server::{
     Keeper, MemoryServer, Range, SessionLimits, Settings, StagingLimits, Statistics, refusal,
 };
-use trellis_protocol::wire::address::{Address, Destination, Host, HostPrefix, Incarnation, PAGE_BYTES, PORT, Source};
-use trellis_protocol::wire::command::Command;
+use trellis_protocol::wire::address::{
+    Address, Destination, Host, HostPrefix, Incarnation, PAGE_BYTES, PARTS_FROM, PORT, Source,
+};
+use trellis_protocol::wire::command::{Class, Command};
 use trellis_protocol::wire::datagram::told::What;
 use trellis_protocol::wire::datagram::{Body, HEADER_BYTES, Notice, Reply, Request, Rules, Status, TagKind, Told};
 use trellis_transport::links::ipv6::{Arrived, Endpoint};
@@ -41,6 +45,7 @@ use controllers::Controllers;
 use desk::Desk;
 use follows::Follows;
 use held::{Hand, Held};
+use parts::{Where, names};
 use placed::Placed;
 
 /// How often a server that hears nothing looks whether it shall stop, and how often time passes for what it remembers.
@@ -110,9 +115,15 @@ impl ServerOptions {
             )));
         }
         let me = self.prefix.host.0;
-        if let Some(host) = self.controllers.iter().find(|host| matches!(**host, 0 | u16::MAX) || **host == me) {
+        let last = PARTS_FROM - 1;
+        if !(1..PARTS_FROM).contains(&me) {
             return Err(RemoteError::Setting(format!(
-                "host {host} cannot be the controller of the server at host {me}; give one from 1 to 65534 that is another"
+                "host {me} cannot have a memory server, because numbers above {last} name parts of ranges; give a host from 1 to {last}"
+            )));
+        }
+        if let Some(host) = self.controllers.iter().find(|host| !(1..PARTS_FROM).contains(*host) || **host == me) {
+            return Err(RemoteError::Setting(format!(
+                "host {host} cannot be the controller of the server at host {me}; give one from 1 to {last} that is another"
             )));
         }
         if self.controllers.is_empty() && self.backup_bytes > 0 {
@@ -140,8 +151,12 @@ impl Stop {
 pub struct Server {
     options: ServerOptions,
     desk: Desk,
-    /// By the host number in their pointers; always its own.
+    /// By the host number in their pointers, and parts by their numbers; always its own.
     ranges: BTreeMap<u16, Held>,
+    /// Parts that are held here, by range and first page: how many pages they have, and their numbers.
+    parts: BTreeMap<(u16, u64), (u64, u16)>,
+    /// Numbers of parts of which nothing is known here and the controller was asked, and when.
+    located: BTreeMap<u16, u64>,
     /// Pages of other homes that it answers READs of.
     follows: Follows,
     /// Of its ranges.
@@ -209,6 +224,8 @@ impl Server {
             options,
             desk,
             ranges: BTreeMap::new(),
+            parts: BTreeMap::new(),
+            located: BTreeMap::new(),
             follows,
             timing,
             life: (drawn()? as u16).max(1),
@@ -240,7 +257,7 @@ impl Server {
             held.logic = Some(logic);
             return Ok(held);
         }
-        let mut held = Held::new(range, settings, self.keeper(range, pages), Some(memory));
+        let mut held = Held::new(range, settings, self.keeper(range, pages, range), Some(memory));
         held.placed = Some(Placed::new(TablePages::of(&logic)));
         Ok(held)
     }
@@ -263,12 +280,12 @@ impl Server {
         })
     }
 
-    /// For a range of so many pages that a controller places, of which nothing is here.
-    fn keeper(&self, range: u16, pages: u64) -> Keeper {
+    /// For a range of so many pages that a controller places, of which nothing is here. `home` is whom it takes for its home.
+    fn keeper(&self, range: u16, pages: u64, home: u16) -> Keeper {
         let (me, now) = (self.options.prefix.host.0, self.desk.now());
         let controller = Party::of(self.options.controllers[0]);
         let own = table_pages(pages);
-        let server = Leased::new(me, controller, pages + own, self.timing, self.life, range);
+        let server = Leased::new(me, controller, pages + own, self.timing, self.life, home);
         let server = server.restarted(now, self.life, None);
         let of = Range { cluster: self.options.prefix.cluster, of: range, me, pages: pages + own };
         let mut keeper = Keeper::of(of, server, now);
@@ -336,6 +353,7 @@ impl Server {
     /// After some datagrams: what is due.
     fn go_on(&mut self, is_second: bool) {
         let now = self.desk.now();
+        self.look_at_open_cuts();
         for held in self.ranges.values_mut() {
             if now >= held.leases.alarm() {
                 held.leases.tick(now);
@@ -346,6 +364,7 @@ impl Server {
             }
             held.look(&mut self.desk);
             held.go_on(&mut self.desk);
+            held.tell_back(now);
         }
         if now >= self.follows.alarm() {
             self.follows.tick(&mut self.desk);
@@ -353,6 +372,7 @@ impl Server {
         if is_second {
             let silent = now.saturating_sub(4 * self.timing.term);
             self.desk.ports.retain(|_, (_, heard)| *heard >= silent);
+            self.ask_whether_counted();
         }
         for event in self.desk.events.drain(..) {
             (self.on_event)(&event);
@@ -373,7 +393,18 @@ impl Server {
                     }
                     return;
                 }
-                let is_known = self.ranges.contains_key(&pointer.home().0);
+                let range = match self.place_of(&request) {
+                    Where::At(number) => number,
+                    Where::AtSeveral => {
+                        let is_read = request.command().class() == Class::Reading;
+                        let status = if is_read { Status::Parts } else { Status::Lease };
+                        if let Some(reply) = refusal(&request, status, 0, Body::Nothing) {
+                            self.desk.reply(&reply, None, 0, arrived.port);
+                        }
+                        return;
+                    }
+                };
+                let is_known = self.ranges.contains_key(&range);
                 if !is_known && pointer.home().is_one() && !self.options.controllers.is_empty() {
                     // Of a range that this server never heard of.
                     let elsewhere = Body::Moved(pointer.encode());
@@ -383,8 +414,8 @@ impl Server {
                     return;
                 }
                 // What is asked of any server, or of all, this one answers for itself.
-                let range = if is_known { pointer.home() } else { self.options.prefix.host };
-                if let Some(held) = self.ranges.get_mut(&range.0) {
+                let range = if is_known { range } else { self.options.prefix.host.0 };
+                if let Some(held) = self.ranges.get_mut(&range) {
                     held.asked(&mut self.desk, &request, payload, arrived.port);
                 }
             }
@@ -433,18 +464,25 @@ impl Server {
         if let What::Follow { page, lasts } = what {
             return self.follows.follow(&mut self.desk, from, (range, page), lasts);
         }
-        if let What::Placed { pages, placement, .. } = &what {
+        let now = self.desk.now();
+        if let What::Placed { request, pages, placement, within, .. } = &what {
             self.desk.controllers.heard(from);
-            if !self.introduce(range, *pages, placement) {
+            let is_new_part = within.is_some_and(|within| !self.hears_of_part(range, within));
+            if is_new_part || !self.introduce(range, *pages, placement, *within, *request == 0) {
                 return;
             }
+            let me = self.options.prefix.host.0;
             if let Some(held) = self.ranges.get_mut(&range) {
                 held.named.extend(placement.backups.iter().copied().chain([placement.home]));
+                if *request == 0 || names(placement, me) {
+                    held.is_counted_on(now);
+                }
             }
+            self.recut(range, &what);
         }
         let store = match what {
             What::Store { page, incarnation, .. } => {
-                if !self.ranges.contains_key(&range) && !self.begin_unknown(range) {
+                if !self.ranges.contains_key(&range) && !self.begin_unheard(range) {
                     return;
                 }
                 let bytes = payload.get(Told::data_at()..).unwrap_or_default();
@@ -452,7 +490,6 @@ impl Server {
             }
             _ => None,
         };
-        let now = self.desk.now();
         let Some(held) = self.ranges.get_mut(&range) else { return };
         // Who says that he is home, and was never named by a controller, is one that was named since, or nobody: it is asked.
         if matches!(what, What::Store { .. } | What::Leases { .. }) && !held.named.contains(&from) {
@@ -460,64 +497,113 @@ impl Server {
             held.leases.ask(now);
             return;
         }
-        if let Some((page, _, bytes)) = store
-            && !held.may_keep(page, bytes)
-        {
-            self.refused += 1;
+        if !held.believes(now, &what) {
             return;
         }
+        if let Some((page, _, bytes)) = store {
+            if !held.may_keep(page, bytes) {
+                self.refused += 1;
+                return;
+            }
+            held.is_counted_on(now);
+        }
+        let placed = match &what {
+            What::Placed { request, placement, .. } => Some((*request, placement.clone())),
+            _ => None,
+        };
         held.leases.told(now, from, what);
         held.obey(&mut self.desk, Hand { payload, client: None, store });
+        if let Some((request, placement)) = placed {
+            self.may_forget(range, request, &placement);
+        }
     }
 
     /// A controller speaks of a range: where it is not known here yet, there has to be room for it. Says whether there is.
-    fn introduce(&mut self, range: u16, pages: u64, placement: &Placement) -> bool {
+    fn introduce(
+        &mut self,
+        range: u16,
+        pages: u64,
+        placement: &Placement,
+        within: Option<Within>,
+        is_called: bool,
+    ) -> bool {
         if self.ranges.get(&range).is_some_and(|held| held.memory.is_some()) {
             return true;
         }
         let me = self.options.prefix.host.0;
         let bytes = pages.saturating_mul(PAGE_BYTES);
-        let spare_bytes = self.desk.spare_bytes;
         let is_new = !self.ranges.contains_key(&range);
-        if pages == 0 || bytes > spare_bytes {
+        let is_listed = within.is_some_and(|within| self.lists(within.range, range));
+        if is_listed && !is_called && !names(placement, me) {
+            // It is known here because its range is.
+            if let Some(held) = self.ranges.get_mut(&range) {
+                held.leases.give_up(self.desk.now());
+            }
+            return false;
+        }
+        // The bytes of a part take the place of those that its range has no more.
+        let is_inside = within.and_then(|within| self.ranges.get(&within.range)).is_some_and(Held::has_bytes);
+        let takes = if is_inside { 0 } else { bytes };
+        let spare_bytes = self.desk.spare_bytes;
+        let place = match within {
+            Some(within) => self.desk.place_of(range, within, pages),
+            None => Place::whole(self.desk.prefix_of(range)),
+        };
+        if pages == 0 || takes > spare_bytes {
             if pages > 0 && is_new {
-                let range = self.desk.prefix_of(range);
-                self.desk.events.push(Event::NoRoom { range, bytes, spare_bytes });
+                self.desk.events.push(Event::NoRoom { place, bytes, spare_bytes });
             }
             // It was asked because a home took it for a backup. Nobody does any more.
-            if !is_new && !placement.backups.contains(&me) {
-                self.ranges.remove(&range);
+            if !is_new && !is_listed && !placement.backups.contains(&me) {
+                self.remove(range);
             }
             return false;
         }
-        let (Ok(arena), Ok(settings)) = (Arena::new(bytes), self.settings(Host(range), bytes)) else {
-            let range = self.desk.prefix_of(range);
-            self.desk.events.push(Event::NoRoom { range, bytes, spare_bytes: 0 });
+        let home = within.map_or(range, |within| within.range);
+        let (Ok(arena), Ok(settings)) = (Arena::new(bytes), self.settings(Host(home), bytes)) else {
+            self.desk.events.push(Event::NoRoom { place, bytes, spare_bytes: 0 });
             return false;
         };
-        if is_new && !self.begin_unknown(range) {
+        if is_new && !self.begin_unknown(range, within) {
             return false;
         }
+        let now = self.desk.now();
         let Some(held) = self.ranges.get_mut(&range) else { return false };
         let own = table_pages(pages);
         held.leases.set_pages(pages + own, own);
         held.settings = settings;
-        self.desk.spare_bytes -= bytes;
+        held.taken_bytes = takes;
         held.memory = Some(Box::new(arena));
+        self.desk.spare_bytes -= takes;
         held.placed = Some(Placed::new(TablePages::unknown(pages)));
-        let range = self.desk.prefix_of(range);
-        self.desk.events.push(Event::Introduced { range, bytes });
+        held.is_counted_on(now);
+        if let Some(within) = within {
+            self.index(within, pages, range);
+        }
+        self.desk.events.push(Event::Introduced { place, bytes });
         true
     }
 
+    /// A home gives something of a range of which nothing is known here.
+    fn begin_unheard(&mut self, range: u16) -> bool {
+        if is_part(range) {
+            self.locate(range);
+            return false;
+        }
+        self.begin_unknown(range, None)
+    }
+
     /// Somebody speaks of a range of which nothing is known here: what there was of it is lost, and the controller hears that.
-    fn begin_unknown(&mut self, range: u16) -> bool {
-        let unknown = self.ranges.values().filter(|held| held.memory.is_none()).count();
-        let Ok(settings) = self.settings(Host(range), 0) else { return false };
+    fn begin_unknown(&mut self, range: u16, within: Option<Within>) -> bool {
+        let is_unknown = |held: &&Held| held.memory.is_none() && held.within.is_none();
+        let unknown = self.ranges.values().filter(is_unknown).count();
+        let home = within.map_or(range, |within| within.range);
+        let Ok(settings) = self.settings(Host(home), 0) else { return false };
         if unknown >= UNKNOWN_MAX {
             return false;
         }
-        let held = Held::new(range, settings, self.keeper(range, 0), None);
+        let mut held = Held::new(range, settings, self.keeper(range, 0, home), None);
+        held.within = within;
         self.ranges.insert(range, held);
         true
     }

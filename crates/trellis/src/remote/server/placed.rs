@@ -3,13 +3,15 @@
 //!
 //! Promises: an object is named, and one is said to be gone, when every backup has the table pages that say so; until then
 //! nothing is said about its pages. Objects are made and deleted in *batches*: one is under way at a time, and what comes
-//! meanwhile waits, so much of it; the rest asks again. Who becomes home has the objects that its table says, before it
+//! meanwhile waits, so much of it; the rest asks again. Where pages of such an object became a part meanwhile, the batch of
+//! the part is awaited, too. Who becomes home has the objects that its table says, before it
 //! answers anything; who is home no more answers nothing that waited.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
+use trellis_protocol::lease::home::Home;
 use trellis_protocol::lease::{Epoch, epoch_of};
 use trellis_protocol::memory_server::table_pages::{TablePage, TablePages, bytes_of};
 use trellis_protocol::memory_server::{Input, MemoryServer, Settings};
@@ -46,9 +48,15 @@ pub(super) struct Placed {
     staged: BTreeMap<u64, TablePage>,
     /// Those that were refused, because nobody knew whether this is home still: they are said again.
     refused: BTreeSet<u64>,
+    /// Parts with pages of the objects, whose backups may not know that.
+    pub(super) awaits: BTreeSet<u16>,
     withheld: Vec<(Reply, u16)>,
     /// Requests that came meanwhile, as they came.
     kept: Vec<(Request, Vec<u8>, u16)>,
+    /// Of a part: it was cut when objects were made or deleted that not every backup knew of, and these pages are theirs.
+    pub(super) cut_open: bool,
+    /// As the home of which incarnation the controller was told of this one.
+    told: Option<u16>,
     /// What operators know.
     shown: Shown,
 }
@@ -74,15 +82,24 @@ impl Placed {
             objects: Vec::new(),
             staged: BTreeMap::new(),
             refused: BTreeSet::new(),
+            awaits: BTreeSet::new(),
             withheld: Vec::new(),
             kept: Vec::new(),
+            cut_open: false,
+            told: None,
             shown: Shown { was_blank: true, ..Shown::default() },
         }
     }
 
-    /// Whether table pages are on their way.
+    /// The same where something of it was here before.
+    pub(super) fn known(table: TablePages) -> Placed {
+        let placed = Placed::new(table);
+        Placed { shown: Shown { was_blank: false, ..placed.shown }, ..placed }
+    }
+
+    /// Whether table pages are on their way, here or of a part.
     pub(super) fn is_under_way(&self) -> bool {
-        !self.staged.is_empty()
+        !self.staged.is_empty() || !self.awaits.is_empty()
     }
 
     /// Whether an object was made or deleted, and not every backup knows it.
@@ -99,6 +116,18 @@ impl Placed {
     pub(super) fn touch(&mut self, pages: Range<u64>) {
         self.touched.extend(TablePages::number_of(pages.start)..=TablePages::number_of(pages.end - 1));
         self.objects.push(pages);
+    }
+
+    /// The same of pages of a part, which every backup is given because it was cut.
+    pub(super) fn is_cut_open(&mut self, objects: Vec<Range<u64>>) {
+        self.cut_open = !objects.is_empty();
+        self.objects = objects;
+    }
+
+    /// Which of these pages are of such objects.
+    pub(super) fn touched_in(&self, pages: &Range<u64>) -> Vec<Range<u64>> {
+        let inside = |object: &Range<u64>| object.start.max(pages.start)..object.end.min(pages.end);
+        self.objects.iter().map(inside).filter(|run| !run.is_empty()).collect()
     }
 
     pub(super) fn withhold(&mut self, reply: Reply, port: u16) {
@@ -133,6 +162,8 @@ impl Placed {
         self.objects.clear();
         self.staged.clear();
         self.refused.clear();
+        self.awaits.clear();
+        self.cut_open = false;
         self.withheld.clear();
     }
 }
@@ -143,9 +174,11 @@ impl Held {
         loop {
             self.begin_batch(desk);
             let Some(placed) = &mut self.placed else { return };
-            if placed.is_under_way() {
+            let is_settled = self.leases.server().home.as_ref().is_some_and(Home::is_settled);
+            if placed.is_under_way() || placed.cut_open && !is_settled {
                 return;
             }
+            placed.cut_open = false;
             placed.objects.clear();
             let withheld = std::mem::take(&mut placed.withheld);
             for (reply, port) in withheld {
@@ -218,28 +251,42 @@ impl Held {
 
     /// Looks whether this server has become home of the range, or is it no more.
     pub(super) fn look(&mut self, desk: &mut Desk) {
+        self.look_with(desk, Hand::default());
+    }
+
+    /// The same with a datagram at hand: what was decided because of it is carried out before this server is home no more.
+    pub(super) fn look_with(&mut self, desk: &mut Desk, hand: Hand<'_>) {
         let now = desk.now();
         let Some(placed) = &self.placed else { return };
         let server = self.leases.server();
         let home = server.home.as_ref().map(|home| home.incarnation);
         match (placed.shown.home, home) {
             (None, Some(incarnation)) => self.begin(desk, incarnation),
-            (Some(_), None) => self.end(desk),
+            (Some(_), None) => {
+                self.carry_out_orders(desk, hand);
+                self.end(desk);
+            }
             _ => {}
+        }
+        if let Some(placed) = self.placed.as_mut().filter(|placed| placed.told != home) {
+            // What the controller does next waits for a home that knows what was done last.
+            placed.told = home;
+            self.leases.report(now);
         }
         self.show(desk, now);
     }
 
     /// It is home: its objects are those that the table says.
     fn begin(&mut self, desk: &mut Desk, incarnation: u16) {
+        let place = self.place(desk);
         let Some(placed) = &mut self.placed else { return };
-        let range = desk.prefix_of(self.range);
         let (entries, makers) = placed.table.objects();
         // No session of a home before may mean anything here. The incarnation tells two that began in the same second apart.
         let settings = Settings { incarnation: super::seconds().wrapping_add(incarnation), ..self.settings };
         let maker = |page| makers.get(&page).copied().unwrap_or(self.settings.home);
         match MemoryServer::restored(settings, &entries, maker) {
-            Ok(logic) => {
+            Ok(mut logic) => {
+                self.parts.iter().for_each(|part| logic.lend(part.first, part.pages));
                 // What is no whole object is free from now on, before this home has given any epoch.
                 let since = epoch_of(incarnation);
                 for number in 0..trellis_protocol::memory_server::table_pages::table_pages(placed.table.pages()) {
@@ -253,12 +300,12 @@ impl Held {
                 let is_anew = std::mem::take(&mut placed.shown.was_blank);
                 placed.shown = Shown { home: Some(incarnation), backups: backups.clone(), ..Shown::default() };
                 let backups = backups.into_iter().map(|host| desk.prefix_of(host)).collect();
-                desk.events.push(Event::Began { range, incarnation, backups, is_anew, objects });
+                desk.events.push(Event::Began { place, incarnation, backups, is_anew, objects });
                 self.logic = Some(logic);
             }
             Err(why) => {
                 placed.shown.home = Some(incarnation);
-                desk.events.push(Event::NoTable { range, why: why.to_string() });
+                desk.events.push(Event::NoTable { place, why: why.to_string() });
             }
         }
     }
@@ -271,35 +318,35 @@ impl Held {
         let home = placed.shown.hand_to.filter(|_| is_handed).unwrap_or(server.knows.0);
         placed.shown = Shown::default();
         placed.forget_batch();
-        self.logic = None;
-        let (range, home) = (desk.prefix_of(self.range), desk.prefix_of(home));
-        desk.events.push(Event::Ended { range, home, is_handed });
+        (self.logic, self.misses) = (None, 0);
+        let (place, home) = (self.place(desk), desk.prefix_of(home));
+        desk.events.push(Event::Ended { place, home, is_handed });
     }
 
     /// Says to operators what has changed.
     fn show(&mut self, desk: &mut Desk, now: u64) {
+        let place = self.place(desk);
         let Some(placed) = &mut self.placed else { return };
         let server = self.leases.server();
         placed.shown.was_blank = server.memory.is_blank;
         let Some(home) = &server.home else { return };
-        let range = desk.prefix_of(self.range);
         placed.shown.hand_to = home.hand_to;
         if placed.shown.backups != home.backups {
             placed.shown.backups.clone_from(&home.backups);
             placed.shown.is_settled = false;
             let backups = home.backups.iter().map(|host| desk.prefix_of(*host)).collect();
-            desk.events.push(Event::Backups { range, backups });
+            desk.events.push(Event::Backups { place, backups });
         }
         let is_settled = home.is_settled() && !home.backups.is_empty();
         if is_settled && !placed.shown.is_settled {
-            desk.events.push(Event::Settled { range });
+            desk.events.push(Event::Settled { place });
         }
         placed.shown.is_settled = is_settled;
         let has_lapsed = now >= home.until;
         if has_lapsed != placed.shown.has_lapsed {
             placed.shown.has_lapsed = has_lapsed;
             let silence = Duration::from_nanos(server.timing.tenure_held);
-            desk.events.push(if has_lapsed { Event::Lapsed { range, silence } } else { Event::Resumed { range } });
+            desk.events.push(if has_lapsed { Event::Lapsed { place, silence } } else { Event::Resumed { place } });
         }
     }
 }

@@ -1,0 +1,311 @@
+//! Parts of ranges at a server: which of them a request is about, how one comes to be and ends, and what is forgotten.
+//!
+//! Promises: a request is answered by whoever has the page, or by nobody here; what a range had of pages goes to their part
+//! with their leases, and comes back with them, in one step, and takes no time that depends on how many they are. What nobody
+//! counts on is forgotten, and its room given to others: when no controller has named this host for it for
+//! [`FORGET_AFTER`], and one that was asked does not either.
+//!
+//! Must never have bytes of one page in two places, nor forget what a controller may count on.
+
+use trellis_memory::Arena;
+use trellis_protocol::lease::home::Home;
+use trellis_protocol::lease::parts::{self, Part, Step, Within};
+use trellis_protocol::lease::{Message, Placement};
+use trellis_protocol::memory_server::table_pages::table_pages;
+use trellis_protocol::wire::address::{Host, PAGE_BYTES};
+use trellis_protocol::wire::command::{Class, Command};
+use trellis_protocol::wire::datagram::told::What;
+use trellis_protocol::wire::datagram::{Operation, Request};
+
+use super::super::memory::move_pages;
+use super::events::Event;
+use super::held::{Hand, Held};
+use super::placed::Placed;
+use super::{SECOND, Server, UNKNOWN_MAX};
+
+/// For so long somebody may be about to count on what is here.
+const FORGET_AFTER: u64 = 10 * SECOND;
+
+/// Whose a request is.
+pub(super) enum Where {
+    /// Of this range, or part.
+    At(u16),
+    /// The bytes that it is about are at several places.
+    AtSeveral,
+}
+
+/// Whether a controller wants this host to have something.
+pub(super) fn names(placement: &Placement, me: u16) -> bool {
+    placement.home == me || placement.backups.contains(&me) || placement.hand_to == Some(me)
+}
+
+impl Server {
+    /// Whose a request is, as far as it is known here.
+    pub(super) fn place_of(&self, request: &Request) -> Where {
+        let pointer = request.destination.pointer;
+        let range = pointer.home().0;
+        let command = request.command();
+        let is_of_pages = matches!(command.class(), Class::Reading | Class::Changing | Class::Leases)
+            || matches!(command, Command::Clone | Command::Invalidated);
+        if self.parts.is_empty() || !is_of_pages {
+            return Where::At(range);
+        }
+        let bytes = match request.operation {
+            Operation::Read { bytes } => u64::from(bytes),
+            Operation::Bytes(extent) => u64::from(extent.total),
+            Operation::FetchAdd { .. } | Operation::CompareSwap { .. } => 8,
+            _ => 1,
+        };
+        let (first, last) = (pointer.page(), (pointer.offset() + bytes.max(1) - 1) / PAGE_BYTES);
+        let begins_in = self.parts.range(..=(range, first)).next_back();
+        let begins_in = begins_in.filter(|((of, start), (pages, _))| *of == range && first - start < *pages);
+        let is_left = begins_in.is_some_and(|((_, start), (pages, _))| last - start >= *pages);
+        if is_left || last > first && self.parts.range((range, first + 1)..=(range, last)).next().is_some() {
+            return Where::AtSeveral;
+        }
+        Where::At(begins_in.map_or(range, |(_, (_, number))| *number))
+    }
+
+    /// Whether a range here has this part.
+    pub(super) fn lists(&self, range: u16, number: u16) -> bool {
+        self.ranges.get(&range).is_some_and(|held| held.parts.iter().any(|part| part.number == number))
+    }
+
+    /// A controller speaks of a part; whether it is heard. If not, the controller is asked about the range first.
+    pub(super) fn hears_of_part(&mut self, number: u16, within: Within) -> bool {
+        let known = self.ranges.get(&number).and_then(|held| held.within);
+        match known {
+            Some(known) if known == within => return true,
+            Some(known) if known.since > within.since => return false,
+            _ => {}
+        }
+        let now = self.desk.now();
+        if let Some(range) = self.ranges.get_mut(&within.range).filter(|range| range.has_bytes()) {
+            range.leases.ask(now);
+            return false;
+        }
+        // It is another one than before.
+        self.remove(number);
+        true
+    }
+
+    /// What a controller says of a range changes which parts it has.
+    pub(super) fn recut(&mut self, range: u16, what: &What) {
+        let What::Placed { request, life, placement, call, .. } = what else { return };
+        let (request, life, call) = (*request, *life, *call);
+        let message = Message::Placed { request, life, placement: placement.clone(), call };
+        loop {
+            let Some(held) = self.ranges.get(&range).filter(|held| held.within.is_none()) else { return };
+            match parts::next(held.leases.server(), &held.parts, &message) {
+                Step::Hear => return,
+                Step::Cut(part) => self.cut(range, part),
+                Step::Join(part) => self.join(range, part, placement.anew),
+            }
+        }
+    }
+
+    /// Pages of a range are a part from now on.
+    fn cut(&mut self, range: u16, part: Part) {
+        let within = part.within(range);
+        let is_held = self.ranges.get(&part.number).is_some_and(|held| held.within == Some(within));
+        if !is_held {
+            self.remove(part.number);
+        }
+        let Some(mut whole) = self.ranges.remove(&range) else { return };
+        whole.look(&mut self.desk);
+        let (run, own, now) = (part.run(), table_pages(part.pages), self.desk.now());
+        let since = whole.leases.next_epoch();
+        let leases = whole.leases.cut(now, &part, own);
+        whole.obey(&mut self.desk, Hand::default());
+        let place = whole.parts.partition_point(|other| other.first < part.first);
+        whole.parts.insert(place, part);
+        if let Some(logic) = &mut whole.logic {
+            logic.lend(part.first, part.pages);
+        }
+        let settings = self.settings(Host(range), part.pages * PAGE_BYTES);
+        // One that is here already is what it is.
+        if let (false, Ok(settings)) = (is_held, settings) {
+            let mut cut = Held::new(part.number, settings, leases, None);
+            (cut.within, cut.named) = (Some(within), whole.named.clone());
+            cut.is_counted_on(now);
+            self.give_bytes(&mut whole, &mut cut, &part);
+            if let (Some(of_whole), Some(_)) = (&mut whole.placed, &cut.memory) {
+                let table = match &whole.logic {
+                    Some(logic) => of_whole.table.part_to_be(run.clone(), logic, since),
+                    None => of_whole.table.part(run.clone()),
+                };
+                let mut of_part = Placed::known(table);
+                let open = of_whole.touched_in(&run);
+                if !open.is_empty() {
+                    of_whole.awaits.insert(part.number);
+                }
+                of_part.is_cut_open(
+                    open.into_iter().map(|pages| pages.start - run.start..pages.end - run.start).collect(),
+                );
+                cut.placed = Some(of_part);
+            }
+            self.index(within, part.pages, part.number);
+            self.desk.events.push(Event::Cut { place: cut.place(&self.desk) });
+            cut.look(&mut self.desk);
+            self.ranges.insert(part.number, cut);
+        }
+        self.ranges.insert(range, whole);
+    }
+
+    /// The bytes of a part go from its range to itself; where that has none, or there is no room to name them, it has none.
+    fn give_bytes(&mut self, whole: &mut Held, cut: &mut Held, part: &Part) {
+        let bytes = part.pages * PAGE_BYTES;
+        let arena = if whole.has_bytes() { Arena::new(bytes).ok() } else { None };
+        match (&mut whole.memory, arena) {
+            (Some(memory), Some(mut arena)) => {
+                let from = part.first * PAGE_BYTES;
+                move_pages(memory.as_mut(), from..from + bytes, &mut arena, 0);
+                cut.memory = Some(Box::new(arena));
+            }
+            _ => cut.leases.give_up(self.desk.now()),
+        }
+    }
+
+    /// Pages are their range's again; where that begins anew, without what they were.
+    fn join(&mut self, range: u16, part: Part, is_anew: bool) {
+        let Some(mut whole) = self.ranges.remove(&range) else { return };
+        whole.parts.retain(|other| other.number != part.number);
+        let cut = self.ranges.remove(&part.number).filter(|cut| cut.within == Some(part.within(range)));
+        if let Some(mut cut) = cut {
+            cut.leases.dismiss(0..part.pages);
+            cut.obey(&mut self.desk, Hand::default());
+            self.forget_index(part.within(range), part.number);
+            self.desk.spare_bytes += cut.taken_bytes;
+            let place = cut.place(&self.desk);
+            if !is_anew {
+                if let (Some(from), Some(to)) = (&mut cut.memory, &mut whole.memory) {
+                    move_pages(from.as_mut(), 0..part.pages * PAGE_BYTES, to.as_mut(), part.first * PAGE_BYTES);
+                }
+                whole.leases.join(self.desk.now(), &part, cut.leases);
+            }
+            self.desk.events.push(Event::Joined { place });
+        }
+        if let Some(logic) = &mut whole.logic {
+            logic.take_back(part.first, part.pages);
+        }
+        if let Some(placed) = &mut whole.placed {
+            placed.awaits.remove(&part.number);
+        }
+        whole.misses = if whole.misses == part.number { 0 } else { whole.misses };
+        whole.obey(&mut self.desk, Hand::default());
+        self.ranges.insert(range, whole);
+    }
+
+    /// Ranges that wait for what the backups of parts know go on when they know it. Of a part that is at home elsewhere nobody
+    /// here hears that: it has to come back.
+    pub(super) fn look_at_open_cuts(&mut self) {
+        let awaits = |held: &Held| held.placed.as_ref().and_then(|placed| placed.awaits.first().copied());
+        let open: Vec<(u16, u16)> =
+            self.ranges.iter().filter_map(|(range, held)| Some((*range, awaits(held)?))).collect();
+        for (range, number) in open {
+            let home = self.ranges.get(&number).and_then(|part| part.leases.server().home.as_ref());
+            let is_settled = home.map(Home::is_settled);
+            let Some(whole) = self.ranges.get_mut(&range) else { continue };
+            match (is_settled, &mut whole.placed) {
+                (Some(true), Some(placed)) => {
+                    placed.awaits.remove(&number);
+                    whole.misses = 0;
+                }
+                (None, _) => whole.misses = number,
+                _ => {}
+            }
+        }
+    }
+
+    /// Asks the controller about what nobody seems to count on.
+    pub(super) fn ask_whether_counted(&mut self) {
+        let (own, now) = (self.options.prefix.host.0, self.desk.now());
+        for held in self.ranges.values_mut() {
+            let is_others = held.range != own && held.memory.is_some() && held.leases.server().home.is_none();
+            if is_others && !held.asks_for_counting && now >= held.counted_at + FORGET_AFTER {
+                held.asks_for_counting = true;
+                held.leases.ask(now);
+            }
+        }
+        self.located.retain(|_, at| now < *at + SECOND);
+    }
+
+    /// A controller answered about a range: where nobody counts on what is here, it is forgotten.
+    pub(super) fn may_forget(&mut self, range: u16, request: u64, placement: &Placement) {
+        let me = self.options.prefix.host.0;
+        let is_asked = self.ranges.get(&range).is_some_and(|held| held.asks_for_counting);
+        if request == 0 || names(placement, me) || !is_asked {
+            return;
+        }
+        let Some(held) = self.ranges.get_mut(&range) else { return };
+        let (place, bytes, within) = (held.place(&self.desk), held.taken_bytes, held.within);
+        if within.is_some_and(|within| self.lists(within.range, range)) {
+            // Its range is here, and says so: the part stays known.
+            let now = self.desk.now();
+            let Some(held) = self.ranges.get_mut(&range) else { return };
+            (held.memory, held.placed, held.logic) = (None, None, None);
+            (held.taken_bytes, held.asks_for_counting) = (0, false);
+            held.leases.give_up(now);
+            held.obey(&mut self.desk, Hand::default());
+            self.desk.spare_bytes += bytes;
+        } else {
+            self.remove(range);
+        }
+        self.desk.events.push(Event::Forgotten { place, bytes });
+    }
+
+    /// Nothing is left of a range, or part.
+    pub(super) fn remove(&mut self, range: u16) {
+        let Some(held) = self.ranges.remove(&range) else { return };
+        self.desk.spare_bytes += held.taken_bytes;
+        if let Some(within) = held.within {
+            self.forget_index(within, range);
+        }
+        // Parts that are here without their range take room of their own.
+        for part in held.parts {
+            if let Some(cut) =
+                self.ranges.get_mut(&part.number).filter(|cut| cut.memory.is_some() && cut.taken_bytes == 0)
+            {
+                cut.taken_bytes = self.desk.spare_bytes.min(part.pages * PAGE_BYTES);
+                self.desk.spare_bytes -= cut.taken_bytes;
+            }
+        }
+    }
+
+    /// Requests about these pages are this part's. Of one that ended, and of which that was not heard, they are not any more.
+    pub(super) fn index(&mut self, within: Within, pages: u64, number: u16) {
+        let Within { range, first, since } = within;
+        let is_over = |start: u64, length: u64| start < first + pages && first < start + length;
+        let over: Vec<(u64, u16)> = self
+            .parts
+            .range((range, 0)..(range, first + pages))
+            .filter(|((_, start), (length, _))| is_over(*start, *length))
+            .map(|((_, start), (_, other))| (*start, *other))
+            .collect();
+        let since_of =
+            |other: u16| self.ranges.get(&other).and_then(|held| held.within).map_or(0, |within| within.since);
+        if over.iter().any(|(_, other)| *other != number && since_of(*other) > since) {
+            return;
+        }
+        for (start, _) in over {
+            self.parts.remove(&(range, start));
+        }
+        self.parts.insert((range, first), (pages, number));
+    }
+
+    fn forget_index(&mut self, Within { range, first, .. }: Within, number: u16) {
+        if self.parts.get(&(range, first)).is_some_and(|(_, of)| *of == number) {
+            self.parts.remove(&(range, first));
+        }
+    }
+
+    /// Asks the controller what the part with this number is.
+    pub(super) fn locate(&mut self, number: u16) {
+        let now = self.desk.now();
+        let is_asked = self.located.get(&number).is_some_and(|at| now < at + self.timing.retry);
+        if !is_asked && self.located.len() < UNKNOWN_MAX {
+            self.located.insert(number, now);
+            self.desk.report(number, What::Locate);
+        }
+    }
+}
