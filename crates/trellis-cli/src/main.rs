@@ -12,6 +12,7 @@ mod doctor;
 mod exit;
 mod lab;
 mod leave;
+mod pages;
 mod report;
 mod reproduce;
 mod run;

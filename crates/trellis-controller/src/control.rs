@@ -18,7 +18,7 @@ use trellis_protocol::lease::Host;
 use trellis_protocol::wire::address::{Cluster, HostPrefix};
 use trellis_switch::lab::space;
 
-use crate::ranges::Status;
+use crate::ranges::{Moved, Status};
 use crate::records::Wish;
 
 /// The longest line; the status of 60,000 ranges is shorter.
@@ -44,6 +44,17 @@ pub enum Request {
         range: Host,
         /// Where.
         to: Host,
+    },
+    /// Let pages of a range go to a host; to the range's own home: come home, and be the range's again.
+    MovePages {
+        /// Which.
+        range: Host,
+        /// Where.
+        to: Host,
+        /// The first page.
+        first: u64,
+        /// How many.
+        pages: u64,
     },
     /// Say which backups a range has; nothing for as many as all have.
     Backups {
@@ -84,8 +95,10 @@ pub enum Answer {
     Status(Status),
     /// Numbers, and what happened.
     Events(Vec<(u64, String)>),
-    /// This range goes to this host; nothing if there is nothing to be gained.
-    Moves(Option<(Host, Host)>),
+    /// These runs go: first page, and how many.
+    Pages(Vec<(u64, u64)>),
+    /// This goes to a host; nothing if there is nothing to be gained.
+    Moves(Option<Moved>),
     /// A sentence.
     Refused(String),
 }

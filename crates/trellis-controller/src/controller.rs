@@ -13,8 +13,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::time::{Duration, Instant};
 
 use trellis_protocol::Nanoseconds;
+use trellis_protocol::lease::parts::is_part;
 use trellis_protocol::lease::{Host, Timing};
-use trellis_protocol::wire::address::{self, Arguments, HostPrefix, Incarnation, Pointer, Source};
+use trellis_protocol::wire::address::{self, Arguments, HostPrefix, Incarnation, PARTS_FROM, Pointer, Source};
 use trellis_protocol::wire::datagram::{Operation, Request, TagKind, Told, seal};
 use trellis_store::Store;
 use trellis_switch::control::Remote;
@@ -23,7 +24,7 @@ use trellis_transport::links::ipv6::{Endpoint, Way};
 use crate::control::{self, Answer};
 use crate::event::Event;
 use crate::leadership::{self, Deed, Leadership, NAME_BYTES, Term};
-use crate::ranges::{Fact, Order, Ranges, Settings, Status};
+use crate::ranges::{Fact, Near, Order, Ranges, Settings, Status};
 use crate::records;
 use crate::routes::{self, Router};
 use crate::workers::{self, Happening, Hardware, Room};
@@ -57,6 +58,8 @@ pub struct Options {
     pub rebalances: bool,
     /// A page that is asked for so often in a second is answered by another server, too; 0: none is.
     pub hot_from: u64,
+    /// Which hosts are near each other.
+    pub near: Near,
     /// Where operators ask.
     pub control: PathBuf,
 }
@@ -147,6 +150,12 @@ impl Controller {
     pub fn open(options: Options) -> Result<Controller, ControllerError> {
         let timing = timing(options.lease_term, options.tenure)?;
         let prefix = options.prefix;
+        if is_part(prefix.host.0) {
+            let sentence = format!(
+                "{prefix}: numbers from {PARTS_FROM:x} on name parts of ranges, and no host; give another --prefix"
+            );
+            return Err(ControllerError::Setting(sentence));
+        }
         let port = options.port;
         let endpoint = Endpoint::open(port).map_err(|error| ControllerError::Socket { port, error })?;
         let endpoint = Arc::new(endpoint);
@@ -176,8 +185,8 @@ impl Controller {
                 let (routes, routes_to_set) = channel();
                 let leads = Arc::clone(&until);
                 let leads = move || nanoseconds(began.elapsed()) < leads.load(Ordering::SeqCst);
-                let (mut router, sender) =
-                    (Router::new(switch, at, Box::new(leads), options.hot_from > 0), heard.clone());
+                let counts = options.hot_from > 0 || options.rebalances;
+                let (mut router, sender) = (Router::new(switch, at, Box::new(leads), counts), heard.clone());
                 thread("controller routes", move || workers::route(&mut router, &routes_to_set, &sender))?;
                 Some(routes)
             }
@@ -190,6 +199,7 @@ impl Controller {
             backups: options.backups,
             rebalances: options.rebalances,
             hot_from: options.hot_from,
+            near: options.near,
         };
         Ok(Controller {
             settings,
@@ -375,9 +385,9 @@ impl Controller {
 
     fn begin(&mut self, name: [u8; NAME_BYTES], kept: records::Kept, say: &mut dyn FnMut(&Event)) {
         let count = kept.ranges.len();
-        let ranges = Ranges::new(self.settings, kept, self.now());
+        let ranges = Ranges::new(self.settings.clone(), kept, self.now());
         if let Some(routes) = &self.routes {
-            let _ = routes.send(routes::Job::All(ranges.homes()));
+            let _ = routes.send(routes::Job::All(ranges.places()));
         }
         self.leading = Some((name, Some(ranges)));
         self.say(&Event::Leads { ranges: count }, say);
@@ -420,16 +430,17 @@ impl Controller {
         for order in orders.drain(..) {
             match order {
                 Order::Tell(to, told) => self.tell(to, &told),
-                Order::Write(ticket, write) => {
+                Order::Write(ticket, writes) => {
                     if let Some((name, _)) = &self.leading {
-                        let _ = self.jobs.send(workers::Job::Write(*name, ticket, write));
+                        let _ = self.jobs.send(workers::Job::Write(*name, ticket, writes));
                     }
                 }
-                Order::Route { ticket, range, home } => match &self.routes {
-                    Some(routes) => drop(routes.send(routes::Job::Set { ticket, range, home })),
+                Order::Route { ticket, place } => match &self.routes {
+                    Some(routes) => drop(routes.send(routes::Job::Set { ticket, place })),
                     // Routes are somebody else's business.
                     None => routed.push(ticket),
                 },
+                Order::Forget(part) => self.tell_switch(routes::Job::Forget(part)),
                 Order::Redirect { page, to } => self.tell_switch(routes::Job::Redirect { page, to }),
                 Order::Anywhere(host) => self.tell_switch(routes::Job::Anywhere(host)),
                 Order::Say(event) => self.say(&event, say),
@@ -494,11 +505,10 @@ impl Controller {
             return Some(Answer::Events(new.cloned().collect()));
         }
         let mut orders = std::mem::take(&mut self.orders);
-        let settings = self.settings;
+        let (backups, timing) = (self.settings.backups, self.settings.timing);
         let leader = self.leadership.leader();
         let Some(ranges) = self.leading.as_mut().and_then(|(_, ranges)| ranges.as_mut()) else {
             if request == control::Request::Status {
-                let (backups, timing) = (settings.backups, settings.timing);
                 let (term, tenure) = (timing.term, timing.tenure);
                 return Some(Answer::Status(Status { leader, backups, term, tenure, ..Status::default() }));
             }
@@ -509,13 +519,16 @@ impl Controller {
             control::Request::Rebalance { only_says } => {
                 let found = ranges.rebalancing();
                 let moved = match found.filter(|_| !only_says) {
-                    Some((range, to)) => ranges.move_range(now, range, to, &mut orders),
+                    Some(moved) => ranges.let_go(now, moved, &mut orders),
                     None => Ok(()),
                 };
                 moved.map(|()| Some(Answer::Moves(found)))
             }
             control::Request::Move { range, to } => {
                 ranges.move_range(now, range, to, &mut orders).map(|()| Some(Answer::Done))
+            }
+            control::Request::MovePages { range, to, first, pages } => {
+                ranges.move_pages(now, range, to, (first, pages), &mut orders).map(|runs| Some(Answer::Pages(runs)))
             }
             control::Request::Backups { range, wish } => {
                 ranges.wish(now, range, wish, asked, &mut orders).map(|()| None)

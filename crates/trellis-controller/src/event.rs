@@ -177,6 +177,49 @@ pub enum Event {
         /// The server that is drained.
         server: HostPrefix,
     },
+    /// A server has a number that is none of a host.
+    PartNumber {
+        /// It.
+        server: HostPrefix,
+    },
+    /// Pages of a range have a home and a record of their own from now on.
+    Cut {
+        /// The range.
+        range: HostPrefix,
+        /// The first and the last of them.
+        pages: (u64, u64),
+        /// By this number.
+        part: HostPrefix,
+    },
+    /// They should, and do not.
+    NotCut {
+        /// The range.
+        range: HostPrefix,
+        /// The first and the last of them.
+        pages: (u64, u64),
+        /// Why.
+        why: String,
+    },
+    /// They are the range's again.
+    Joined {
+        /// The range.
+        range: HostPrefix,
+        /// The first and the last of them.
+        pages: (u64, u64),
+        /// The part that is none any more.
+        part: HostPrefix,
+    },
+    /// Most of what is asked of pages comes from hosts that are near a server, which their home is not.
+    Pulled {
+        /// The range.
+        range: HostPrefix,
+        /// The first and the last of them.
+        pages: (u64, u64),
+        /// That server.
+        host: HostPrefix,
+        /// Requests for them.
+        per_second: u64,
+    },
     /// Another server than its home answers READs of a hot page, too.
     Replica {
         /// The range.
@@ -324,6 +367,25 @@ impl fmt::Display for Event {
             Event::NoPlace { range, server } => write!(
                 f,
                 "range {range}: no server has room for what {server} has to give away; start one with more --backup-memory"
+            ),
+            Event::PartNumber { server } => write!(
+                f,
+                "server {server}: numbers from f000 on name parts of ranges, and no host; it is not answered: start it with another \
+                 --prefix"
+            ),
+            Event::Cut { range, pages: (first, last), part } => {
+                write!(f, "range {range}: pages {first} to {last} are part {part} from now on")
+            }
+            Event::NotCut { range, pages: (first, last), why } => {
+                write!(f, "range {range}: pages {first} to {last} stay where they are, because {why}")
+            }
+            Event::Joined { range, pages: (first, last), part } => {
+                write!(f, "range {range}: pages {first} to {last} are home again, and part {part} is none any more")
+            }
+            Event::Pulled { range, pages: (first, last), host, per_second } => write!(
+                f,
+                "range {range}: most of the {per_second} requests a second for pages {first} to {last} come from hosts near \
+                 {host}; they go there"
             ),
             Event::Replica { range, page, host, per_second } => write!(
                 f,

@@ -1,7 +1,11 @@
 //! What lasts: who is home of which range, which servers are to be empty, and who leads. In any store of `trellis-store`.
 //!
 //! Promises: a record is written whole, under the name of who leads: a store refuses what a controller writes that leads no
-//! more. Reading is total: a record that cannot be read is an error that names it, never a guess.
+//! more. Reading is total: a record that cannot be read is an error that names it, never a guess. What belongs together is
+//! written at once: a range and the part that was cut from it.
+//!
+//! A part has a record like a range, and lives as long as its range names it: from the write that names it to the write that does
+//! not, whatever became of its own record. That one stays, and says up to which incarnation its number was used.
 //!
 //! | key of the region `0xc0000000` + cluster | value |
 //! |---|---|
@@ -9,7 +13,10 @@
 //! | directory, number of the range | JSON of [`RangeRecord`] |
 //! | member, number of the host | JSON of [`ServerRecord`] |
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+use trellis_protocol::lease::parts::{Part, Within, is_part};
 use trellis_protocol::lease::{Host, controller};
 use trellis_store::{Applied, Change, Expect, Guard, Key, Kind, Operation, Outcome, Store, StoreError};
 
@@ -20,7 +27,7 @@ const REGION: u32 = 0xc000_0000;
 /// How many records are read at once.
 const AT_ONCE: usize = 256;
 /// Of the layout of records.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// What a range is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,6 +52,36 @@ pub struct RangeRecord {
     pub moving: Option<Host>,
     /// [`controller::Record::anew`].
     pub anew: bool,
+    /// [`controller::Record::parts`].
+    pub parts: Vec<PartRecord>,
+    /// Of a part: where it was cut from.
+    pub within: Option<WithinRecord>,
+    /// Of a part: it goes to the home of its range, and is joined with it.
+    pub returns: bool,
+}
+
+/// A [`Part`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartRecord {
+    /// [`Part::number`].
+    pub number: Host,
+    /// [`Part::first`].
+    pub first: u64,
+    /// [`Part::pages`].
+    pub pages: u64,
+    /// [`Part::since`].
+    pub since: u16,
+}
+
+/// A [`Within`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WithinRecord {
+    /// [`Within::range`].
+    pub range: Host,
+    /// [`Within::first`].
+    pub first: u64,
+    /// [`Within::since`].
+    pub since: u16,
 }
 
 /// Which backups an operator wants a range to have.
@@ -64,16 +101,41 @@ pub struct ServerRecord {
 }
 
 impl RangeRecord {
-    /// Of a range as its machine has it.
+    /// Of a range, not of a part, as its machine has it.
     pub fn new(record: &controller::Record, pages: u64, wish: Option<Wish>) -> RangeRecord {
-        let controller::Record { incarnation, home, life, backups, complete, moving, anew } = record.clone();
-        RangeRecord { version: VERSION, pages, wish, incarnation, home, life, backups, complete, moving, anew }
+        let controller::Record { incarnation, home, life, backups, complete, moving, anew, parts } = record.clone();
+        let part = |Part { number, first, pages, since }| PartRecord { number, first, pages, since };
+        let parts = parts.into_iter().map(part).collect();
+        let (version, within, returns) = (VERSION, None, false);
+        RangeRecord {
+            version,
+            pages,
+            wish,
+            incarnation,
+            home,
+            life,
+            backups,
+            complete,
+            moving,
+            anew,
+            parts,
+            within,
+            returns,
+        }
+    }
+
+    /// The same of a part.
+    #[must_use]
+    pub fn part_of(self, Within { range, first, since }: Within, returns: bool) -> RangeRecord {
+        RangeRecord { within: Some(WithinRecord { range, first, since }), returns, ..self }
     }
 
     /// As the range's machine has it.
     pub fn of_machine(&self) -> controller::Record {
-        let RangeRecord { incarnation, home, life, backups, complete, moving, anew, .. } = self.clone();
-        controller::Record { incarnation, home, life, backups, complete, moving, anew }
+        let RangeRecord { incarnation, home, life, backups, complete, moving, anew, parts, .. } = self.clone();
+        let part = |PartRecord { number, first, pages, since }| Part { number, first, pages, since };
+        let parts = parts.into_iter().map(part).collect();
+        controller::Record { incarnation, home, life, backups, complete, moving, anew, parts }
     }
 }
 
@@ -108,7 +170,7 @@ pub enum RecordError {
         store: String,
     },
     /// What is there is none of ours.
-    #[error("store {store}: the record of {what} cannot be read: {why}; is it of a later version?")]
+    #[error("store {store}: the record of {what} cannot be read: {why}; is it of another version?")]
     Unreadable {
         /// Which.
         store: String,
@@ -185,20 +247,48 @@ fn text<T: Serialize>(record: &T) -> Vec<u8> {
 ///
 /// What the store says, and [`RecordError::Unreadable`].
 pub fn load(store: &dyn Store, region: u32) -> Result<Kept, RecordError> {
-    let ranges = load_kind(store, region, Kind::Directory, "range")?;
-    let of_later = ranges.iter().find(|(_, record): &&(Host, RangeRecord)| record.version != VERSION);
-    if let Some((range, record)) = of_later {
-        let (what, why) = (format!("range {range:x}"), format!("it has version {}", record.version));
+    let ranges = load_kind(store, region, Kind::Directory, "range", range_of)?;
+    if let Some((range, why)) = lost_part(&ranges) {
+        let what = format!("range {range:x}");
         return Err(RecordError::Unreadable { store: store.name().to_owned(), what, why });
     }
-    Ok(Kept { ranges, servers: load_kind(store, region, Kind::Member, "server")? })
+    let server_of = |bytes: &[u8]| serde_json::from_slice(bytes).map_err(|error| error.to_string());
+    Ok(Kept { ranges, servers: load_kind(store, region, Kind::Member, "server", server_of)? })
 }
 
-fn load_kind<T: for<'a> Deserialize<'a>>(
+/// The version first: another one may have other fields.
+fn range_of(bytes: &[u8]) -> Result<RangeRecord, String> {
+    #[derive(Deserialize)]
+    struct Head {
+        version: u8,
+    }
+    let of = |error: serde_json::Error| error.to_string();
+    match serde_json::from_slice::<Head>(bytes).map_err(of)?.version {
+        VERSION => serde_json::from_slice(bytes).map_err(of),
+        version => Err(format!("it has version {version}, and this controller reads {VERSION}")),
+    }
+}
+
+/// A range one of whose parts has no record, and a sentence.
+fn lost_part(ranges: &[(Host, RangeRecord)]) -> Option<(Host, String)> {
+    let records: BTreeMap<Host, &RangeRecord> = ranges.iter().map(|(range, record)| (*range, record)).collect();
+    ranges.iter().find_map(|(range, record)| {
+        let is_there = |part: &&PartRecord| {
+            let within = Some(WithinRecord { range: *range, first: part.first, since: part.since });
+            let is_its = |found: &&RangeRecord| found.within == within && found.pages == part.pages;
+            is_part(part.number) && records.get(&part.number).is_some_and(is_its)
+        };
+        let lost = record.parts.iter().find(|part| !is_there(part))?;
+        Some((*range, format!("its part {:x} has no record", lost.number)))
+    })
+}
+
+fn load_kind<T>(
     store: &dyn Store,
     region: u32,
     kind: Kind,
     word: &str,
+    read: impl Fn(&[u8]) -> Result<T, String>,
 ) -> Result<Vec<(Host, T)>, RecordError> {
     let mut kept = Vec::new();
     let mut from = 0;
@@ -217,7 +307,7 @@ fn load_kind<T: for<'a> Deserialize<'a>>(
                 why,
             };
             let host = Host::try_from(*number).map_err(|_| unreadable("no host has this number".to_owned()))?;
-            kept.push((host, serde_json::from_slice(&bytes).map_err(|error| unreadable(error.to_string()))?));
+            kept.push((host, read(&bytes).map_err(unreadable)?));
         }
     }
 }
@@ -273,6 +363,10 @@ mod tests {
         };
         assert!(put(b"nothing").contains("the record of range 1001 cannot be read"));
         let later = RangeRecord { version: 9, ..record(1, None) };
-        assert!(put(&text(&later)).contains("version 9"));
+        assert!(put(&text(&later)).contains("it has version 9, and this controller reads 2"));
+        assert!(put(b"{\"version\":1,\"pages\":5}").contains("it has version 1"), "whatever else it has");
+        let mut of_parts = record(1, None);
+        of_parts.parts = vec![PartRecord { number: 0xf000, first: 2, pages: 3, since: 1 }];
+        assert!(put(&text(&of_parts)).contains("its part f000 has no record"));
     }
 }

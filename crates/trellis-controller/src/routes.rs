@@ -3,6 +3,8 @@
 //! A host keeps its own 48 bits, whoever is home of its range: what servers and controllers tell it is delivered there.
 //! Only requests about pages go elsewhere: everything below the commands that hosts tell each other.
 //!
+//! Requests for the pages of a part go elsewhere by *runs* of pages, beside the prefixes of its range.
+//!
 //! Promises: what was wished is told again when the switch has begun another life, and when it refused; a range that is at
 //! its own host costs no entry. Nothing is told while this controller does not lead; what one that led before tells all the
 //! same, because it was stopped in the middle of it, does not stay: ranges are told again in turn. The switch may fail: then
@@ -15,10 +17,12 @@ use std::time::{Duration, Instant};
 
 use trellis_protocol::Nanoseconds;
 use trellis_protocol::lease::Host;
+use trellis_protocol::lease::parts::Within;
 use trellis_switch::control::{At, Remote};
-use trellis_switch::{Cluster, Page, Prefix, Redirect, Route, Switch, SwitchError};
+use trellis_switch::{Cluster, HotPage, Page, PageRun, Prefix, Redirect, Route, Switch, SwitchError};
 
 use crate::event::Event;
+use crate::ranges::{Counted, Place};
 
 /// How often it is looked whether the switch is the same.
 const LOOK: Duration = Duration::from_millis(100);
@@ -40,10 +44,12 @@ pub fn prefixes(cluster: Cluster, range: Host) -> [Prefix; 3] {
 /// Something for the thread that tells the switch.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// This range is at this host.
-    Set { ticket: u64, range: Host, home: Host },
-    /// All ranges; what else the switch has is none of this controller's.
-    All(Vec<(Host, Host)>),
+    /// This is there.
+    Set { ticket: u64, place: Place },
+    /// This is a part no more.
+    Forget(Host),
+    /// Everything; what else the switch has is none of this controller's.
+    All(Vec<Place>),
     /// Requests for this page, by range and number, go to this host for so many nanoseconds; or home.
     Redirect { page: (Host, u64), to: Option<(Host, Nanoseconds)> },
     /// Who asks any server is answered by this one.
@@ -57,8 +63,55 @@ pub(crate) enum Told {
     /// The switch has it, or refused.
     Done(u64),
     /// Requests a second, by range and page; most first.
-    Hot(Vec<((Host, u64), u64)>),
+    Hot(Vec<Counted>),
     Say(Event),
+}
+
+/// Where everything shall be.
+#[derive(Debug, Default)]
+struct Wanted {
+    /// By range.
+    homes: BTreeMap<Host, Host>,
+    /// By part: where it was cut from, how many pages, and its home.
+    parts: BTreeMap<Host, (Within, u64, Host)>,
+}
+
+impl Wanted {
+    /// Takes one; the range that it is, or is within.
+    fn set(&mut self, Place { number, home, part }: Place) -> Host {
+        let Some((within, pages)) = part else {
+            self.homes.insert(number, home);
+            return number;
+        };
+        self.parts.insert(number, (within, pages, home));
+        // One that never went anywhere is at its own host.
+        self.homes.entry(within.range).or_insert(within.range);
+        within.range
+    }
+
+    /// Pages of a range that are elsewhere than its home, in their order: the first, how many, where. Neighbours at one host are
+    /// together.
+    fn stretches(&self, range: Host) -> Vec<(u64, u64, Host)> {
+        let own = self.homes.get(&range);
+        let elsewhere = self.parts.values().filter(|(within, _, home)| within.range == range && Some(home) != own);
+        let mut pages: Vec<(u64, u64, Host)> =
+            elsewhere.map(|(within, pages, home)| (within.first, *pages, *home)).collect();
+        pages.sort_unstable();
+        pages.dedup_by(|next, before| {
+            let is_next = before.0 + before.1 == next.0 && before.2 == next.2;
+            before.1 += if is_next { next.1 } else { 0 };
+            is_next
+        });
+        pages
+    }
+}
+
+/// What a switch with these runs has to be told, so that it has those that are wanted: what it lacks, and what it has too much.
+fn differences(wanted: &BTreeMap<PageRun, u16>, set: &[(PageRun, u16)]) -> (Vec<(PageRun, u16)>, Vec<PageRun>) {
+    let set: BTreeMap<PageRun, u16> = set.iter().copied().collect();
+    let lacking = wanted.iter().filter(|(run, port)| set.get(run) != Some(port)).map(|(run, port)| (*run, *port));
+    let surplus = set.keys().filter(|run| !wanted.contains_key(run)).copied();
+    (lacking.collect(), surplus.collect())
 }
 
 /// The thread that tells a switch.
@@ -67,7 +120,7 @@ pub(crate) struct Router {
     switch: Remote,
     life: u64,
     /// What shall be; nothing while this controller does not lead.
-    wanted: Option<BTreeMap<Host, Host>>,
+    wanted: Option<Wanted>,
     /// Who answers who asks any server.
     anywhere: Option<Host>,
     /// When pages were counted last, if they are.
@@ -94,17 +147,26 @@ impl Router {
     pub(crate) fn run(&mut self, jobs: &Receiver<Job>, told: &Sender<Told>) {
         loop {
             match jobs.recv_timeout(LOOK) {
-                Ok(Job::Set { ticket, range, home }) => {
-                    if let Some(wanted) = &mut self.wanted {
-                        wanted.insert(range, home);
-                        self.set(range, home, told);
+                Ok(Job::Set { ticket, place }) => {
+                    if let Some(range) = self.wanted.as_mut().map(|wanted| wanted.set(place)) {
+                        self.set(range, told);
                     }
                     if told.send(Told::Done(ticket)).is_err() {
                         return;
                     }
                 }
-                Ok(Job::All(homes)) => {
-                    self.wanted = Some(homes.into_iter().collect());
+                Ok(Job::Forget(part)) => {
+                    let of = self.wanted.as_mut().and_then(|wanted| wanted.parts.remove(&part));
+                    if let Some((within, ..)) = of {
+                        self.set(within.range, told);
+                    }
+                }
+                Ok(Job::All(places)) => {
+                    let mut wanted = Wanted::default();
+                    for place in places {
+                        wanted.set(place);
+                    }
+                    self.wanted = Some(wanted);
                     self.tell_all(told);
                 }
                 Ok(Job::Redirect { page, to }) => self.redirect(page, to),
@@ -130,7 +192,14 @@ impl Router {
         let milliseconds = since.elapsed().as_millis().max(1) as u64;
         // Of a switch that does not answer nothing is hot.
         let Ok(pages) = self.switch.hot_pages(HOT_PAGES) else { return };
-        let rate = |(page, count): (Page, u64)| ((page.home, page.number), count.saturating_mul(1_000) / milliseconds);
+        let rate = |count: u64| count.saturating_mul(1_000) / milliseconds;
+        let ports = &self.switch.description().ports;
+        let host = |number: u16| ports.iter().find(|port| port.port == number).map(|port| port.host);
+        let rate = |HotPage { page, requests, by_port }: HotPage| Counted {
+            page: (page.home, page.number),
+            per_second: rate(requests),
+            by: by_port.into_iter().filter_map(|(port, count)| Some((host(port)?, rate(count)))).collect(),
+        };
         let _ = told.send(Told::Hot(pages.into_iter().map(rate).collect()));
     }
 
@@ -152,11 +221,11 @@ impl Router {
 
     /// The next range in turn is told again.
     fn tell_next(&mut self, told: &Sender<Told>) {
-        let Some(wanted) = &self.wanted else { return };
-        let next = wanted.range((Bound::Excluded(self.told_again), Bound::Unbounded)).next();
-        if let Some((range, home)) = next.or_else(|| wanted.first_key_value()).map(|(range, home)| (*range, *home)) {
+        let Some(Wanted { homes, .. }) = &self.wanted else { return };
+        let next = homes.range((Bound::Excluded(self.told_again), Bound::Unbounded)).next();
+        if let Some(range) = next.or_else(|| homes.first_key_value()).map(|(range, _)| *range) {
             self.told_again = range;
-            self.set(range, home, told);
+            self.set(range, told);
         }
     }
 
@@ -180,10 +249,12 @@ impl Router {
                 self.switch = switch;
             }
         }
-        let Some(wanted) = self.wanted.clone() else { return };
+        let Some(wanted) = &self.wanted else { return };
+        let ranges: Vec<Host> = wanted.homes.keys().copied().collect();
+        let elsewhere = wanted.homes.iter().filter(|(range, home)| range != home).count();
         self.is_dirty = false;
-        for (range, home) in &wanted {
-            self.set(*range, *home, told);
+        for range in ranges {
+            self.set(range, told);
             if self.is_dirty {
                 return;
             }
@@ -194,13 +265,16 @@ impl Router {
         }
         self.life = self.switch.life();
         self.complaint = None;
-        let elsewhere = wanted.iter().filter(|(range, home)| range != home).count();
         let switch = self.switch.name().to_owned();
         let _ = told.send(Told::Say(Event::Routes { switch, elsewhere }));
     }
 
-    fn set(&mut self, range: Host, home: Host, told: &Sender<Told>) {
+    fn set(&mut self, range: Host, told: &Sender<Told>) {
+        let Some(wanted) = &self.wanted else { return };
+        let Some(home) = wanted.homes.get(&range).copied() else { return };
+        let stretches = wanted.stretches(range);
         self.check(|router| router.try_set(range, home), told);
+        self.check(|router| router.try_set_runs(range, &stretches), told);
     }
 
     /// Tells the switch something; what it refuses is told again, and said.
@@ -234,6 +308,35 @@ impl Router {
         self.switch.set_prefix(Prefix::host(self.switch.cluster(), 0), route).map_err(|error| error.to_string())
     }
 
+    /// Lets requests for these pages of a range go where they are, and for all others where the range is.
+    fn try_set_runs(&self, range: Host, stretches: &[(u64, u64, Host)]) -> Result<(), String> {
+        let (mut wanted, mut without) = (BTreeMap::new(), Ok(()));
+        for &(first, pages, host) in stretches {
+            match self.port_of(host) {
+                Some(port) => {
+                    wanted.extend(PageRun::cover(range, first, pages).into_iter().map(|run| (run, port)));
+                }
+                None => {
+                    without =
+                        Err(self.no_port(host, &format!("pages {first} to {} of range", first + pages - 1), range))
+                }
+            }
+        }
+        let said = |error: SwitchError| error.to_string();
+        let (lacking, surplus) = differences(&wanted, &self.switch.runs(range).map_err(said)?);
+        // New ones first: no request goes elsewhere in between. One that finds no room does when others have gone.
+        let set = lacking.into_iter().try_for_each(|(run, port)| self.switch.set_run(run, port).map_err(said));
+        surplus.into_iter().try_for_each(|run| self.switch.drop_run(run).map(drop).map_err(said))?;
+        set.and(without)
+    }
+
+    fn no_port(&self, host: Host, what: &str, range: Host) -> String {
+        let kind = self.switch.name();
+        format!(
+            "the switch {kind} has no port where host {host:x} is plugged in; requests for {what} {range:x} are not delivered"
+        )
+    }
+
     fn try_set(&self, range: Host, home: Host) -> Result<(), String> {
         let said = |error: SwitchError| error.to_string();
         let cluster = self.switch.cluster();
@@ -243,13 +346,71 @@ impl Router {
                 self.switch.drop_prefix(prefix).map(drop).map_err(said)
             });
         }
-        let Some(port) = self.port_of(home) else {
-            let kind = self.switch.name();
-            return Err(format!(
-                "the switch {kind} has no port where host {home:x} is plugged in; requests for range {range:x} are not delivered"
-            ));
-        };
+        let port = self.port_of(home).ok_or_else(|| self.no_port(home, "range", range))?;
         let route = Route { port, is_memory: true };
         prefixes(cluster, range).into_iter().try_for_each(|prefix| self.switch.set_prefix(prefix, route).map_err(said))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(number: Host, first: u64, pages: u64, home: Host) -> Place {
+        Place { number, home, part: Some((Within { range: 7, first, since: 2 }, pages)) }
+    }
+
+    fn range(number: Host, home: Host) -> Place {
+        Place { number, home, part: None }
+    }
+
+    fn run(first: u64, order: u8) -> PageRun {
+        PageRun::new(7, first, order).expect("it is aligned")
+    }
+
+    #[test]
+    fn neighbours_at_one_host_are_covered_together() {
+        let mut wanted = Wanted::default();
+        for place in [
+            range(7, 7),
+            range(8, 9),
+            part(0xf004, 12, 4, 8),
+            part(0xf000, 0, 4, 8),
+            part(0xf001, 4, 4, 8),
+            part(0xf002, 8, 2, 9),
+            part(0xf003, 20, 9, 7),
+        ] {
+            wanted.set(place);
+        }
+        assert_eq!(
+            wanted.stretches(7),
+            [(0, 8, 8), (8, 2, 9), (12, 4, 8)],
+            "what is at the range's home goes there anyhow"
+        );
+        assert_eq!(wanted.stretches(8), []);
+        let runs: Vec<PageRun> = wanted.stretches(7).iter().flat_map(|it| PageRun::cover(7, it.0, it.1)).collect();
+        assert_eq!(runs, [run(0, 3), run(8, 1), run(12, 2)]);
+        // The range moves: its parts stay, and those that were at its home are elsewhere now.
+        assert_eq!(wanted.set(range(7, 8)), 7);
+        assert_eq!(wanted.stretches(7), [(8, 2, 9), (20, 9, 7)]);
+        assert_eq!(wanted.set(part(0xf002, 8, 2, 7)), 7, "it is told which range that concerns");
+        assert_eq!(wanted.stretches(7), [(8, 2, 7), (20, 9, 7)]);
+        wanted.parts.clear();
+        assert_eq!(wanted.stretches(7), []);
+        // A range that never went anywhere is told with its first part.
+        let mut wanted = Wanted::default();
+        wanted.set(part(0xf000, 0, 4, 8));
+        assert_eq!((wanted.homes, wanted.parts.len()), ([(7, 7)].into(), 1));
+    }
+
+    #[test]
+    fn a_switch_is_told_what_it_lacks_and_what_it_has_too_much() {
+        let wanted = [(run(0, 3), 1), (run(8, 1), 2), (run(12, 2), 1)].into();
+        assert_eq!(differences(&wanted, &[]).0.len(), 3, "one that forgot everything");
+        let set: Vec<(PageRun, u16)> = vec![(run(0, 3), 1), (run(8, 1), 3), (run(0, 2), 1)];
+        assert_eq!(differences(&wanted, &set), (vec![(run(8, 1), 2), (run(12, 2), 1)], vec![run(0, 2)]));
+        let all: Vec<(PageRun, u16)> = wanted.iter().map(|(run, port)| (*run, *port)).collect();
+        assert_eq!(differences(&wanted, &all), (vec![], vec![]));
+        assert_eq!(differences(&BTreeMap::new(), &all).1.len(), 3, "nothing is elsewhere any more");
     }
 }

@@ -28,7 +28,7 @@ use crate::routes;
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
 /// How many datagrams wait to be decided at most: more than a second's of 400 servers.
 const WAITING_MAX: usize = 4_096;
-/// How many records are written at once.
+/// How many records are written at once, and those that belong to the last of them.
 const AT_ONCE: usize = 64;
 
 /// What the thread that decides hears.
@@ -73,7 +73,7 @@ impl Drop for Place {
 /// Something for the thread that keeps records.
 pub(crate) enum Job {
     Load([u8; NAME_BYTES]),
-    Write([u8; NAME_BYTES], u64, Write),
+    Write([u8; NAME_BYTES], u64, Vec<Write>),
 }
 
 /// Checksums by the processor's own instruction, where it has one; no keys.
@@ -159,13 +159,13 @@ pub(crate) fn keep(store: &Arc<dyn Store>, region: u32, jobs: &Receiver<Job>, he
         let happening = match job {
             Job::Load(name) => Happening::Loaded(name, records::load(&**store, region)),
             Job::Write(name, ..) if failed == Some(name) => continue,
-            Job::Write(name, ticket, write) => {
-                let (mut tickets, mut writes) = (vec![ticket], vec![write]);
+            Job::Write(name, ticket, mut writes) => {
+                let mut tickets = vec![ticket];
                 while writes.len() < AT_ONCE {
                     match jobs.try_recv() {
-                        Ok(Job::Write(of, ticket, write)) if of == name => {
+                        Ok(Job::Write(of, ticket, more)) if of == name => {
                             tickets.push(ticket);
-                            writes.push(write);
+                            writes.extend(more);
                         }
                         Ok(other) => {
                             next = Some(other);

@@ -4,29 +4,34 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use trellis_controller::control::{Answer, Remote, Request};
-use trellis_controller::ranges::{RangeStatus, Status};
+use trellis_controller::ranges::{Moved, RangeStatus, Status};
 use trellis_controller::records::Wish;
 
-use super::{Which, number, other_version, refused};
+use super::{Which, host, number, other_version, refused};
 use crate::exit::{self, Ending, Failure};
+use crate::pages::{Pages, pages};
 
 /// How often it is looked how far something is.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Let a range go to a host; clients go on meanwhile
+/// Let a range, or some of its pages, go to a host; clients go on meanwhile
 ///
 /// The host gets everything first; then the range is handed over within milliseconds, with all leases. Returns when that is
-/// decided; `--wait` when it is done.
+/// decided; `--wait` when it is done. With `--pages` only these go, and have a home of their own; to the home of the range they
+/// come home.
 #[derive(Debug, Args)]
 pub(super) struct MoveArguments {
     #[command(flatten)]
     which: Which,
-    /// The range
+    /// The range, or a part of one
     #[arg(value_parser = number)]
     range: u16,
     /// The host
-    #[arg(value_parser = number)]
+    #[arg(value_parser = host)]
     host: u16,
+    /// Only these pages of the range, by their numbers, of 4,096 bytes each: the first and the last
+    #[arg(long, value_name = "FIRST-LAST", value_parser = pages)]
+    pages: Option<Pages>,
     /// Return when the host is home
     #[arg(long)]
     wait: bool,
@@ -41,7 +46,7 @@ pub(super) struct BackupsArguments {
     #[arg(value_parser = number)]
     range: u16,
     /// These servers; none for as many as all ranges have
-    #[arg(value_parser = number)]
+    #[arg(value_parser = host)]
     hosts: Vec<u16>,
     /// So many, wherever there is room
     #[arg(long, value_name = "N", conflicts_with = "hosts")]
@@ -56,7 +61,7 @@ pub(super) struct DrainArguments {
     #[command(flatten)]
     which: Which,
     /// The server
-    #[arg(value_parser = number)]
+    #[arg(value_parser = host)]
     host: u16,
     /// Let it have ranges and copies again
     #[arg(long)]
@@ -77,14 +82,14 @@ pub(super) struct ResetArguments {
     #[arg(value_parser = number)]
     range: u16,
     /// At this host [default: at its home, when that is there]
-    #[arg(long, value_name = "HOST", value_parser = number)]
+    #[arg(long, value_name = "HOST", value_parser = host)]
     at: Option<u16>,
     /// Also if servers that are gone have all of it
     #[arg(long)]
     lose_copies: bool,
 }
 
-/// Let one range go from the busiest server to one that has less to do
+/// Let one range, or a run of pages of it, go from the busiest server to one that has less to do
 #[derive(Debug, Args)]
 pub(super) struct RebalanceArguments {
     #[command(flatten)]
@@ -95,8 +100,11 @@ pub(super) struct RebalanceArguments {
 }
 
 pub(super) fn move_range(arguments: &MoveArguments) -> Ending {
-    let MoveArguments { which, range, host, wait } = arguments;
+    let MoveArguments { which, range, host, pages, wait } = arguments;
     let mut controller = which.open()?;
+    if let Some(pages) = pages {
+        return move_pages(&mut controller, (*range, *host), *pages, *wait);
+    }
     controller.ask(&Request::Move { range: *range, to: *host }).map_err(refused)?;
     if !wait {
         return Ok(exit::FINE);
@@ -121,6 +129,63 @@ pub(super) fn move_range(arguments: &MoveArguments) -> Ending {
         goes = goes_now;
         std::thread::sleep(LOOK);
     }
+}
+
+/// Lets pages go; returns when that is decided, or done.
+fn move_pages(controller: &mut Remote, (range, to): (u16, u16), pages: Pages, waits: bool) -> Ending {
+    let request = Request::MovePages { range, to, first: pages.first, pages: pages.count };
+    let answer = controller.ask(&request).map_err(refused)?;
+    let Answer::Pages(mut left) = answer else { return Err(other_version(answer)) };
+    if !waits {
+        return Ok(exit::FINE);
+    }
+    let (began, last) = (Instant::now(), pages.first + (pages.count - 1));
+    let mut went: Vec<(u64, u64)> = left.clone();
+    loop {
+        let status = status(controller)?;
+        left.retain(|run| !is_there(&status, range, to, *run));
+        if left.is_empty() {
+            let (first, seconds) = (pages.first, began.elapsed().as_secs_f64());
+            println!("range {range:#x}: pages {first} to {last} are at host {to:#x} after {seconds:.2} s");
+            return Ok(exit::FINE);
+        }
+        let goes: Vec<(u64, u64)> = left.iter().copied().filter(|run| is_going(&status, range, to, *run)).collect();
+        // Between two steps none may be said to go for a moment.
+        if let Some((first, pages)) = left.iter().find(|run| !goes.contains(run) && !went.contains(run)) {
+            return Err(refused(format!(
+                "range {range:#x}: pages {first} to {} do not go to host {to:#x} any more; `trellis controller events` says why",
+                first + pages - 1
+            )));
+        }
+        went = goes;
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// The part of a range that these pages are.
+fn part_of(status: &Status, range: u16, (first, pages): (u64, u64)) -> Option<&RangeStatus> {
+    let is_it = |part: &&RangeStatus| {
+        part.within.is_some_and(|within| (within.range, within.first) == (range, first)) && part.pages == pages
+    };
+    status.ranges.iter().find(is_it)
+}
+
+/// Whether pages are served at a host: as a part, or where that is its home, as pages of the range.
+fn is_there(status: &Status, range: u16, to: u16, run: (u64, u64)) -> bool {
+    let is_cut = status.cuts.iter().any(|cut| (cut.range, cut.first, cut.pages) == (range, run.0, run.1));
+    let part = part_of(status, range, run);
+    let of = part
+        .filter(|part| !part.returns)
+        .or_else(|| status.ranges.iter().find(|status| status.range == range).filter(|_| part.is_none() && !is_cut));
+    of.is_some_and(|of| of.home == to && of.is_served)
+}
+
+/// Whether they are on their way.
+fn is_going(status: &Status, range: u16, to: u16, run: (u64, u64)) -> bool {
+    let is_cut = status.cuts.iter().any(|cut| (cut.range, cut.first, cut.pages, cut.to) == (range, run.0, run.1, to));
+    let goes =
+        |part: &RangeStatus| part.returns || [part.moving, part.introduced].contains(&Some(to)) || part.home == to;
+    is_cut || part_of(status, range, run).is_some_and(goes)
 }
 
 pub(super) fn backups(arguments: &BackupsArguments) -> Ending {
@@ -171,11 +236,21 @@ pub(super) fn rebalance(arguments: &RebalanceArguments) -> Ending {
     let Answer::Moves(moves) = answer else { return Err(other_version(answer)) };
     let status = status(&mut controller)?;
     let of = |range: u16| status.ranges.iter().find(|status| status.range == range);
-    match moves.and_then(|(range, to)| Some((of(range)?, to))) {
-        Some((RangeStatus { range, home, requests_per_second, .. }, to)) => {
+    match moves.and_then(|moved| Some((of(moved.range)?, moved))) {
+        Some((RangeStatus { range, home, requests_per_second, .. }, Moved { to, pages, .. })) => {
             let verb = if arguments.dry_run { "would go" } else { "goes" };
+            let what = match pages {
+                Some((first, pages)) => {
+                    let last = first + pages - 1;
+                    format!(
+                        "pages {first} to {last}, which make most of them, {}",
+                        if arguments.dry_run { "would go" } else { "go" }
+                    )
+                }
+                None => format!("it {verb}"),
+            };
             println!(
-                "range {range:#x} with {requests_per_second} requests a second {verb} from host {home:#x} to host {to:#x}"
+                "range {range:#x} has {requests_per_second} requests a second: {what} from host {home:#x} to host {to:#x}"
             );
         }
         None => println!("nothing to move: no server has much more to do than another, or something moves already"),
@@ -191,5 +266,57 @@ pub(super) fn status(controller: &mut Remote) -> Result<Status, Failure> {
             None => "this controller does not lead yet; ask again in a moment".to_owned(),
         })),
         other => Err(other_version(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trellis_controller::ranges::CutStatus;
+    use trellis_controller::records::WithinRecord;
+
+    fn range(range: u16, home: u16, within: Option<WithinRecord>) -> RangeStatus {
+        RangeStatus {
+            range,
+            home,
+            incarnation: 1,
+            backups: Vec::new(),
+            complete: Vec::new(),
+            moving: None,
+            introduced: None,
+            is_served: true,
+            pages: if within.is_some() { 3 } else { 100 },
+            tenure_left_ms: 1,
+            requests_per_second: 0,
+            wish: None,
+            lacks_room: false,
+            within,
+            returns: false,
+        }
+    }
+
+    #[test]
+    fn where_pages_are_is_what_the_status_says() {
+        let run = (2, 3);
+        let whole = Status { leads: true, ranges: vec![range(7, 7, None)], ..Status::default() };
+        let seen = |status: &Status, to: u16| (is_there(status, 7, to, run), is_going(status, 7, to, run));
+        assert_eq!([seen(&whole, 7), seen(&whole, 8)], [(true, false), (false, false)], "they are the range's");
+        let cut = CutStatus { range: 7, first: 2, pages: 3, to: 8 };
+        let waits = Status { cuts: vec![cut], ..whole.clone() };
+        assert_eq!([seen(&waits, 8), seen(&waits, 9)], [(false, true), (false, false)], "they are to be cut");
+        let mut apart = waits.clone();
+        apart.ranges.push(range(0xf000, 7, Some(WithinRecord { range: 7, first: 2, since: 2 })));
+        assert_eq!(seen(&apart, 8), (false, true));
+        apart.cuts.clear();
+        assert_eq!(seen(&apart, 8), (false, false), "they were cut, and stay");
+        apart.ranges[1].introduced = Some(8);
+        assert_eq!(seen(&apart, 8), (false, true));
+        (apart.ranges[1].introduced, apart.ranges[1].home) = (None, 8);
+        assert!(is_there(&apart, 7, 8, run));
+        apart.ranges[1].is_served = false;
+        assert_eq!(seen(&apart, 8), (false, true), "in a moment");
+        apart.ranges[1].returns = true;
+        assert_eq!(seen(&apart, 7), (false, true), "they come home");
+        assert!(!is_there(&apart, 7, 8, (2, 4)) && !is_going(&apart, 7, 8, (2, 4)), "other pages are others");
     }
 }

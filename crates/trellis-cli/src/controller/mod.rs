@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use trellis::remote::HostPrefix;
 use trellis_controller::control::{Answer, Remote, Request, default_socket, sockets_here};
-use trellis_protocol::wire::address::Host;
+use trellis_protocol::wire::address::{Host, PARTS_FROM};
 
 use crate::exit::{self, Ending, Failure};
 
@@ -25,6 +25,7 @@ Examples:
                                           one of several: one of them leads, the others wait
   trellis controller status               ranges: home, incarnation, backups; servers: spare memory, load
   trellis controller move 7 8             let host 8 be home of range 7; clients go on meanwhile
+  trellis controller move 7 8 --pages 0-63  let host 8 be home of 64 pages of range 7; `move 7 7 --pages 0-63` brings them home
   trellis controller backups 7 --count 2  two copies of range 7; `backups 7 8 9` says where
   trellis controller drain 8              let everything go away from host 8, and wait until it is empty
   trellis controller reset 7              let range 7 begin anew, empty, that nobody has any more
@@ -131,6 +132,18 @@ pub(crate) fn number(text: &str) -> Result<u16, String> {
     number.filter(|number| Host(*number).is_one()).ok_or_else(why)
 }
 
+/// A host: a number that no part of a range has.
+fn host(text: &str) -> Result<u16, String> {
+    let is_host = |number: &u16| *number < PARTS_FROM;
+    number(text).and_then(|number| {
+        Some(number).filter(is_host).ok_or_else(|| {
+            format!(
+                "`{text}` is no host: numbers from {PARTS_FROM:#x} on name parts of ranges; give the number of a server"
+            )
+        })
+    })
+}
+
 /// The `controller` subcommand.
 pub(crate) fn controller(arguments: &ControllerArguments) -> Ending {
     match &arguments.task {
@@ -156,5 +169,7 @@ mod tests {
         for wrong in ["0", "65535", "0x", "seven", "70000", "fd12:3456:7::/64", "2001:db8::/48"] {
             assert!(number(wrong).is_err(), "{wrong}");
         }
+        assert_eq!((number("0xf000"), host("0xefff")), (Ok(0xf000), Ok(0xefff)));
+        assert!(host("0xf000").is_err_and(|sentence| sentence.contains("name parts of ranges")));
     }
 }

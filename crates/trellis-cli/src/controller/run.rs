@@ -7,12 +7,13 @@ use std::time::Duration;
 use clap::Args;
 use trellis::remote::{HostPrefix, PORT};
 use trellis_controller::control::default_socket;
+use trellis_controller::ranges::Near;
 use trellis_controller::{Controller, ControllerError, Options};
 use trellis_store::StoreError;
 use trellis_switch::control::{At, Remote};
 
 use super::ending::Ends;
-use super::prefix;
+use super::{host, prefix};
 use crate::exit::{self, Ending, Failure};
 
 /// Be a controller, until SIGINT or SIGTERM
@@ -44,9 +45,13 @@ pub(super) struct RunArguments {
     /// How long a controller that leads may say nothing before another one does
     #[arg(long, value_name = "TIME", value_parser = crate::serve::time, default_value = "2s")]
     leader_term: Duration,
-    /// Move ranges from servers that are busy to others, by themselves
+    /// Move ranges, and runs of their pages, from servers that are busy to others, and pages to who asks for them, by themselves
     #[arg(long)]
     rebalance: bool,
+    /// Hosts that are near each other, as 1,2,11; once for each group. With --rebalance pages go to a server near who asks for
+    /// most of them
+    #[arg(long, value_name = "HOSTS", value_parser = group, requires = "rebalance")]
+    near: Vec<Group>,
     /// Let another server answer READs of a page, too, that is asked for so often in a second; 0 for none
     #[arg(long, value_name = "N", default_value_t = 0)]
     hot_pages: u64,
@@ -58,12 +63,22 @@ pub(super) struct RunArguments {
     control: Option<PathBuf>,
 }
 
+/// Hosts that are near each other.
+#[derive(Clone, Debug)]
+struct Group(Vec<u16>);
+
+fn group(text: &str) -> Result<Group, String> {
+    text.split(',').map(host).collect::<Result<Vec<u16>, String>>().map(Group)
+}
+
 pub(super) fn run(arguments: &RunArguments) -> Ending {
     let RunArguments { prefix, backups, lease_term, tenure, leader_term, rebalance, hot_pages, port, .. } = *arguments;
     if leader_term < Duration::from_millis(100) {
         let sentence = format!("a leader's term of {leader_term:?} is not possible; give 100 ms or more");
         return Err(Failure::new(exit::CONFIGURATION, sentence));
     }
+    let near = Near::new(arguments.near.iter().map(|group| group.0.clone()).collect())
+        .map_err(|sentence| Failure::new(exit::CONFIGURATION, format!("--near: {sentence}")))?;
     // Before any thread: none of them is to be interrupted.
     let ends = Ends::listen()?;
     let records = trellis_store::open(&arguments.records).map_err(|error| store_failure(&error))?;
@@ -88,6 +103,7 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
         leader_term,
         rebalances: rebalance,
         hot_from: hot_pages,
+        near,
         control,
     };
     let mut controller = Controller::open(options).map_err(|error| failure(&error))?;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 use trellis_controller::control::{Answer, Request};
-use trellis_controller::ranges::Status;
+use trellis_controller::ranges::{CutStatus, Status};
+use trellis_controller::records::WithinRecord;
 
 use super::{Which, other_version, refused};
 use crate::exit::{self, Ending};
@@ -69,7 +70,7 @@ fn text(status: &Status) -> String {
 }
 
 fn put(text: &mut String, status: &Status) -> std::fmt::Result {
-    let Status { leads, leader, backups, term, tenure, ranges, servers, anywhere, replicas } = status;
+    let Status { leads, leader, backups, term, tenure, ranges, cuts, servers, anywhere, replicas } = status;
     let [term, tenure] = [*term, *tenure].map(Duration::from_nanos);
     match (leads, leader) {
         (true, _) => writeln!(text, "leads; {backups} backups each, leases of {term:?}, a tenure of {tenure:?}")?,
@@ -93,9 +94,15 @@ fn put(text: &mut String, status: &Status) -> std::fmt::Result {
             (true, None, None) if range.lacks_room => "served, no room for a backup".to_owned(),
             (true, None, None) => "served".to_owned(),
         };
+        let part = range.within.map_or_else(String::new, |within| {
+            let WithinRecord { range: of, first, .. } = within;
+            let last = first + range.pages.saturating_sub(1);
+            let comes = if range.returns { ", comes home" } else { "" };
+            format!("; pages {first}-{last} of {of:#x}{comes}")
+        });
         writeln!(
             text,
-            "{:>#6x} {:>#6x} {:>5} {:>10} {:>14} {:>14} {:>10} {:>9}  {state}",
+            "{:>#6x} {:>#6x} {:>5} {:>10} {:>14} {:>14} {:>10} {:>9}  {state}{part}",
             range.range,
             range.home,
             range.incarnation,
@@ -105,6 +112,10 @@ fn put(text: &mut String, status: &Status) -> std::fmt::Result {
             range.requests_per_second,
             range.tenure_left_ms,
         )?;
+    }
+    for CutStatus { range, first, pages, to } in cuts {
+        let last = first + pages.saturating_sub(1);
+        writeln!(text, "pages {first}-{last} of {range:#x} are about to go to {to:#x}")?;
     }
     writeln!(
         text,
@@ -160,6 +171,8 @@ mod tests {
             requests_per_second: 12,
             wish: None,
             lacks_room: false,
+            within: None,
+            returns: false,
         };
         let server = ServerStatus {
             host: 0x1002,
@@ -186,6 +199,7 @@ mod tests {
             term: 2_000_000_000,
             tenure: 500_000_000,
             ranges: vec![range],
+            cuts: Vec::new(),
             servers: vec![server],
             anywhere: Some(0x1001),
             replicas: vec![replica],
@@ -209,6 +223,15 @@ mod tests {
         let mut status = status;
         (status.ranges[0].moving, status.ranges[0].lacks_room) = (None, true);
         assert!(text(&status).contains(" 499  served, no room for a backup\n"), "{}", text(&status));
+        let of_range = WithinRecord { range: 0x1001, first: 64, since: 2 };
+        (status.ranges[0].lacks_room, status.ranges[0].within) = (false, Some(of_range));
+        assert!(text(&status).contains(" 499  served; pages 64-79 of 0x1001\n"), "{}", text(&status));
+        status.ranges[0].returns = true;
+        status.cuts.push(CutStatus { range: 0x1001, first: 3, pages: 2, to: 0x1003 });
+        let shown = text(&status);
+        assert!(shown.contains(
+            " 499  served; pages 64-79 of 0x1001, comes home\npages 3-4 of 0x1001 are about to go to 0x1003\n"
+        ));
         let waits = Status { leads: false, ..status };
         assert_eq!(text(&waits), "does not lead; the controller of host 0x3 does\n");
     }

@@ -5,12 +5,16 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use trellis_switch::{Classes, Faults, Group, Page, Prefix, Redirect, Route, Rule, Switch, SwitchError};
+use trellis_switch::control::Remote;
+use trellis_switch::{Classes, Faults, Group, Page, PageRun, Prefix, Redirect, Route, Rule, Switch, SwitchError};
 
 use super::{Which, failure};
 use crate::exit::{self, Ending, Failure};
+use crate::pages::{Pages, pages};
 
-/// Send what fits a prefix to a port, or forget the prefix
+/// Send what fits a prefix to a port, or forget the prefix; or the same for some pages of a home
+///
+/// Pages are told as runs: as few as have them all, each aligned. With `--pages` and without a port those very runs are forgotten.
 #[derive(Debug, Args)]
 pub(super) struct RouteArguments {
     #[command(flatten)]
@@ -20,8 +24,11 @@ pub(super) struct RouteArguments {
     /// The port; none to forget the prefix
     port: Option<u16>,
     /// The addresses are memory; without, they name a client's requests
-    #[arg(long)]
+    #[arg(long, conflicts_with = "pages")]
     memory: bool,
+    /// Only requests for these pages of the prefix's home, by their numbers: the first and the last
+    #[arg(long, value_name = "FIRST-LAST", value_parser = pages)]
+    pages: Option<Pages>,
 }
 
 /// Send requests for a page to another port, or home again
@@ -102,12 +109,35 @@ fn was_there(was: Result<bool, SwitchError>, otherwise: &str) -> Ending {
 }
 
 pub(super) fn route(arguments: &RouteArguments) -> Ending {
-    let RouteArguments { which, prefix, port, memory } = arguments;
+    let RouteArguments { which, prefix, port, memory, pages } = arguments;
     let switch = which.open()?;
+    if let Some(pages) = pages {
+        return route_pages(&switch, *prefix, *pages, *port);
+    }
     match *port {
         Some(port) => ended(switch.set_prefix(*prefix, Route { port, is_memory: *memory })),
         None => was_there(switch.drop_prefix(*prefix), &format!("the switch knows no {prefix}")),
     }
+}
+
+fn route_pages(switch: &Remote, prefix: Prefix, pages: Pages, port: Option<u16>) -> Ending {
+    let home = Prefix::host(switch.cluster(), prefix.home());
+    if prefix != home {
+        let sentence = format!("{prefix} is no whole home of this cluster; pages are of one, such as {home}");
+        return Err(Failure::new(exit::FAILED, sentence));
+    }
+    let runs = PageRun::cover(home.home(), pages.first, pages.count);
+    if runs.is_empty() {
+        return Err(Failure::new(exit::FAILED, format!("a home has no page {}", pages.first)));
+    }
+    let Some(port) = port else {
+        let dropped = runs.iter().try_fold(false, |was, run| Ok(switch.drop_run(*run)? || was));
+        return was_there(
+            dropped,
+            "the switch knows no run of these pages; `trellis switch status` shows those that it knows",
+        );
+    };
+    ended(runs.iter().try_for_each(|run| switch.set_run(*run, port)))
 }
 
 pub(super) fn redirect(arguments: &RedirectArguments) -> Ending {

@@ -5,12 +5,12 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use trellis_switch::control::Remote;
-use trellis_switch::{Counters, EventKind, Switch};
+use trellis_switch::{Counters, EventKind, HotPage, PageRun, Switch};
 
 use super::{Which, failure};
 use crate::exit::{self, Ending, Failure};
 
-/// Show who is plugged in, and what became of their packets
+/// Show who is plugged in, what became of their packets, and which pages have ports of their own
 #[derive(Debug, Args)]
 pub(super) struct StatusArguments {
     #[command(flatten)]
@@ -52,6 +52,7 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(super) fn status(arguments: &StatusArguments) -> Ending {
     let switch = arguments.which.open()?;
     let ports = ports(&switch)?;
+    let runs = runs(&switch)?;
     let about = switch.description();
     let cluster = switch.cluster().everything();
     if arguments.json {
@@ -61,10 +62,14 @@ pub(super) fn status(arguments: &StatusArguments) -> Ending {
                 json!({ "port": port, "host": host, "is_memory": is_memory, "counters": counters.by_name() })
             })
             .collect();
+        let runs: Vec<_> = runs
+            .iter()
+            .map(|(run, port)| json!({ "home": run.home(), "first": run.first(), "pages": run.pages(), "port": port }))
+            .collect();
         println!(
             "{}",
             json!({ "switch": about.name, "cluster": cluster, "redirects_max": about.redirects_max,
-                "grants": about.grants, "ports": ports })
+                "grants": about.grants, "ports": ports, "runs": runs })
         );
         return Ok(exit::FINE);
     }
@@ -82,7 +87,20 @@ pub(super) fn status(arguments: &StatusArguments) -> Ending {
             "{port:>5} {host:>6x} {role:<7} {came:>12} {packets_out:>12} {redirected:>10} {granted:>10} {refused:>10}"
         );
     }
+    if !runs.is_empty() {
+        println!("{:>5} {:>6} pages", "port", "home");
+    }
+    for (run, port) in runs {
+        println!("{port:>5} {:>6x} {} to {}", run.home(), run.first(), run.first() + run.pages() - 1);
+    }
     Ok(exit::FINE)
+}
+
+/// The runs of every home that is plugged in.
+fn runs(switch: &Remote) -> Result<Vec<(PageRun, u16)>, Failure> {
+    let homes = switch.description().ports.iter().filter(|port| port.is_memory);
+    let runs = homes.map(|port| switch.runs(port.host)).collect::<Result<Vec<_>, _>>();
+    Ok(runs.map_err(|error| failure(&error))?.concat())
 }
 
 fn ports(switch: &Remote) -> Result<Vec<(u16, bool, u16, Counters)>, Failure> {
@@ -99,16 +117,18 @@ pub(super) fn pages(arguments: &PagesArguments) -> Ending {
     std::thread::sleep(Duration::from_millis(arguments.during));
     let pages = switch.hot_pages(arguments.top).map_err(|error| failure(&error))?;
     if arguments.json {
-        let pages: Vec<_> = pages
-            .iter()
-            .map(|(page, requests)| json!({ "home": page.home, "page": page.number, "requests": requests }))
-            .collect();
-        println!("{}", json!(pages));
+        let port = |&(port, requests): &(u16, u64)| json!({ "port": port, "requests": requests });
+        let page = |HotPage { page, requests, by_port }: &HotPage| {
+            let by_port: Vec<_> = by_port.iter().map(port).collect();
+            json!({ "home": page.home, "page": page.number, "requests": requests, "by_port": by_port })
+        };
+        println!("{}", json!(pages.iter().map(page).collect::<Vec<_>>()));
         return Ok(exit::FINE);
     }
-    println!("{:>6} {:>12} {:>12}", "home", "page", "requests");
-    for (page, requests) in pages {
-        println!("{:>6x} {:>12} {requests:>12}", page.home, page.number);
+    println!("{:>6} {:>12} {:>12}  from ports", "home", "page", "requests");
+    for HotPage { page, requests, by_port } in pages {
+        let ports: Vec<String> = by_port.iter().map(|(port, requests)| format!("{port}: {requests}")).collect();
+        println!("{:>6x} {:>12} {requests:>12}  {}", page.home, page.number, ports.join(", "));
     }
     Ok(exit::FINE)
 }

@@ -8,6 +8,8 @@
 //! It must never act for a range whose change is not written yet, nor give two copies to one host. It has no clock, no
 //! socket and no store: facts come in, [`Order`]s go out. It lives as long as this controller leads.
 
+mod near;
+mod parts;
 mod policy;
 mod range;
 mod replicas;
@@ -18,6 +20,7 @@ use std::time::Duration;
 
 use trellis_protocol::Nanoseconds;
 use trellis_protocol::lease::controller::{Input, Record};
+use trellis_protocol::lease::parts::{Within, is_part};
 use trellis_protocol::lease::{Host, Message, Party, Placement, Timing};
 use trellis_protocol::wire::address::{self, HostPrefix};
 use trellis_protocol::wire::datagram::Told;
@@ -25,9 +28,13 @@ use trellis_protocol::wire::datagram::told::{About, What};
 
 use crate::event::Event;
 use crate::records::{Kept, RangeRecord, ServerRecord, Wish, Write};
+use near::Pulls;
+pub use near::{Counted, Near};
+use parts::Parts;
+pub use policy::Moved;
 use range::{Range, Wait};
 use replicas::Replicas;
-pub use status::{RangeStatus, ReplicaStatus, ServerStatus, Status};
+pub use status::{CutStatus, RangeStatus, ReplicaStatus, ServerStatus, Status};
 
 /// How often who shall have copies is looked at, and who is there.
 const LOOK: Nanoseconds = 50_000_000;
@@ -37,7 +44,7 @@ const PAGES_MAX: u64 = 1 << 36;
 const LOAD_OVER: Nanoseconds = 1_000_000_000;
 
 /// What all ranges have in common.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Settings {
     /// This controller.
     pub me: HostPrefix,
@@ -49,6 +56,19 @@ pub struct Settings {
     pub rebalances: bool,
     /// A page that is asked for so often in a second is answered by another server, too; 0: none is.
     pub hot_from: u64,
+    /// Which hosts are near each other.
+    pub near: Near,
+}
+
+/// Where requests for pages go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Which range, or part of one.
+    pub number: Host,
+    /// Its home.
+    pub home: Host,
+    /// Of a part: where it was cut from, and how many pages it has.
+    pub part: Option<(Within, u64)>,
 }
 
 /// What has happened.
@@ -60,8 +80,8 @@ pub enum Fact {
     Written(u64),
     /// The switch was told, or could not be.
     Routed(u64),
-    /// So many requests a second were for these pages, by range and page, as the switch counted them; most first.
-    Hot(Vec<((Host, u64), u64)>),
+    /// So many requests a second were for these pages, as the switch counted them; most first.
+    Hot(Vec<Counted>),
     /// Time passed.
     Tick,
 }
@@ -71,17 +91,17 @@ pub enum Fact {
 pub enum Order {
     /// Tell a host.
     Tell(Host, Told),
-    /// Write this; [`Fact::Written`] bears the number.
-    Write(u64, Write),
-    /// Let requests for the pages of a range go to a host; [`Fact::Routed`] bears the number.
+    /// Write this, all of it or nothing; [`Fact::Written`] bears the number.
+    Write(u64, Vec<Write>),
+    /// Let requests for the pages of a range, or of a part, go to a host; [`Fact::Routed`] bears the number.
     Route {
         /// Of the order.
         ticket: u64,
-        /// Which range.
-        range: Host,
-        /// Where it is.
-        home: Host,
+        /// Where what is.
+        place: Place,
     },
+    /// This is a part no more.
+    Forget(Host),
     /// Let requests for a page go to a host that has a copy, for so long; or home again.
     Redirect {
         /// By range and page.
@@ -127,6 +147,8 @@ pub struct Ranges {
     /// By the ticket of what is to be written, the number under which that was asked for.
     asked: BTreeMap<u64, u64>,
     replicas: Replicas,
+    parts: Parts,
+    pulls: Pulls,
     /// The server that the switch was told to choose for who asks any.
     anywhere: Option<Host>,
 }
@@ -135,12 +157,14 @@ impl Ranges {
     /// All ranges, of a controller that begins to lead with what was kept.
     pub fn new(settings: Settings, kept: Kept, now: Nanoseconds) -> Ranges {
         let range = |(number, record): (Host, RangeRecord)| (number, Range::new(number, record, &settings, now));
-        let ranges: BTreeMap<Host, Range> = kept.ranges.into_iter().map(range).collect();
+        let mut ranges: BTreeMap<Host, Range> = kept.ranges.into_iter().map(range).collect();
+        let parts = Parts::new(&mut ranges);
         let mut servers = BTreeMap::new();
         // Those that are named have a moment to be heard.
         for range in ranges.values() {
             let record = &range.machine.record;
-            for host in [range.number, record.home].iter().chain(&record.backups) {
+            let own = Some(&range.number).filter(|number| !is_part(**number));
+            for host in own.into_iter().chain([&record.home]).chain(&record.backups) {
                 servers.entry(*host).or_insert(Server::new(ServerRecord::default()));
             }
         }
@@ -148,19 +172,33 @@ impl Ranges {
             servers.insert(host, Server::new(kept));
         }
         let (unknown, asked) = (BTreeMap::new(), BTreeMap::new());
-        let (replicas, anywhere) = (Replicas::default(), None);
+        let (replicas, pulls, anywhere) = (Replicas::default(), Pulls::default(), None);
         let (next_ticket, look_at, rebalance_at) = (1, now, now);
-        Ranges { settings, ranges, servers, next_ticket, look_at, rebalance_at, unknown, asked, replicas, anywhere }
+        Ranges {
+            settings,
+            ranges,
+            servers,
+            next_ticket,
+            look_at,
+            rebalance_at,
+            unknown,
+            asked,
+            replicas,
+            parts,
+            pulls,
+            anywhere,
+        }
     }
 
-    /// Who is home of which range, for who has forgotten it.
-    pub fn homes(&self) -> Vec<(Host, Host)> {
-        self.ranges.values().map(|range| (range.number, range.routed)).collect()
+    /// Where everything is, for who has forgotten it.
+    pub fn places(&self) -> Vec<Place> {
+        self.ranges.values().map(Range::place).collect()
     }
 
     /// When to say [`Fact::Tick`].
     pub fn alarm(&self) -> Nanoseconds {
-        self.ranges.values().filter_map(Range::alarm).chain([self.look_at]).min().unwrap_or(self.look_at)
+        let heard = self.ranges.values().filter(|range| !range.is_mute);
+        heard.filter_map(Range::alarm).chain([self.look_at]).min().unwrap_or(self.look_at)
     }
 
     /// Takes one fact, pushes what follows.
@@ -170,9 +208,12 @@ impl Ranges {
             Fact::Written(ticket) => {
                 if let Some(asked) = self.asked.remove(&ticket) {
                     orders.push(Order::Answer(asked));
-                } else if let Some(range) = self.ranges.values_mut().find(|range| range.wait == Wait::Write(ticket)) {
+                }
+                // A range and what was cut from it wait for the same.
+                for range in self.ranges.values_mut().filter(|range| range.wait == Wait::Write(ticket)) {
                     range.go_on(now, &mut self.next_ticket, orders);
                 }
+                self.end_parts(orders);
             }
             // One that a switch was told for who led before only ends a short wait early: it never stands for a record.
             Fact::Routed(ticket) => {
@@ -180,7 +221,10 @@ impl Ranges {
                     range.go_on(now, &mut self.next_ticket, orders);
                 }
             }
-            Fact::Hot(counted) => self.hear_hot(now, &counted, orders),
+            Fact::Hot(counted) => {
+                self.hear_hot(now, &counted, orders);
+                self.hear_pulls(now, &counted, orders);
+            }
             Fact::Tick => self.tick(now, orders),
         }
     }
@@ -191,6 +235,15 @@ impl Ranges {
 
     fn told(&mut self, now: Nanoseconds, from: Host, told: Told, orders: &mut Vec<Order>) {
         let number = told.range;
+        if is_part(from) {
+            if self.unknown.insert((number, from), ()).is_none() {
+                orders.push(Order::Say(Event::PartNumber { server: self.prefix(from) }));
+            }
+            return;
+        }
+        if self.ranges.get(&number).is_some_and(|range| range.is_mute) {
+            return;
+        }
         match told.what {
             What::Report { request, life, state, call, about } if self.is_heard(now, from, &about, orders) => {
                 let report = Message::Report { request, life, state, call };
@@ -200,6 +253,7 @@ impl Ranges {
                 self.followed(now, from, (number, page), (left, answered), orders);
             }
             What::Locate => {
+                self.heard_of_ended(now, from, number, None, orders);
                 if let Some(range) = self.ranges.get_mut(&number) {
                     let locate = Input::Message(Party::of(from), Message::Locate);
                     range.step(now, locate, &self.settings, &mut self.next_ticket, orders);
@@ -241,6 +295,11 @@ impl Ranges {
     ) {
         let settings = &self.settings;
         if !self.ranges.contains_key(&number) {
+            if let Message::Report { life, request, .. } = report
+                && self.parts.has_ended(number)
+            {
+                return self.heard_of_ended(now, from, number, Some((life, request)), orders);
+            }
             if number != from || about.pages == 0 || about.pages > PAGES_MAX {
                 if self.unknown.insert((number, from), ()).is_none() {
                     let (range, server) = (prefix(settings, number), prefix(settings, from));
@@ -260,10 +319,15 @@ impl Ranges {
         range.heard_by_machine(now, from, state, settings, &mut self.next_ticket, orders);
         // Whoever waits for what this one said goes on now.
         self.plan(now, number, orders);
+        let is_home = self.ranges.get(&number).is_some_and(|range| range.machine.record.home == from);
+        if about.wants_back != 0 && is_home {
+            self.wanted_back(now, number, about.wants_back, orders);
+        }
+        self.go_on_cutting(now, orders);
     }
 
     fn tick(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
-        for range in self.ranges.values_mut() {
+        for range in self.ranges.values_mut().filter(|range| !range.is_mute) {
             range.tick(now, &self.settings, &mut self.next_ticket, orders);
         }
         if now < self.look_at {
@@ -275,12 +339,16 @@ impl Ranges {
         for number in numbers {
             self.plan(now, number, orders);
         }
+        self.tick_parts(now, orders);
         self.tick_replicas(now, orders);
         self.choose_anywhere(orders);
-        if self.settings.rebalances && now >= self.rebalance_at {
-            self.rebalance_at = now + 10 * LOAD_OVER;
-            if let Some((number, to)) = self.rebalancing() {
-                let _ = self.move_range(now, number, to, orders);
+        if self.settings.rebalances {
+            self.tick_pulls(now, orders);
+            if now >= self.rebalance_at {
+                self.rebalance_at = now + 10 * LOAD_OVER;
+                if let Some(moved) = self.rebalancing() {
+                    let _ = self.let_go(now, moved, orders);
+                }
             }
         }
     }
@@ -372,6 +440,10 @@ impl Ranges {
                 "server {host}: everything moves away from it; say `trellis controller drain {host} --cancel` first"
             ));
         }
+        let comes_home = self.part_and_range(number).is_some_and(|(_, range)| range.machine.record.home == to);
+        if let Some(range) = self.ranges.get_mut(&number).filter(|range| range.within.is_some()) {
+            range.goes_home(now, comes_home, &mut self.next_ticket, orders);
+        }
         self.begin_move(now, number, to, orders);
         Ok(())
     }
@@ -391,6 +463,10 @@ impl Ranges {
         orders: &mut Vec<Order>,
     ) -> Result<(), String> {
         let sentence = self.no_such_range(number);
+        if let Some((_, of)) = self.part_and_range(number) {
+            let (part, of) = (self.prefix(number), self.prefix(of.number));
+            return Err(format!("range {part}: it is a part of range {of}, and has its backups; say that one"));
+        }
         let range = self.ranges.get_mut(&number).ok_or(sentence)?;
         range.wish(now, wish, asked, &mut self.next_ticket, orders);
         self.plan(now, number, orders);
@@ -412,7 +488,7 @@ impl Ranges {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.asked.insert(ticket, asked);
-        orders.push(Order::Write(ticket, Write::Server(host, server.kept)));
+        orders.push(Order::Write(ticket, vec![Write::Server(host, server.kept)]));
         Ok(())
     }
 
@@ -498,9 +574,15 @@ fn prefix(settings: &Settings, host: Host) -> HostPrefix {
     HostPrefix { cluster: settings.me.cluster, host: address::Host(host) }
 }
 
-/// Something said to a host about a range.
-fn placed(range: Host, request: u64, life: u16, placement: Placement, call: u64, pages: u64) -> Told {
-    Told { range, what: What::Placed { request, life, placement, call, pages } }
+/// Something said to a host about a range: its number, where it was cut from, how many pages it has.
+fn placed(
+    (range, within, pages): (Host, Option<Within>, u64),
+    request: u64,
+    life: u16,
+    placement: Placement,
+    call: u64,
+) -> Told {
+    Told { range, what: What::Placed { request, life, placement, call, pages, within } }
 }
 
 #[cfg(test)]

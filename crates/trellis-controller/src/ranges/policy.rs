@@ -4,6 +4,7 @@
 //! the range and hearing that it is ready; a backup is given up only when as many others as are wanted have everything; one
 //! change of a range at a time. A backup of which nothing is heard is none any more. Of several servers the one with the most spare memory is taken.
 
+use serde::{Deserialize, Serialize};
 use trellis_protocol::Nanoseconds;
 use trellis_protocol::lease::Host;
 use trellis_protocol::lease::controller::Input;
@@ -20,7 +21,7 @@ const SHUNNED_FOR: Nanoseconds = 10_000_000_000;
 /// For how long nobody has room for a copy before that is said: servers that start together are not all there at once.
 const LACKS_AFTER: Nanoseconds = 3_000_000_000;
 /// A server that answers fewer requests a second is not busy.
-const BUSY_FROM: u64 = 1_000;
+pub(super) const BUSY_FROM: u64 = 1_000;
 
 /// What a host is told of a range for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,14 +44,27 @@ pub(super) struct Introducing {
     pub(super) is_known: bool,
 }
 
+/// Something that should go elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// This range, or part.
+    pub range: Host,
+    /// Here.
+    pub to: Host,
+    /// Only these pages: the first, and how many.
+    pub pages: Option<(u64, u64)>,
+}
+
 /// What comes next for a range.
-enum Next {
+pub(super) enum Next {
     Nothing,
     Do(Input),
     Introduce(Host, Purpose),
     NoPlace,
     /// It shall have more backups, and nobody can be one.
     Lacks,
+    /// A part is where its range is.
+    Join,
 }
 
 impl Ranges {
@@ -58,7 +72,7 @@ impl Ranges {
     pub(super) fn plan(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
         let Some(range) = self.ranges.get_mut(&number) else { return };
         range.shunned.retain(|_, until| now < *until);
-        if !range.is_quiet() || !range.is_served() {
+        if !range.is_quiet() || !range.is_served() || range.is_mute {
             return;
         }
         if let Some(introducing) = range.introducing {
@@ -75,6 +89,8 @@ impl Ranges {
         }
         match next {
             Next::Nothing => {}
+            Next::Do(Input::Move(_) | Input::Back(_)) if !range.has_begun() => {}
+            Next::Join => self.join(now, number, orders),
             Next::Lacks => self.lacks(now, number, orders),
             Next::Do(input) => range.step(now, input, &self.settings, &mut self.next_ticket, orders),
             Next::Introduce(host, purpose) => self.introduce(now, number, host, purpose, orders),
@@ -94,8 +110,9 @@ impl Ranges {
             return;
         }
         *is_said = true;
+        let Some(range) = self.ranges.get(&number) else { return };
         let (settings, bytes) = (&self.settings, range.bytes());
-        let lacking: Vec<Host> = match &range.wish {
+        let lacking: Vec<Host> = match self.wish_of(range) {
             Some(Wish::Hosts(hosts)) => hosts.iter().copied().filter(|host| !range.is_at(*host)).collect(),
             _ => Vec::new(),
         };
@@ -116,12 +133,14 @@ impl Ranges {
     }
 
     fn introduce(&mut self, now: Nanoseconds, number: Host, host: Host, purpose: Purpose, orders: &mut Vec<Order>) {
-        let Some(range) = self.ranges.get_mut(&number) else { return };
+        let Some(range) = self.ranges.get(&number) else { return };
         // What it has is not given away twice before it is heard again.
         let bytes = range.bytes();
-        if let Some(server) = self.servers.get_mut(&host).filter(|_| !range.room.contains_key(&host)) {
+        let has_room = range.room.contains_key(&host) || self.has_all_of(range, host);
+        if let Some(server) = self.servers.get_mut(&host).filter(|_| !has_room) {
             server.spare_bytes = server.spare_bytes.saturating_sub(bytes);
         }
+        let Some(range) = self.ranges.get_mut(&number) else { return };
         range.introducing = Some(Introducing { host, purpose, since: now, again_at: now, is_known: false });
         range.tick(now, &self.settings, &mut self.next_ticket, orders);
     }
@@ -130,7 +149,9 @@ impl Ranges {
         let Introducing { host, purpose, since, is_known, .. } = introducing;
         let is_there = self.is_there(host);
         let Some(range) = self.ranges.get_mut(&number) else { return };
-        if is_known {
+        if is_known && !range.has_begun() {
+            // Its home hears first that it is that.
+        } else if is_known {
             range.introducing = None;
             let input = if purpose == Purpose::Move { Input::Move(host) } else { Input::Back(host) };
             range.step(now, input, &self.settings, &mut self.next_ticket, orders);
@@ -151,6 +172,9 @@ impl Ranges {
         if let Some(gone) = record.backups.iter().find(|host| self.is_gone(now, **host)) {
             return Next::Do(Input::Drop(*gone));
         }
+        if let Some(next) = self.next_home(range) {
+            return next;
+        }
         let is_settled = record.complete.len() == record.backups.len();
         if self.is_drained(record.home) {
             let ready = record.complete.iter().filter(|host| self.is_there(**host) && !self.is_drained(**host));
@@ -162,7 +186,7 @@ impl Ranges {
                 None => self.best(range).map_or(Next::NoPlace, |host| Next::Introduce(host, Purpose::Move)),
             };
         }
-        match &range.wish {
+        match self.wish_of(range) {
             Some(Wish::Hosts(hosts)) => self.next_of_hosts(range, hosts, is_settled),
             Some(Wish::Count(count)) => self.next_of_count(range, usize::from(*count), is_settled),
             None => self.next_of_count(range, usize::from(self.settings.backups), is_settled),
@@ -214,7 +238,13 @@ impl Ranges {
         })
     }
 
-    fn may_take(&self, range: &Range, host: Host) -> bool {
+    /// What an operator wants of a range, and so of its parts.
+    fn wish_of<'a>(&'a self, range: &'a Range) -> Option<&'a Wish> {
+        let of = range.within.and_then(|within| self.ranges.get(&within.range));
+        of.unwrap_or(range).wish.as_ref()
+    }
+
+    pub(super) fn may_take(&self, range: &Range, host: Host) -> bool {
         self.is_there(host)
             && !self.is_drained(host)
             && !range.shunned.contains_key(&host)
@@ -222,44 +252,78 @@ impl Ranges {
     }
 
     pub(super) fn has_room(&self, range: &Range, host: Host) -> bool {
-        host == range.number || range.room.contains_key(&host) || self.spare(host) >= range.bytes()
+        host == range.number
+            || range.room.contains_key(&host)
+            || self.has_all_of(range, host)
+            || self.spare(host) >= range.bytes()
     }
 
-    fn spare(&self, host: Host) -> u64 {
+    /// Whether a host has the range that a part was cut from: it has given back what the part takes.
+    fn has_all_of(&self, part: &Range, host: Host) -> bool {
+        let range = part.within.and_then(|within| self.ranges.get(&within.range));
+        range.is_some_and(|range| range.is_at(host))
+    }
+
+    pub(super) fn spare(&self, host: Host) -> u64 {
         self.servers.get(&host).map_or(0, |server| server.spare_bytes)
     }
 
-    /// The range that should go elsewhere, so that the busiest server has less to do, and where it should go; nothing while
-    /// anything moves or is not served.
-    pub fn rebalancing(&self) -> Option<(Host, Host)> {
-        let settled = |range: &Range| range.is_served() && range.is_quiet() && range.machine.record.moving.is_none();
-        if !self.ranges.values().all(settled) {
+    /// What should go elsewhere, so that the busiest server has less to do, and where it should go; nothing while anything goes
+    /// or is not served. Where a run of pages makes half of what a range is asked for, that is better than the range.
+    pub fn rebalancing(&self) -> Option<Moved> {
+        if !self.is_calm() {
             return None;
         }
-        let load_of = |host: Host| -> u64 {
-            self.ranges.values().filter(|range| range.machine.record.home == host).map(Range::load).sum()
-        };
         let there = self.servers.keys().copied().filter(|host| self.is_there(*host));
-        let loads: Vec<(u64, Host)> = there.map(|host| (load_of(host), host)).collect();
+        let loads: Vec<(u64, Host)> = there.map(|host| (self.load_of(host), host)).collect();
         let (most, busiest) = loads.iter().max().copied()?;
         if most < BUSY_FROM {
             return None;
         }
-        let at_busiest = self.ranges.values().filter(|range| range.machine.record.home == busiest && range.load() > 0);
-        let mut best: Option<(u64, Host, Host)> = None;
-        for range in at_busiest {
-            for (load, host) in loads.iter().filter(|(_, host)| *host != busiest) {
-                let is_backup = range.machine.record.backups.contains(host);
-                if self.is_drained(*host) || !is_backup && !self.may_take(range, *host) {
-                    continue;
-                }
-                // The busier of the two afterwards; it is worth it only if that is much less.
-                let after = (most - range.load()).max(load + range.load());
-                if after * 4 <= most * 3 && best.is_none_or(|(least, ..)| after < least) {
-                    best = Some((after, range.number, *host));
-                }
+        // The busier of the two afterwards; it is worth it only if that is much less.
+        let after =
+            |load: u64, to: u64| Some(most.saturating_sub(load).max(to + load)).filter(|after| after * 4 <= most * 3);
+        let others = || loads.iter().filter(|(_, host)| *host != busiest);
+        let mut runs: Vec<(u64, Moved)> = Vec::new();
+        for (run, load) in self.busy_runs() {
+            let is_much =
+                |range: &&Range| range.machine.record.home == busiest && load * 2 >= range.load() && range.load() > 0;
+            if self.ranges.get(&run.range).filter(is_much).is_none() {
+                continue;
             }
+            let may = |host: Host| self.may_have(run, host) && self.is_near_enough((run.range, run.first), host);
+            let goes =
+                others().filter(|(_, host)| may(*host)).filter_map(|(to, host)| Some((after(load, *to)?, *host)));
+            let pages = Some((run.first, run.pages));
+            runs.extend(goes.map(|(after, to)| (after, Moved { range: run.range, to, pages })));
         }
-        best.map(|(_, range, host)| (range, host))
+        let at_busiest = self.ranges.values().filter(|range| range.machine.record.home == busiest && range.load() > 0);
+        let mut ranges: Vec<(u64, Moved)> = Vec::new();
+        for range in at_busiest {
+            let is_near =
+                |host: Host| range.within.is_none_or(|within| self.is_near_enough((within.range, within.first), host));
+            let may = |host: Host| {
+                let is_backup = range.machine.record.backups.contains(&host);
+                !self.is_drained(host) && (is_backup || self.may_take(range, host)) && is_near(host)
+            };
+            let goes = others().filter(|(_, host)| may(*host));
+            let goes = goes.filter_map(|(to, host)| Some((after(range.load(), *to)?, *host)));
+            ranges.extend(goes.map(|(after, to)| (after, Moved { range: range.number, to, pages: None })));
+        }
+        let least = |goes: Vec<(u64, Moved)>| goes.into_iter().min_by_key(|(after, _)| *after).map(|(_, moved)| moved);
+        least(runs).or_else(|| least(ranges))
+    }
+
+    /// Lets go what should.
+    ///
+    /// # Errors
+    ///
+    /// A sentence, when that cannot be.
+    pub fn let_go(&mut self, now: Nanoseconds, moved: Moved, orders: &mut Vec<Order>) -> Result<(), String> {
+        let Moved { range, to, pages } = moved;
+        match pages {
+            Some(run) => self.move_pages(now, range, to, run, orders).map(drop),
+            None => self.move_range(now, range, to, orders),
+        }
     }
 }

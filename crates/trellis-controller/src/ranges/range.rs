@@ -1,22 +1,24 @@
 //! One range: its machine, and what waits until something was written.
 //!
 //! Promises: effects of the machine leave in their order; what follows a record waits until that, or a later one, is written,
-//! and what follows a route until the switch has it or a moment has passed.
+//! and what follows a route until the switch has it or a moment has passed. A part that was cut from it waits for the same
+//! write, and one that was joined with it does nothing any more.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use trellis_protocol::Nanoseconds;
 use trellis_protocol::lease::controller::{Controller, Input, Record};
+use trellis_protocol::lease::parts::{Part, Within};
 use trellis_protocol::lease::{Effect, Host, Message, Party, Placement, State};
 use trellis_protocol::wire::address::PAGE_BYTES;
 use trellis_protocol::wire::datagram::Told;
 use trellis_protocol::wire::datagram::told::About;
 
 use super::policy::Introducing;
-use super::{LOAD_OVER, Order, Settings, placed, prefix};
+use super::{LOAD_OVER, Order, Place, Settings, placed, prefix};
 use crate::event::Event;
-use crate::records::{RangeRecord, Wish, Write};
+use crate::records::{RangeRecord, Wish, WithinRecord, Write};
 
 /// How long the switch is waited for before the new home hears that it is home.
 const ROUTE_PATIENCE: Nanoseconds = 5_000_000;
@@ -53,6 +55,18 @@ pub(super) struct Range {
     pub(super) machine: Controller,
     pub(super) pages: u64,
     pub(super) wish: Option<Wish>,
+    /// Of a part: where it was cut from.
+    pub(super) within: Option<Within>,
+    /// Of a part: it goes to the home of its range, and is joined with it.
+    pub(super) returns: bool,
+    /// Of a part that was joined, or whose range begins anew: nobody hears anything of it any more.
+    pub(super) is_mute: bool,
+    /// Its backups have to know which pages are its own, as soon as its home does: what that has told them is done before.
+    is_new_to_backups: bool,
+    /// As which incarnation's home its home has spoken last.
+    home_said: Option<u16>,
+    /// Where it shall begin anew, once its parts have ended.
+    pub(super) begins_at: Option<Host>,
     /// Where the switch sends, or shall send, requests for it.
     pub(super) routed: Host,
     /// Who is about to hear of it.
@@ -68,6 +82,8 @@ pub(super) struct Range {
     /// What is written of it, which is what operators are shown; and what is about to be.
     pub(super) written: Record,
     writing: Option<Record>,
+    /// What is written with its next record, or not at all.
+    together: Option<Write>,
     /// When the right of its home ended.
     silent_since: Option<Nanoseconds>,
     /// Its home came back without memory, which has so many pages.
@@ -92,6 +108,12 @@ impl Range {
             routed: machine.record.home,
             pages: record.pages,
             wish: record.wish,
+            within: record.within.map(|WithinRecord { range, first, since }| Within { range, first, since }),
+            returns: record.returns,
+            is_mute: false,
+            is_new_to_backups: !machine.record.parts.is_empty(),
+            home_said: None,
+            begins_at: None,
             introducing: None,
             shunned: BTreeMap::new(),
             room: BTreeMap::new(),
@@ -100,6 +122,7 @@ impl Range {
             written: machine.record.clone(),
             machine,
             writing: None,
+            together: None,
             silent_since: None,
             blank_pages: None,
             reports: BTreeMap::new(),
@@ -137,6 +160,12 @@ impl Range {
         !self.machine.is_open && self.machine.record.life.is_some() && self.blank_pages.is_none()
     }
 
+    /// Whether its home is home as its record says. One that was given the range knows the leases that it was told with that only
+    /// in the next incarnation, not in the one after it.
+    pub(super) fn has_begun(&self) -> bool {
+        self.home_said == Some(self.machine.record.incarnation)
+    }
+
     /// Whether a host is home or backup of it.
     pub(super) fn is_at(&self, host: Host) -> bool {
         let record = &self.machine.record;
@@ -146,6 +175,21 @@ impl Range {
     /// Whether a host that is not home has, or may have, something of it.
     pub(super) fn has_said_that_it_is_ready(&self, host: Host) -> bool {
         self.reports.contains_key(&host)
+    }
+
+    /// Whether nothing is under way, and its home knows all that was written.
+    pub(super) fn is_firm(&self) -> bool {
+        self.machine.is_at_rest() && self.introducing.is_none() && self.is_quiet() && self.is_served() && !self.is_mute
+    }
+
+    /// The part of it with this number.
+    pub(super) fn part(&self, number: Host) -> Option<Part> {
+        self.machine.record.parts.iter().find(|part| part.number == number).copied()
+    }
+
+    /// Where requests for its pages go.
+    pub(super) fn place(&self) -> Place {
+        Place { number: self.number, home: self.routed, part: self.within.map(|within| (within, self.pages)) }
     }
 
     /// Whether everything that was decided was written.
@@ -198,12 +242,13 @@ impl Range {
                     *next_ticket += 1;
                     self.wait = Wait::Write(ticket);
                     self.writing = Some(record.of_machine());
-                    return orders.push(Order::Write(ticket, Write::Range(self.number, *record)));
+                    let own = Write::Range(self.number, *record);
+                    return orders.push(Order::Write(ticket, [own].into_iter().chain(self.together.take()).collect()));
                 }
                 Pending::Route(home) => {
                     *next_ticket += 1;
                     self.wait = Wait::Route(ticket, now + ROUTE_PATIENCE);
-                    return orders.push(Order::Route { ticket, range: self.number, home });
+                    return orders.push(Order::Route { ticket, place: Place { home, ..self.place() } });
                 }
             }
         }
@@ -230,9 +275,26 @@ impl Range {
 
     /// Gives the machine a fact; what follows waits.
     fn decide(&mut self, now: Nanoseconds, input: Input, settings: &Settings, orders: &mut Vec<Order>) {
-        let (was_open, before) = (self.machine.is_open, self.machine.record.clone());
+        let before = self.before();
         let mut effects = std::mem::take(&mut self.effects);
         self.machine.step(now, input, &mut effects);
+        self.follow(now, effects, before, settings, orders);
+    }
+
+    /// What is compared with afterwards.
+    fn before(&self) -> (bool, Record) {
+        (self.machine.is_open, self.machine.record.clone())
+    }
+
+    /// What follows from what the machine decided; it waits.
+    fn follow(
+        &mut self,
+        now: Nanoseconds,
+        mut effects: Vec<Effect>,
+        (was_open, before): (bool, Record),
+        settings: &Settings,
+        orders: &mut Vec<Order>,
+    ) {
         let record = self.machine.record.clone();
         let name = prefix(settings, self.number);
         let home = prefix(settings, before.home);
@@ -244,7 +306,7 @@ impl Range {
             orders.push(Order::Say(Event::Silent { range: name, home, silence, complete }));
         }
         if record.anew && !before.anew {
-            self.pages = self.blank_pages.unwrap_or(self.pages);
+            self.pages = self.blank_pages.filter(|_| self.within.is_none()).unwrap_or(self.pages);
         }
         for effect in effects.drain(..) {
             match effect {
@@ -256,7 +318,8 @@ impl Range {
                     }
                 }
                 Effect::Send { to, message: Message::Placed { request, life, placement, call }, .. } => {
-                    self.tell(to.host, placed(self.number, request, life, placement, call, self.pages));
+                    let told = self.placed(request, life, placement, call);
+                    self.tell(to.host, told);
                 }
                 Effect::Unserved => {
                     let is_blank = self.blank_pages.is_some();
@@ -269,9 +332,22 @@ impl Range {
         self.tell_changes(now, was_open, &before, settings);
     }
 
+    /// As it is to be written.
+    fn as_record(&self) -> RangeRecord {
+        let record = RangeRecord::new(&self.machine.record, self.pages, self.wish.clone());
+        match self.within {
+            Some(within) => record.part_of(within, self.returns),
+            None => record,
+        }
+    }
+
+    fn placed(&self, request: u64, life: u16, placement: Placement, call: u64) -> Told {
+        placed((self.number, self.within, self.pages), request, life, placement, call)
+    }
+
     /// Lets a record be written, in the place of one that waits to be.
     fn write(&mut self) {
-        let record = Box::new(RangeRecord::new(&self.machine.record, self.pages, self.wish.clone()));
+        let record = Box::new(self.as_record());
         let older = self.queue.iter_mut().find_map(|pending| match pending {
             Pending::Write(older) => Some(older),
             _ => None,
@@ -283,13 +359,7 @@ impl Range {
     }
 
     /// What has changed, as sentences behind what was written.
-    fn tell_changes(
-        &mut self,
-        now: Nanoseconds,
-        was_open: bool,
-        before: &trellis_protocol::lease::controller::Record,
-        settings: &Settings,
-    ) {
+    fn tell_changes(&mut self, now: Nanoseconds, was_open: bool, before: &Record, settings: &Settings) {
         let record = self.machine.record.clone();
         let range = prefix(settings, self.number);
         let mut say = |event| self.queue.push_back(Pending::Say(event));
@@ -301,9 +371,7 @@ impl Range {
             self.shunned.insert(*host, now + 2 * settings.timing.tenure);
             say(Event::Dropped { range, host: prefix(settings, *host) });
         }
-        let is_complete = |record: &trellis_protocol::lease::controller::Record| {
-            !record.backups.is_empty() && record.complete.len() == record.backups.len()
-        };
+        let is_complete = |record: &Record| !record.backups.is_empty() && record.complete.len() == record.backups.len();
         if is_complete(&record) && (!is_complete(before) || record.complete.len() > before.complete.len()) {
             let backups = record.complete.iter().map(|host| prefix(settings, *host)).collect();
             say(Event::Complete { range, backups });
@@ -415,8 +483,22 @@ impl Range {
             Some(Wish::Hosts(hosts)) => hosts.is_empty(),
             None => settings.backups == 0,
         };
-        if self.blank_pages.is_some() && wants_none && from == self.machine.record.home {
+        // A part does not by itself: its range goes on, and would show zeros in place of what was lost.
+        let may_begin = self.blank_pages.is_some() && wants_none && self.within.is_none();
+        if may_begin && from == self.machine.record.home {
             self.begin_anew(now, from, settings, next_ticket, orders);
+        }
+        let record = &self.machine.record;
+        let is_known = matches!(state, State::Home { incarnation, .. } if incarnation == record.incarnation);
+        if from == record.home && is_known {
+            self.home_said = Some(record.incarnation);
+        }
+        if from == record.home && is_known && std::mem::take(&mut self.is_new_to_backups) {
+            for host in record.backups.clone() {
+                let call = self.call_up(now);
+                self.tell(host, call);
+            }
+            self.flush(now, next_ticket, orders);
         }
         if let Some(introducing) = self.introducing.as_mut().filter(|introducing| introducing.host == from) {
             match state {
@@ -427,6 +509,7 @@ impl Range {
         }
     }
 
+    /// Begins anew at this host: at once, or when its parts have ended.
     pub(super) fn begin_anew(
         &mut self,
         now: Nanoseconds,
@@ -435,8 +518,107 @@ impl Range {
         next_ticket: &mut u64,
         orders: &mut Vec<Order>,
     ) {
-        if self.machine.begins_at != Some(host) {
+        if !self.machine.record.parts.is_empty() {
+            self.begins_at = Some(host);
+        } else if self.machine.begins_at != Some(host) {
             self.step(now, Input::Anew(host), settings, next_ticket, orders);
+        }
+    }
+
+    /// Cuts a part out of it, when it is firm: that waits, as this range does, until both are written. Nothing where that cannot
+    /// be.
+    pub(super) fn cut(
+        &mut self,
+        now: Nanoseconds,
+        part: Part,
+        settings: &Settings,
+        next_ticket: &mut u64,
+        orders: &mut Vec<Order>,
+    ) -> Option<Range> {
+        debug_assert!(self.is_firm(), "what was decided of it is written, and its home knows it");
+        let before = self.before();
+        let mut effects = std::mem::take(&mut self.effects);
+        let machine = self.machine.cut(now, part, &mut effects)?;
+        let part = self.part(part.number)?;
+        self.home_hears_first(&mut effects);
+        let record = RangeRecord::new(&machine.record, part.pages, None).part_of(part.within(self.number), false);
+        self.together = Some(Write::Range(part.number, record.clone()));
+        self.follow(now, effects, before, settings, orders);
+        let (range, number) = (prefix(settings, self.number), prefix(settings, part.number));
+        self.queue.push_back(Pending::Say(Event::Cut { range, pages: (part.first, part.end() - 1), part: number }));
+        self.flush(now, next_ticket, orders);
+        let mut cut = Range::new(part.number, record, settings, now);
+        // The switch knows of it from now on: its range may move, and it stays.
+        cut.queue.push_back(Pending::Route(machine.record.home));
+        (cut.machine, cut.wait) = (machine, self.wait);
+        Some(cut)
+    }
+
+    /// Begins anew where it shall, without parts, in an incarnation above `last`, which is the last of theirs: nobody can be home of
+    /// it or of one of them any more.
+    pub(super) fn begin_after(
+        &mut self,
+        now: Nanoseconds,
+        last: u16,
+        settings: &Settings,
+        next_ticket: &mut u64,
+        orders: &mut Vec<Order>,
+    ) {
+        let Some(host) = self.begins_at.take() else { return };
+        let before = self.before();
+        let mut effects = std::mem::take(&mut self.effects);
+        self.machine.begin_without_parts(now, host, last, &mut effects);
+        self.follow(now, effects, before, settings, orders);
+        self.flush(now, next_ticket, orders);
+    }
+
+    /// Is joined with a part of it, when both are firm and at the same hosts. Whether that could be.
+    pub(super) fn join(
+        &mut self,
+        now: Nanoseconds,
+        part: &Range,
+        settings: &Settings,
+        next_ticket: &mut u64,
+        orders: &mut Vec<Order>,
+    ) -> bool {
+        debug_assert!(self.is_firm() && part.is_firm(), "what was decided of them is written, and their homes know it");
+        let before = self.before();
+        let Some(found) = self.part(part.number) else { return false };
+        let mut effects = std::mem::take(&mut self.effects);
+        if !self.machine.join(now, part.number, &part.machine, &mut effects) {
+            return false;
+        }
+        self.home_hears_first(&mut effects);
+        self.follow(now, effects, before, settings, orders);
+        let (range, number) = (prefix(settings, self.number), prefix(settings, part.number));
+        self.queue.push_back(Pending::Say(Event::Joined {
+            range,
+            pages: (found.first, found.end() - 1),
+            part: number,
+        }));
+        self.flush(now, next_ticket, orders);
+        true
+    }
+
+    /// Backups hear which pages are its own when its home knows: before, they keep what that one gives them as it was.
+    fn home_hears_first(&mut self, effects: &mut Vec<Effect>) {
+        let home = self.machine.record.home;
+        effects.retain(|effect| !matches!(effect, Effect::Send { to, .. } if to.host != home));
+        self.is_new_to_backups = true;
+    }
+
+    /// Whether a part goes home; that is written.
+    pub(super) fn goes_home(
+        &mut self,
+        now: Nanoseconds,
+        returns: bool,
+        next_ticket: &mut u64,
+        orders: &mut Vec<Order>,
+    ) {
+        if self.returns != returns {
+            self.returns = returns;
+            self.write();
+            self.flush(now, next_ticket, orders);
         }
     }
 
@@ -461,8 +643,9 @@ impl Range {
     pub(super) fn call_up(&self, now: Nanoseconds) -> Told {
         let record = &self.machine.record;
         let (incarnation, home, backups) = (record.incarnation, record.home, record.backups.clone());
-        let placement = Placement { incarnation, home, backups, hand_to: None, anew: record.anew };
-        placed(self.number, 0, 0, placement, now, self.pages)
+        let (anew, parts) = (record.anew, record.parts.clone());
+        let placement = Placement { incarnation, home, backups, hand_to: None, anew, parts };
+        self.placed(0, 0, placement, now)
     }
 
     pub(super) fn tick(

@@ -14,7 +14,7 @@ use trellis_protocol::lease::Host;
 use trellis_protocol::wire::datagram::Told;
 use trellis_protocol::wire::datagram::told::What;
 
-use super::range::Range;
+use super::near::Counted;
 use super::{Order, Ranges, prefix};
 use crate::event::{Because, Event};
 
@@ -62,13 +62,13 @@ pub(super) struct Replica {
 
 impl Ranges {
     /// So many requests a second for pages, as the switch counted them; those that are not named had fewer, or none.
-    pub(super) fn hear_hot(&mut self, now: Nanoseconds, counted: &[(Page, u64)], orders: &mut Vec<Order>) {
+    pub(super) fn hear_hot(&mut self, now: Nanoseconds, counted: &[Counted], orders: &mut Vec<Order>) {
         let hot_from = self.settings.hot_from;
         if hot_from == 0 {
             return;
         }
         self.replicas.left_alone.retain(|_, until| now < *until);
-        let rates: BTreeMap<Page, u64> = counted.iter().copied().collect();
+        let rates: BTreeMap<Page, u64> = counted.iter().map(|counted| (counted.page, counted.per_second)).collect();
         for (page, replica) in &mut self.replicas.pages {
             replica.per_second = rates.get(page).copied().unwrap_or(0);
             let answered = replica.answered - std::mem::replace(&mut replica.counted, replica.answered);
@@ -78,7 +78,7 @@ impl Ranges {
         let is_cold = |replica: &Replica| replica.per_second < hot_from.div_ceil(COLD_PARTS);
         self.end_replicas(now, Because::Cold, |_, replica| is_cold(replica), orders);
         self.end_replicas(now, Because::Useless, |_, replica| replica.few >= USELESS_COUNTS, orders);
-        for &(page, rate) in counted.iter().filter(|(_, rate)| *rate >= hot_from) {
+        for &Counted { page, per_second, .. } in counted.iter().filter(|counted| counted.per_second >= hot_from) {
             if self.replicas.pages.len() >= REPLICAS_MAX {
                 return;
             }
@@ -94,7 +94,7 @@ impl Ranges {
                 answered: 0,
                 counted: 0,
                 few: 0,
-                per_second: rate,
+                per_second,
             };
             self.replicas.pages.insert(page, replica);
         }
@@ -102,16 +102,14 @@ impl Ranges {
     }
 
     /// Who has the fewest replicas, and of these the least to do.
-    fn best_replica(&self, (range, _): Page) -> Option<Host> {
-        let range = self.ranges.get(&range).filter(|range| range.is_served())?;
+    fn best_replica(&self, page: Page) -> Option<Host> {
+        let range = self.home_of(page).filter(|range| range.is_served())?;
         let home = range.machine.record.home;
         let others = self.servers.keys().copied().filter(|host| *host != home);
         let may = |host: &Host| self.is_there(*host) && !self.is_drained(*host);
         others.filter(may).min_by_key(|host| {
             let replicas = self.replicas.pages.values().filter(|replica| replica.host == *host).count();
-            let load: u64 =
-                self.ranges.values().filter(|range| range.machine.record.home == *host).map(Range::load).sum();
-            (replicas, load, *host)
+            (replicas, self.load_of(*host), *host)
         })
     }
 
@@ -150,7 +148,7 @@ impl Ranges {
     /// Time has passed.
     pub(super) fn tick_replicas(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
         let lost = |ranges: &Ranges, page: &Page, replica: &Replica| {
-            let home = ranges.ranges.get(&page.0).map(|range| range.machine.record.home);
+            let home = ranges.home_of(*page).map(|range| range.machine.record.home);
             !ranges.is_there(replica.host) || ranges.is_drained(replica.host) || home == Some(replica.host)
         };
         let lost: Vec<Page> =

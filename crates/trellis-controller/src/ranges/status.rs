@@ -3,11 +3,13 @@
 use serde::{Deserialize, Serialize};
 use trellis_protocol::Nanoseconds;
 use trellis_protocol::lease::Host;
+use trellis_protocol::lease::parts::Within;
 
 use super::Ranges;
+use super::parts::Cut;
 use super::range::Range;
 use super::replicas::{Page, Replica};
-use crate::records::Wish;
+use crate::records::{Wish, WithinRecord};
 
 /// All of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +26,8 @@ pub struct Status {
     pub tenure: Nanoseconds,
     /// Ranges, by number.
     pub ranges: Vec<RangeStatus>,
+    /// Pages that are to be cut out, or were and are about to go.
+    pub cuts: Vec<CutStatus>,
     /// Servers, by number.
     pub servers: Vec<ServerStatus>,
     /// The server that answers who asks any of them.
@@ -52,7 +56,7 @@ pub struct ReplicaStatus {
 /// A range.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangeStatus {
-    /// The host number in its pointers.
+    /// The host number in its pointers; of a part, its own.
     pub range: Host,
     /// Who is home.
     pub home: Host,
@@ -78,6 +82,23 @@ pub struct RangeStatus {
     pub wish: Option<Wish>,
     /// It shall have more backups, and no server can be one.
     pub lacks_room: bool,
+    /// Of a part: where it was cut from.
+    pub within: Option<WithinRecord>,
+    /// Of a part: it goes to the home of its range, to be joined with it.
+    pub returns: bool,
+}
+
+/// Pages that shall go to a host, and do not yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CutStatus {
+    /// The range.
+    pub range: Host,
+    /// The first of them.
+    pub first: u64,
+    /// How many.
+    pub pages: u64,
+    /// That host.
+    pub to: Host,
 }
 
 /// A server.
@@ -111,11 +132,20 @@ impl Ranges {
             backups: settings.backups,
             term: settings.timing.term,
             tenure: settings.timing.tenure,
-            ranges: self.ranges.values().map(|range| range_status(range, now)).collect(),
+            ranges: self.written().map(|range| range_status(range, now)).collect(),
+            cuts: self.parts.cuts.iter().map(cut_status).collect(),
             servers: self.servers.keys().map(|host| self.server_status(*host, now)).collect(),
             anywhere: self.anywhere,
             replicas: self.replicas.pages.iter().map(|(page, replica)| replica_status(*page, replica)).collect(),
         }
+    }
+
+    /// All ranges, and those parts of them that are written.
+    fn written(&self) -> impl Iterator<Item = &Range> {
+        self.ranges.values().filter(|range| {
+            let of = range.within.and_then(|within| self.ranges.get(&within.range));
+            of.is_none_or(|of| of.written.parts.iter().any(|part| part.number == range.number))
+        })
     }
 
     fn server_status(&self, host: Host, now: Nanoseconds) -> ServerStatus {
@@ -127,8 +157,8 @@ impl Ranges {
             is_there: server.is_there,
             heard_ms: heard_at.map(|at| now.saturating_sub(at) / 1_000_000),
             spare_bytes: server.spare_bytes,
-            homes: self.ranges.values().filter(of_it).count(),
-            backups: self.ranges.values().filter(|range| range.written.backups.contains(&host)).count(),
+            homes: self.written().filter(of_it).count(),
+            backups: self.written().filter(|range| range.written.backups.contains(&host)).count(),
             requests_per_second: self.ranges.values().filter(of_it).map(Range::load).sum(),
             is_drained: server.kept.is_drained,
         }
@@ -138,6 +168,11 @@ impl Ranges {
 fn replica_status((range, page): Page, replica: &Replica) -> ReplicaStatus {
     let Replica { host, has_copy, answered, per_second, .. } = *replica;
     ReplicaStatus { range, page, host, has_copy, answered, requests_per_second: per_second }
+}
+
+fn cut_status(cut: &Cut) -> CutStatus {
+    let Cut { range, first, pages, to, .. } = *cut;
+    CutStatus { range, first, pages, to }
 }
 
 fn range_status(range: &Range, now: Nanoseconds) -> RangeStatus {
@@ -156,5 +191,7 @@ fn range_status(range: &Range, now: Nanoseconds) -> RangeStatus {
         requests_per_second: range.load(),
         wish: range.wish.clone(),
         lacks_room: range.lacks.is_some(),
+        within: range.within.map(|Within { range, first, since }| WithinRecord { range, first, since }),
+        returns: range.returns,
     }
 }

@@ -1,20 +1,44 @@
 //! All ranges with servers that are played by real machines, in virtual time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use trellis_protocol::lease::parts::{self, Keeps, Part, Step};
 use trellis_protocol::lease::server::{Input as ServerInput, Server as Machine};
 use trellis_protocol::lease::{Effect, Placement, State};
 use trellis_protocol::wire::address::Cluster;
 
 use super::*;
 
+mod hot;
+mod of_parts;
+mod pulls;
+
 const MILLISECOND: Nanoseconds = 1_000_000;
 const PAGES: u64 = 8;
 
 /// A host: its machines, by range.
 struct Played {
+    /// What it drew when it started.
+    life: u16,
     ranges: BTreeMap<Host, Machine>,
+    /// Which pages of a range are none of its machine here.
+    parts: BTreeMap<Host, Vec<Part>>,
     spare_bytes: u64,
+    /// The part that it wants joined, by range.
+    wants_back: BTreeMap<Host, Host>,
+}
+
+impl Played {
+    /// Whether it answers for a page of a range.
+    fn serves(&self, range: Host, page: u64, now: Nanoseconds) -> bool {
+        // Where the range never was, parts of before may not be forgotten yet.
+        let parts = self.parts.get(&range).into_iter().flatten().filter(|part| part.run().contains(&page));
+        let mut numbers: Vec<Host> = parts.map(|part| part.number).collect();
+        if numbers.is_empty() {
+            numbers.push(range);
+        }
+        numbers.iter().any(|number| self.ranges.get(number).is_some_and(|machine| machine.serves(now)))
+    }
 }
 
 /// Hosts, a controller, and what is written.
@@ -31,6 +55,14 @@ struct World {
     written: BTreeMap<Host, RangeRecord>,
     drained: BTreeMap<Host, ServerRecord>,
     routes: BTreeMap<Host, Host>,
+    /// What servers say to each other: from, to, about which range.
+    messages: VecDeque<(Host, Host, Host, Message)>,
+    delivers: bool,
+    /// After so many writes more the controller is killed: before it hears of the last one, which counts or does not.
+    dies: Option<(usize, bool)>,
+    /// How often it was.
+    deaths: usize,
+    settings: Settings,
     said: Vec<String>,
     /// Where requests for hot pages go, and until when.
     redirects: BTreeMap<(Host, u64), (Host, Nanoseconds)>,
@@ -39,7 +71,6 @@ struct World {
     anywhere: Option<Host>,
     /// What was answered, of what was asked.
     answered: Vec<u64>,
-    backups: u16,
     lives: u16,
     /// Requests that each home says it answered, for a range.
     busy: BTreeMap<Host, u64>,
@@ -48,28 +79,33 @@ struct World {
 fn settings(timing: Timing, backups: u16) -> Settings {
     let cluster = Cluster::new(0x12_3456).expect("a cluster");
     let me = HostPrefix { cluster, host: address::Host(200) };
-    Settings { me, timing, backups, rebalances: false, hot_from: 1_000 }
+    Settings { me, timing, backups, rebalances: false, hot_from: 1_000, near: Near::default() }
 }
 
 impl World {
     fn new(backups: u16) -> World {
         let timing = Timing::new(2_000 * MILLISECOND, 500 * MILLISECOND, 20 * MILLISECOND, 1_000);
+        let settings = settings(timing, backups);
         World {
             now: 0,
             timing,
-            ranges: Ranges::new(settings(timing, backups), Kept::default(), 0),
+            ranges: Ranges::new(settings.clone(), Kept::default(), 0),
             servers: BTreeMap::new(),
             cut: BTreeSet::new(),
             writes: 0,
             written: BTreeMap::new(),
             drained: BTreeMap::new(),
             routes: BTreeMap::new(),
+            messages: VecDeque::new(),
+            delivers: false,
+            dies: None,
+            deaths: 0,
+            settings,
             said: Vec::new(),
             redirects: BTreeMap::new(),
             follows: Vec::new(),
             anywhere: None,
             answered: Vec::new(),
-            backups,
             lives: 0,
             busy: BTreeMap::new(),
         }
@@ -77,14 +113,20 @@ impl World {
 
     /// A server begins, with nothing.
     fn serve(&mut self, host: Host, spare_pages: u64) {
+        self.serve_with(host, PAGES, spare_pages);
+    }
+
+    /// The same with so many pages of its own.
+    fn serve_with(&mut self, host: Host, pages: u64, spare_pages: u64) {
         self.lives += 1;
-        let own = self.machine(host, host, self.lives);
-        let played = Played { ranges: [(host, own)].into(), spare_bytes: spare_pages * 4096 };
+        let (life, own) = (self.lives, self.machine((host, pages), host, self.lives));
+        let (parts, wants_back) = (BTreeMap::new(), BTreeMap::new());
+        let played = Played { life, ranges: [(host, own)].into(), parts, spare_bytes: spare_pages * 4096, wants_back };
         self.servers.insert(host, played);
     }
 
-    fn machine(&self, range: Host, host: Host, life: u16) -> Machine {
-        let mut machine = Machine::new(host, Party::of(200), PAGES, self.timing, life, range);
+    fn machine(&self, (range, pages): (Host, u64), host: Host, life: u16) -> Machine {
+        let mut machine = Machine::new(host, Party::of(200), pages, self.timing, life, range);
         machine.memory.is_blank = true;
         machine.report_at = Some(self.now);
         machine
@@ -94,7 +136,8 @@ impl World {
     fn restart_controller(&mut self) {
         let ranges = self.written.iter().map(|(number, record)| (*number, record.clone())).collect();
         let servers = self.drained.iter().map(|(host, record)| (*host, *record)).collect();
-        self.ranges = Ranges::new(settings(self.timing, self.backups), Kept { ranges, servers }, self.now);
+        self.ranges = Ranges::new(self.settings.clone(), Kept { ranges, servers }, self.now);
+        self.routes = self.ranges.places().into_iter().map(|place| (place.number, place.home)).collect();
     }
 
     fn run(&mut self, milliseconds: u64) {
@@ -116,36 +159,58 @@ impl World {
 
     /// What holds at every moment.
     fn check(&self) {
-        for number in self.written.keys() {
-            let serving = |host: &&Host| {
-                let played = &self.servers[*host];
-                played.ranges.get(number).is_some_and(|machine| machine.serves(self.now))
-            };
-            let homes: Vec<&Host> = self.servers.keys().filter(serving).collect();
+        let homes_of = |serves: &dyn Fn(&Played) -> bool| -> Vec<Host> {
+            self.servers.iter().filter(|(_, played)| serves(played)).map(|(host, _)| *host).collect()
+        };
+        for (number, record) in &self.written {
+            let serves = |played: &Played| played.ranges.get(number).is_some_and(|machine| machine.serves(self.now));
+            let homes = homes_of(&serves);
             assert!(homes.len() <= 1, "{homes:?} serve range {number} at {} ms", self.now / MILLISECOND);
-            let record = &self.written[number];
             let copies: BTreeSet<&Host> = record.backups.iter().chain([&record.home]).collect();
             assert_eq!(copies.len(), record.backups.len() + 1, "one copy at a host: {record:?}");
+            if record.within.is_some() {
+                continue;
+            }
+            let known = self.servers.values().filter_map(|played| played.parts.get(number)).flatten();
+            let borders = known.flat_map(|part| [part.first, part.end() - 1]).chain([0]);
+            for page in borders.collect::<BTreeSet<u64>>() {
+                let homes = homes_of(&|played| played.serves(*number, page, self.now));
+                let now = self.now / MILLISECOND;
+                assert!(homes.len() <= 1, "{homes:?} serve page {page} of range {number} at {now} ms");
+            }
         }
     }
 
     fn carry_out(&mut self, orders: Vec<Order>) {
+        let deaths = self.deaths;
         for order in orders {
+            if self.deaths != deaths {
+                return;
+            }
+            let is_write = matches!(order, Order::Write(..));
+            if let Some((left, counts)) = self.dies.filter(|_| is_write) {
+                self.dies = left.checked_sub(1).map(|left| (left, counts));
+                if left == 0 {
+                    if let Order::Write(_, writes) = order {
+                        writes.into_iter().filter(|_| counts).for_each(|write| self.write(write));
+                    }
+                    self.deaths += 1;
+                    return self.restart_controller();
+                }
+            }
             match order {
                 Order::Say(event) => self.said.push(event.to_string()),
                 Order::Answer(asked) => self.answered.push(asked),
-                Order::Write(ticket, write) => {
+                Order::Write(ticket, writes) => {
                     self.writes += 1;
-                    match write {
-                        Write::Range(number, record) => drop(self.written.insert(number, record)),
-                        Write::Server(host, record) => drop(self.drained.insert(host, record)),
-                    }
+                    writes.into_iter().for_each(|write| self.write(write));
                     self.fact(Fact::Written(ticket));
                 }
-                Order::Route { ticket, range, home } => {
-                    self.routes.insert(range, home);
+                Order::Route { ticket, place } => {
+                    self.routes.insert(place.number, place.home);
                     self.fact(Fact::Routed(ticket));
                 }
+                Order::Forget(part) => drop(self.routes.remove(&part)),
                 Order::Redirect { page, to: Some((host, left)) } => {
                     self.redirects.insert(page, (host, self.now + left));
                 }
@@ -159,6 +224,13 @@ impl World {
         }
     }
 
+    fn write(&mut self, write: Write) {
+        match write {
+            Write::Range(number, record) => drop(self.written.insert(number, record)),
+            Write::Server(host, record) => drop(self.drained.insert(host, record)),
+        }
+    }
+
     fn fact(&mut self, fact: Fact) {
         let mut orders = Vec::new();
         self.ranges.step(self.now, fact, &mut orders);
@@ -166,36 +238,120 @@ impl World {
     }
 
     fn tell(&mut self, to: Host, told: &Told) {
-        let What::Placed { request, life, placement, call, .. } = &told.what else { panic!("{told:?}") };
+        let What::Placed { request, life, placement, call, pages, within } = &told.what else { panic!("{told:?}") };
         let record = &self.written[&told.range];
         assert!(placement.incarnation <= record.incarnation, "it was written before: {placement:?} {record:?}");
-        if placement.incarnation == record.incarnation {
+        // Of a part that has ended only that nobody counts on it is said.
+        let has_ended = within.is_some_and(|within| {
+            let parts = &self.written[&within.range].parts;
+            parts.iter().all(|part| (part.number, part.since) != (told.range, within.since))
+        });
+        assert!(!has_ended || *request > 0 && placement.home != to && placement.backups.is_empty(), "{placement:?}");
+        if placement.incarnation == record.incarnation && !has_ended {
             assert_eq!((placement.home, &placement.backups), (record.home, &record.backups), "as it was written");
+            assert_eq!(placement.parts, record.of_machine().parts, "as it was written");
         }
         if self.cut.contains(&to) || !self.servers.contains_key(&to) {
             return;
         }
-        if !self.servers[&to].ranges.contains_key(&told.range) {
-            self.lives += 1;
-            let machine = self.machine(told.range, to, self.lives);
-            let played = self.servers.get_mut(&to).expect("it is there");
-            if played.spare_bytes < PAGES * 4096 {
+        if let Some(within) = within {
+            let has_range = self.servers[&to].ranges.get(&within.range).is_some_and(|machine| !machine.memory.is_blank);
+            let here = self.servers[&to].parts.get(&within.range).into_iter().flatten();
+            let part = here.copied().find(|part| part.number == told.range);
+            if part.is_some_and(|part| part.since > within.since) {
                 return;
             }
-            played.spare_bytes -= PAGES * 4096;
+            if has_range && part.is_none_or(|part| part.since != within.since) {
+                return self.ask(to, within.range);
+            }
+        }
+        if !self.servers[&to].ranges.contains_key(&told.range) {
+            let machine = self.machine((told.range, *pages), to, self.servers[&to].life);
+            let played = self.servers.get_mut(&to).expect("it is there");
+            if played.spare_bytes < pages * 4096 {
+                return;
+            }
+            played.spare_bytes -= pages * 4096;
             played.ranges.insert(told.range, machine);
+            if let Some(within) = within {
+                let part = Part { number: told.range, first: within.first, pages: *pages, since: within.since };
+                played.parts.entry(within.range).or_default().push(part);
+            }
         }
         let placement: Placement = placement.clone();
         let message = Message::Placed { request: *request, life: *life, placement, call: *call };
+        if within.is_none() {
+            self.cut_and_join(to, told.range, &message);
+        }
         self.server(to, told.range, ServerInput::Message(Party::of(200), message));
+    }
+
+    /// What a host does before the machine of a range hears where that is.
+    fn cut_and_join(&mut self, host: Host, range: Host, message: &Message) {
+        let now = self.now;
+        let played = self.servers.get_mut(&host).expect("it is there");
+        let here = played.parts.entry(range).or_default();
+        let Some(mut machine) = played.ranges.remove(&range) else { return };
+        loop {
+            match parts::next(&machine, here, message) {
+                Step::Hear => break,
+                Step::Cut(part) => {
+                    played.ranges.insert(part.number, machine.cut(now, &part, 0));
+                    here.push(part);
+                }
+                Step::Join(part) => {
+                    let other = played.ranges.remove(&part.number).expect("it is here");
+                    machine.join(now, &part, other);
+                    here.retain(|of| *of != part);
+                }
+            }
+        }
+        here.sort_unstable_by_key(|part| part.first);
+        played.ranges.insert(range, machine);
+    }
+
+    /// A host reports, because it heard something that it did not expect.
+    fn ask(&mut self, host: Host, range: Host) {
+        let machine = self.servers.get_mut(&host).and_then(|played| played.ranges.get_mut(&range));
+        machine.expect("it is there").report_at = Some(self.now);
+    }
+
+    /// Delivers what servers say, in order.
+    fn deliver(&mut self) {
+        if std::mem::replace(&mut self.delivers, true) {
+            return;
+        }
+        while let Some((from, host, range, message)) = self.messages.pop_front() {
+            self.hear(from, host, range, message);
+        }
+        self.delivers = false;
+    }
+
+    /// Something that another server says.
+    fn hear(&mut self, from: Host, host: Host, range: Host, message: Message) {
+        let Some(played) = self.servers.get(&host) else { return };
+        let here = played.parts.get(&range).map_or(&[][..], |parts| parts);
+        if let Message::Store { page, incarnation, .. } = message {
+            match parts::may_keep(here, page, incarnation) {
+                Keeps::Yes => {}
+                Keeps::No => return,
+                Keeps::Ask => return self.ask(host, range),
+            }
+        }
+        let is_part = is_part(range);
+        if played.ranges.get(&range).is_some_and(|machine| is_part && !parts::is_credible(machine, &message)) {
+            return self.ask(host, range);
+        }
+        self.server(host, range, ServerInput::Message(Party::of(from), message));
     }
 
     fn server(&mut self, host: Host, range: Host, input: ServerInput) {
         let now = self.now;
         let Some(played) = self.servers.get_mut(&host) else { return };
         let spare_bytes = played.spare_bytes;
+        let wants_back = played.wants_back.get(&range).copied().unwrap_or(0);
         let Some(machine) = played.ranges.get_mut(&range) else { return };
-        let mut effects = Vec::new();
+        let (mut effects, pages) = (Vec::new(), machine.pages);
         machine.step(now, input, &mut effects);
         for effect in effects {
             let Effect::Send { to, message, .. } = effect else { continue };
@@ -206,18 +362,20 @@ impl World {
                 Message::Report { request, life, state, call } => {
                     let requests = self.busy.get(&range).map_or(0, |per_second| per_second * now / 1_000_000_000);
                     let about = About {
-                        pages: PAGES,
+                        pages,
                         requests,
                         spare_bytes,
                         term: self.timing.term,
                         tenure: self.timing.tenure,
+                        wants_back,
                     };
                     let what = What::Report { request, life, state, call, about };
                     self.fact(Fact::Told(host, Told { range, what }));
                 }
-                message => self.server(to.host, range, ServerInput::Message(Party::of(host), message)),
+                message => self.messages.push_back((host, to.host, range, message)),
             }
         }
+        self.deliver();
     }
 
     fn order(&mut self, order: impl FnOnce(&mut Ranges, Nanoseconds, &mut Vec<Order>) -> Result<(), String>) {
@@ -334,7 +492,7 @@ fn a_range_moves_and_a_server_is_drained() {
     let refused = world.ranges.move_range(world.now, 9, 8, &mut Vec::new()).unwrap_err();
     assert!(refused.contains("drain fd12:3456:8::/48 --cancel"), "it is known afterwards, too: {refused}");
     assert_eq!(
-        world.ranges.homes().iter().find(|(range, _)| *range == 8).map(|home| home.1),
+        world.ranges.places().iter().find(|place| place.number == 8).map(|place| place.home),
         Some(world.range(8).home)
     );
 }
@@ -442,9 +600,9 @@ fn the_busiest_server_gives_something_away() {
     assert_eq!(world.ranges.rebalancing(), None, "nobody is busy");
     world.busy = [(7, 9_000), (8, 6_000)].into();
     world.run(3_000);
-    let (range, to) = world.ranges.rebalancing().expect("one is busy and the other is not");
-    assert_eq!(to, 8);
-    world.order(|ranges, now, orders| ranges.move_range(now, range, to, orders));
+    let moved = world.ranges.rebalancing().expect("one is busy and the other is not");
+    assert_eq!((moved.to, moved.pages), (8, None));
+    world.order(|ranges, now, orders| ranges.let_go(now, moved, orders));
     world.run(3_000);
     assert_eq!(world.ranges.rebalancing(), None, "that is as good as it gets");
 }
@@ -526,82 +684,6 @@ fn who_asks_any_server_is_sent_to_one_that_is_there() {
     assert_eq!(world.anywhere, Some(9), "a controller that begins says it again");
 }
 
-impl World {
-    /// A server says what it has of a page of range 7.
-    fn followed(&mut self, from: Host, page: u64, left: Nanoseconds, answered: u64) {
-        let told = Told { range: 7, what: What::Followed { page, left, answered } };
-        self.fact(Fact::Told(from, told));
-    }
-
-    /// Three servers, and page 3 of range 7 is hot: who was told to follow it.
-    fn with_a_hot_page() -> (World, Host) {
-        let mut world = World::new(0);
-        [7, 8, 9].into_iter().for_each(|host| world.serve(host, 100));
-        world.run(1_000);
-        world.fact(Fact::Hot(vec![((7, 3), 1_000), ((7, 4), 999), ((77, 1), 5_000)]));
-        let term = world.timing.term;
-        assert_eq!(world.follows, [(8, 3, term)], "page 4 is not hot enough, and nobody knows range 77");
-        (world, 8)
-    }
-}
-
-#[test]
-fn a_hot_page_is_answered_elsewhere_only_while_there_is_a_copy() {
-    let (mut world, host) = World::with_a_hot_page();
-    world.followed(host, 3, 0, 0);
-    assert!(world.redirects.is_empty(), "it has none yet");
-    world.followed(9, 3, 1_000 * MILLISECOND, 0);
-    assert!(world.redirects.is_empty() && world.follows.last() == Some(&(9, 3, 0)), "9 was not asked");
-    world.followed(host, 3, 1_500 * MILLISECOND, 0);
-    assert_eq!(world.redirects[&(7, 3)], (host, world.now + 1_500 * MILLISECOND));
-    assert!(
-        world.has_said("range fd12:3456:7::/48: page 3 is asked for 1000 times a second; fd12:3456:8::/48 answers")
-    );
-    let before = world.follows.len();
-    world.run(1_000);
-    let told = world.follows.len() - before;
-    assert!((3..=5).contains(&told), "it is told again before it forgets: {told}");
-    world.fact(Fact::Hot(vec![((7, 3), 500)]));
-    assert!(world.redirects.contains_key(&(7, 3)), "it is warm");
-    world.followed(host, 3, 1_500 * MILLISECOND, 42);
-    world.fact(Fact::Hot(vec![((7, 3), 499)]));
-    assert!(world.redirects.is_empty() && world.follows.last() == Some(&(host, 3, 0)), "it is cold");
-    assert!(world.has_said("fd12:3456:8::/48 answered 42 READs"));
-    world.fact(Fact::Hot(vec![((7, 3), 1_000)]));
-    assert_ne!(world.follows.last(), Some(&(host, 3, 0)), "it may be hot again at once");
-}
-
-#[test]
-fn a_hot_page_that_changes_is_left_alone() {
-    let (mut world, host) = World::with_a_hot_page();
-    world.followed(host, 3, 1_500 * MILLISECOND, 0);
-    world.followed(host, 3, 0, 7);
-    assert!(world.redirects.is_empty() && world.follows.last() == Some(&(host, 3, 0)));
-    let before = world.follows.len();
-    world.run(9_000);
-    world.fact(Fact::Hot(vec![((7, 3), 9_000)]));
-    assert_eq!(world.follows.len(), before, "each change would wait for the copy");
-    world.run(1_500);
-    world.fact(Fact::Hot(vec![((7, 3), 9_000)]));
-    assert_eq!(world.follows.len(), before + 1);
-}
-
-#[test]
-fn a_replica_that_is_gone_is_asked_no_more() {
-    let (mut world, host) = World::with_a_hot_page();
-    world.followed(host, 3, 1_500 * MILLISECOND, 0);
-    world.cut.insert(host);
-    world.run(1_500);
-    assert!(world.redirects.is_empty(), "{:?}", world.redirects);
-    world.fact(Fact::Hot(vec![((7, 3), 1_000)]));
-    assert_eq!(world.follows.last(), Some(&(9, 3, world.timing.term)), "another one does it");
-    // Who becomes home of the range answers for all of it.
-    world.followed(9, 3, 1_500 * MILLISECOND, 0);
-    world.order(|ranges, now, orders| ranges.move_range(now, 7, 9, orders));
-    world.run(2_000);
-    assert_eq!((world.range(7).home, world.redirects.len()), (9, 0));
-}
-
 #[test]
 fn a_home_that_waits_for_an_answer_of_a_leader_that_is_gone_is_not_interrupted() {
     let mut world = World::new(1);
@@ -623,25 +705,4 @@ fn a_home_that_waits_for_an_answer_of_a_leader_that_is_gone_is_not_interrupted()
         }
     }
     assert_eq!(world.range(7).complete, [8]);
-}
-
-#[test]
-fn a_replica_that_answers_little_is_given_up() {
-    let (mut world, host) = World::with_a_hot_page();
-    let term = world.timing.term;
-    world.followed(host, 3, term, 0);
-    for second in 1..=3 {
-        world.fact(Fact::Hot(vec![((7, 3), 4_000)]));
-        world.followed(host, 3, term, second * 1_000);
-        assert!(world.redirects.contains_key(&(7, 3)), "a quarter is enough, and the first count saw none");
-    }
-    for _ in 0..4 {
-        assert!(world.redirects.contains_key(&(7, 3)), "little is not enough three times in turn");
-        world.followed(host, 3, term, 3_500);
-        world.fact(Fact::Hot(vec![((7, 3), 4_000)]));
-    }
-    assert!(world.redirects.is_empty() && world.has_said("because what is asked for is not what a copy answers"));
-    let before = world.follows.len();
-    world.fact(Fact::Hot(vec![((7, 3), 4_000)]));
-    assert_eq!(world.follows.len(), before, "it is left alone");
 }

@@ -1,0 +1,493 @@
+//! Parts of ranges ([`trellis_protocol::lease::parts`]): pages that have a home of their own, for a while.
+//!
+//! Promises: pages are cut out of a range, and joined with it, only when nothing of either is under way and their homes know what was
+//! decided before; a range has one part more, or one less, at a time. The record of a part is written with that of its range that
+//! names it first, and counts until one is written that does not: whichever of its writes a controller comes to before it ends, the
+//! next one finds each page in one place. A number is used again only in a later incarnation. A range begins anew only when the tenure
+//! of each of its parts has ended, and in an incarnation above theirs; a part begins anew only when an operator says so.
+//!
+//! It must never move a part by itself: parts are ranges, and `policy` moves them. What is to be cut for somebody is
+//! forgotten by a controller that starts again; a part that was cut and not moved comes home by itself.
+
+use std::collections::BTreeMap;
+
+use trellis_protocol::Nanoseconds;
+use trellis_protocol::lease::controller::{Input, Record};
+use trellis_protocol::lease::parts::{PART_PAGES_MAX, PARTS_MAX, Part, Within, part_with};
+use trellis_protocol::lease::{Host, Placement};
+use trellis_protocol::wire::address::{PAGE_BYTES, PARTS_FROM};
+
+use super::policy::{Next, Purpose};
+use super::range::Range;
+use super::{Order, Ranges, placed, prefix};
+use crate::event::Event;
+
+/// For how long a part may be at the home of its range before it is joined with it.
+const BESIDE_FOR: Nanoseconds = 10_000_000_000;
+
+/// What is known of parts besides what is written.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    /// Numbers that were parts and are none now.
+    ended: BTreeMap<Host, Ended>,
+    /// What is to be cut, in this order.
+    pub(super) cuts: Vec<Cut>,
+    /// Since when parts are at the homes of their ranges.
+    beside: BTreeMap<Host, Nanoseconds>,
+}
+
+/// A number that was a part.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    /// The last incarnation in which it was one.
+    incarnation: u16,
+    /// Of what.
+    within: Within,
+    pages: u64,
+}
+
+/// A run of pages that shall go to a host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    pub(super) range: Host,
+    pub(super) first: u64,
+    pub(super) pages: u64,
+    pub(super) to: Host,
+    /// The part, once it is one.
+    part: Option<Host>,
+    /// It was told to move.
+    moves: bool,
+}
+
+/// What can be done with one of them now.
+enum Progress {
+    /// Nothing: something is under way.
+    Waits,
+    /// Forget it.
+    Over,
+    /// Forget it, and say why.
+    Cannot(String),
+    /// Cut it out.
+    Cut,
+    /// Let the part go.
+    Move(Host),
+}
+
+impl Cut {
+    fn end(&self) -> u64 {
+        self.first + self.pages
+    }
+
+    fn overlaps(&self, range: Host, first: u64, end: u64) -> bool {
+        self.range == range && self.first < end && first < self.end()
+    }
+}
+
+impl Parts {
+    /// Takes those that no range names out of all that were kept.
+    pub(super) fn new(ranges: &mut BTreeMap<Host, Range>) -> Parts {
+        let is_named = |range: &Range| {
+            let of = range.within.and_then(|within| ranges.get(&within.range));
+            range.within.is_none() || of.is_some_and(|of| of.part(range.number).is_some())
+        };
+        let lost: Vec<Host> = ranges.values().filter(|range| !is_named(range)).map(|range| range.number).collect();
+        let mut parts = Parts::default();
+        for number in lost {
+            parts.end(ranges, number);
+        }
+        parts
+    }
+
+    fn end(&mut self, ranges: &mut BTreeMap<Host, Range>, number: Host) {
+        self.beside.remove(&number);
+        if let Some((part, within)) = ranges.remove(&number).and_then(|part| part.within.map(|within| (part, within))) {
+            let (incarnation, pages) = (part.machine.record.incarnation, part.pages);
+            self.ended.insert(number, Ended { incarnation, within, pages });
+        }
+    }
+
+    /// Whether this was a part and is none now.
+    pub(super) fn has_ended(&self, number: Host) -> bool {
+        self.ended.contains_key(&number)
+    }
+}
+
+impl Ranges {
+    /// Lets pages of a range go to a host, or, where that is its home, come home and be the range's again: what goes, as runs of first
+    /// page and number of pages.
+    ///
+    /// # Errors
+    ///
+    /// A sentence, when that cannot be.
+    pub fn move_pages(
+        &mut self,
+        now: Nanoseconds,
+        number: Host,
+        to: Host,
+        (first, pages): (u64, u64),
+        orders: &mut Vec<Order>,
+    ) -> Result<Vec<(u64, u64)>, String> {
+        let name = self.prefix(number);
+        let range = self.ranges.get(&number).filter(|range| range.within.is_none());
+        let range = range.ok_or_else(|| self.no_such_range(number))?;
+        let end = first.checked_add(pages).filter(|end| pages > 0 && *end <= range.pages).ok_or_else(|| {
+            format!("range {name}: it has {} pages, numbered from 0; name some of these", range.pages)
+        })?;
+        if !range.is_served() {
+            return Err(format!("range {name}: nobody serves it now; wait until somebody is home, then say it again"));
+        }
+        if range.machine.record.home == to {
+            return self.bring_home(now, number, first, end, orders);
+        }
+        let runs = self.runs(range, first, end)?;
+        self.may_go(range, to, &runs)?;
+        for &(first, pages) in &runs {
+            // What was said of these pages before is void.
+            self.parts.cuts.retain(|cut| cut.range != number || (cut.first, cut.pages) != (first, pages));
+            let part = self.part_at(number, first);
+            if let Some(part) = part.and_then(|part| self.ranges.get_mut(&part)) {
+                part.goes_home(now, false, &mut self.next_ticket, orders);
+            }
+            let home = part.and_then(|part| self.ranges.get(&part)).map(|part| part.machine.record.home);
+            if home != Some(to) {
+                self.parts.cuts.push(Cut { range: number, first, pages, to, part, moves: false });
+            }
+        }
+        self.go_on_cutting(now, orders);
+        Ok(runs)
+    }
+
+    /// The part of a range that begins with this page.
+    fn part_at(&self, range: Host, first: u64) -> Option<Host> {
+        let parts = &self.ranges.get(&range)?.machine.record.parts;
+        parts.iter().find(|part| part.first == first).map(|part| part.number)
+    }
+
+    /// As many runs as parts are made of these pages; each is one already, or touches none.
+    fn runs(&self, range: &Range, first: u64, end: u64) -> Result<Vec<(u64, u64)>, String> {
+        let name = self.prefix(range.number);
+        let mut runs = Vec::new();
+        let mut from = first;
+        while from < end {
+            let to = end.min(from + PART_PAGES_MAX);
+            let mut touching = range.machine.record.parts.iter().filter(|part| part.first < to && from < part.end());
+            if let Some(part) = touching.find(|part| (part.first, part.end()) != (from, to)) {
+                let (first, last) = (part.first, part.end() - 1);
+                let home = self.ranges.get(&part.number).map_or(range.number, |part| part.machine.record.home);
+                return Err(format!(
+                    "range {name}: pages {first} to {last} are at {} already; let all of them go with --pages {first}-{last}, or let \
+                     them come home first, to {}",
+                    self.prefix(home),
+                    self.prefix(range.machine.record.home)
+                ));
+            }
+            let is_other = |cut: &&Cut| cut.overlaps(range.number, from, to) && (cut.first, cut.end()) != (from, to);
+            if let Some(cut) = self.parts.cuts.iter().find(is_other) {
+                let (first, last) = (cut.first, cut.end() - 1);
+                return Err(format!(
+                    "range {name}: pages {first} to {last} are about to go to {}; say it again when they are there",
+                    self.prefix(cut.to)
+                ));
+            }
+            runs.push((from, to - from));
+            from = to;
+        }
+        Ok(runs)
+    }
+
+    /// Whether there are numbers, and room at a host, for these runs of a range.
+    fn may_go(&self, range: &Range, to: Host, runs: &[(u64, u64)]) -> Result<(), String> {
+        let (name, host) = (self.prefix(range.number), self.prefix(to));
+        if !self.is_there(to) {
+            return Err(format!("server {host}: nothing is heard of it; start it, and let it report here"));
+        }
+        if self.is_drained(to) {
+            return Err(format!(
+                "server {host}: everything moves away from it; say `trellis controller drain {host} --cancel` first"
+            ));
+        }
+        let is_new = |run: &&(u64, u64)| self.part_at(range.number, run.0).is_none();
+        let waiting = self.parts.cuts.iter().filter(|cut| cut.range == range.number && cut.part.is_none()).count();
+        let count = range.machine.record.parts.len() + waiting + runs.iter().filter(is_new).count();
+        if count > PARTS_MAX {
+            return Err(format!(
+                "range {name}: it would have {count} parts, and {PARTS_MAX} is the most; let longer runs of pages go, or some come home"
+            ));
+        }
+        let lacks = |run: &&(u64, u64)| {
+            let part = self.part_at(range.number, run.0).and_then(|part| self.ranges.get(&part));
+            part.map_or_else(|| !range.is_at(to), |part| !part.is_at(to) && !self.has_room(part, to))
+        };
+        let bytes: u64 = runs.iter().filter(lacks).map(|run| run.1 * PAGE_BYTES).sum();
+        let spare = self.spare(to);
+        if bytes > spare {
+            return Err(format!(
+                "server {host}: it has {spare} bytes left and these pages of range {name} take {bytes}; start it with more --backup-memory"
+            ));
+        }
+        Ok(())
+    }
+
+    fn bring_home(
+        &mut self,
+        now: Nanoseconds,
+        number: Host,
+        first: u64,
+        end: u64,
+        orders: &mut Vec<Order>,
+    ) -> Result<Vec<(u64, u64)>, String> {
+        let parts = self.ranges.get(&number).map_or(&[][..], |range| &range.machine.record.parts);
+        let touching: Vec<Part> = parts.iter().filter(|part| part.first < end && first < part.end()).copied().collect();
+        if let Some(part) = touching.iter().find(|part| part.first < first || part.end() > end) {
+            let (name, first, last) = (self.prefix(number), part.first, part.end() - 1);
+            return Err(format!(
+                "range {name}: pages {first} to {last} are a part, which comes home as a whole; say --pages {first}-{last}"
+            ));
+        }
+        self.parts.cuts.retain(|cut| !cut.overlaps(number, first, end));
+        for part in &touching {
+            self.let_come_home(now, part.number, orders);
+        }
+        Ok(touching.iter().map(|part| (part.first, part.pages)).collect())
+    }
+
+    /// Lets a part go to the home of its range, and be joined with it.
+    pub(super) fn let_come_home(&mut self, now: Nanoseconds, part: Host, orders: &mut Vec<Order>) {
+        if let Some(range) = self.ranges.get_mut(&part).filter(|range| !range.is_mute) {
+            range.goes_home(now, true, &mut self.next_ticket, orders);
+            self.plan(now, part, orders);
+        }
+    }
+
+    /// The home of a range needs all of an object.
+    pub(super) fn wanted_back(&mut self, now: Nanoseconds, range: Host, part: Host, orders: &mut Vec<Order>) {
+        if self.ranges.get(&range).is_some_and(|range| range.part(part).is_some()) {
+            self.parts.cuts.retain(|cut| cut.part != Some(part));
+            self.let_come_home(now, part, orders);
+        }
+    }
+
+    /// A host tells of a part that is none any more, in this life by this number, or asks for it. Who has the range hears of that;
+    /// anybody else, if it was told, that nobody counts on it.
+    pub(super) fn heard_of_ended(
+        &mut self,
+        now: Nanoseconds,
+        from: Host,
+        number: Host,
+        report: Option<(u16, u64)>,
+        orders: &mut Vec<Order>,
+    ) {
+        let Some(Ended { incarnation, within, pages }) = self.parts.ended.get(&number).copied() else { return };
+        let Some(range) = self.ranges.get(&within.range).filter(|range| range.is_quiet()) else { return };
+        if range.is_at(from) {
+            orders.push(Order::Tell(from, range.call_up(now)));
+        } else if let Some((life, request)) = report {
+            let (home, backups, parts) = (range.machine.record.home, Vec::new(), Vec::new());
+            let placement = Placement { incarnation, home, backups, hand_to: None, anew: false, parts };
+            orders.push(Order::Tell(from, placed((number, Some(within), pages), request, life, placement, 0)));
+        }
+    }
+
+    /// Goes on with what is to be cut, and lets parts come home that are there.
+    pub(super) fn tick_parts(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
+        let waiting: Vec<Host> =
+            self.ranges.values().filter(|range| range.begins_at.is_some()).map(|range| range.number).collect();
+        for number in waiting {
+            self.begin_without_parts(now, number, orders);
+        }
+        self.go_on_cutting(now, orders);
+        let parts: Vec<Host> = self.ranges.range(PARTS_FROM..).map(|(number, _)| *number).collect();
+        for number in parts {
+            if !self.is_beside(number) {
+                self.parts.beside.remove(&number);
+            } else if now >= *self.parts.beside.entry(number).or_insert(now) + BESIDE_FOR {
+                self.let_come_home(now, number, orders);
+            }
+        }
+    }
+
+    /// Whether a part is at the home of its range for no reason.
+    fn is_beside(&self, number: Host) -> bool {
+        let Some((part, range)) = self.part_and_range(number) else { return false };
+        let is_asked_for = self.parts.cuts.iter().any(|cut| cut.part == Some(number));
+        let record = &part.machine.record;
+        record.home == range.machine.record.home && record.moving.is_none() && !part.returns && !is_asked_for
+    }
+
+    /// A part, and what it was cut from.
+    pub(super) fn part_and_range(&self, number: Host) -> Option<(&Range, &Range)> {
+        let part = self.ranges.get(&number)?;
+        Some((part, self.ranges.get(&part.within?.range)?))
+    }
+
+    pub(super) fn go_on_cutting(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
+        let mut place = 0;
+        while let Some(cut) = self.parts.cuts.get(place).copied() {
+            let progress = self.progress(&cut);
+            if let Progress::Cannot(why) = &progress {
+                let (range, pages) = (self.prefix(cut.range), (cut.first, cut.end() - 1));
+                orders.push(Order::Say(Event::NotCut { range, pages, why: why.clone() }));
+            }
+            match progress {
+                Progress::Over | Progress::Cannot(_) => {
+                    self.parts.cuts.remove(place);
+                    continue;
+                }
+                Progress::Waits => {}
+                Progress::Cut => self.cut(now, place, cut, orders),
+                Progress::Move(part) => {
+                    self.parts.cuts[place].moves = true;
+                    self.begin_move(now, part, cut.to, orders);
+                }
+            }
+            place += 1;
+        }
+    }
+
+    fn progress(&self, cut: &Cut) -> Progress {
+        let Some(number) = cut.part else {
+            return match self.ranges.get(&cut.range) {
+                Some(range) if range.begins_at.is_none() && range.is_served() => self.may_cut(range, cut),
+                _ => Progress::Cannot("nobody serves the range".to_owned()),
+            };
+        };
+        let Some(part) = self.ranges.get(&number).filter(|part| !part.is_mute) else { return Progress::Over };
+        let record = &part.machine.record;
+        let goes = record.moving == Some(cut.to) || part.introducing.is_some_and(|it| it.host == cut.to);
+        match () {
+            () if record.home == cut.to => Progress::Over,
+            // Why it goes no more was said.
+            () if cut.moves && !goes => Progress::Over,
+            () if !cut.moves && part.is_firm() => Progress::Move(number),
+            () => Progress::Waits,
+        }
+    }
+
+    fn may_cut(&self, range: &Range, cut: &Cut) -> Progress {
+        let host = self.prefix(cut.to);
+        if !self.is_there(cut.to) || self.is_drained(cut.to) {
+            return Progress::Cannot(format!("server {host} is not to be had"));
+        }
+        if !range.is_at(cut.to) && self.spare(cut.to) < cut.pages * PAGE_BYTES {
+            return Progress::Cannot(format!("server {host} has no room for them; give it more --backup-memory"));
+        }
+        if range.is_firm() { Progress::Cut } else { Progress::Waits }
+    }
+
+    fn cut(&mut self, now: Nanoseconds, place: usize, cut: Cut, orders: &mut Vec<Order>) {
+        let incarnation = self.ranges.get(&cut.range).map_or(0, |range| range.machine.record.incarnation);
+        let number = free_number(&self.ranges, &self.parts.ended, incarnation);
+        let (settings, next_ticket) = (&self.settings, &mut self.next_ticket);
+        let Some(range) = self.ranges.get_mut(&cut.range) else { return };
+        let made = number.and_then(|number| {
+            let part = Part { number, first: cut.first, pages: cut.pages, since: incarnation.saturating_add(1) };
+            range.cut(now, part, settings, next_ticket, orders)
+        });
+        match made {
+            Some(part) => {
+                self.parts.cuts[place].part = Some(part.number);
+                self.parts.ended.remove(&part.number);
+                self.ranges.insert(part.number, part);
+            }
+            None => {
+                self.parts.cuts.remove(place);
+                let (range, pages) = (prefix(settings, cut.range), (cut.first, cut.end() - 1));
+                let why = "no number is left for another part, or no incarnation of the range; let parts come home"
+                    .to_owned();
+                orders.push(Order::Say(Event::NotCut { range, pages, why }));
+            }
+        }
+    }
+
+    /// Joins a part with its range, if both are firm and at the same hosts.
+    pub(super) fn join(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
+        let is_due = self.part_and_range(number).is_some_and(|(part, range)| part.is_firm() && range.is_firm());
+        let Some(mut part) = is_due.then(|| self.ranges.remove(&number)).flatten() else { return };
+        if let Some(range) = part.within.and_then(|within| self.ranges.get_mut(&within.range)) {
+            // It is there until that is written, and says nothing any more.
+            part.is_mute = range.join(now, &part, &self.settings, &mut self.next_ticket, orders);
+        }
+        self.ranges.insert(number, part);
+    }
+
+    /// Ends parts that no written range names any more.
+    pub(super) fn end_parts(&mut self, orders: &mut Vec<Order>) {
+        let is_over = |part: &Range| {
+            let range = part.within.and_then(|within| self.ranges.get(&within.range));
+            let names = |record: &Record| record.parts.iter().any(|of| of.number == part.number);
+            part.is_mute && range.is_none_or(|range| !names(&range.written) && !names(&range.machine.record))
+        };
+        let over: Vec<Host> =
+            self.ranges.range(PARTS_FROM..).filter(|(_, part)| is_over(part)).map(|(number, _)| *number).collect();
+        for number in over {
+            self.parts.end(&mut self.ranges, number);
+            orders.push(Order::Forget(number));
+        }
+    }
+
+    /// Lets a range begin anew when nobody can be home of a part of it any more: those are not answered from now on. Where somebody
+    /// comes to be home of the range all the same, they go on.
+    fn begin_without_parts(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
+        let Some(range) = self.ranges.get(&number) else { return };
+        let parts: Vec<Host> = range.machine.record.parts.iter().map(|part| part.number).collect();
+        let is_served = range.is_served();
+        let (mut are_over, mut last) = (true, 0);
+        for part in parts {
+            let Some(part) = self.ranges.get_mut(&part) else { continue };
+            part.is_mute = !is_served;
+            are_over &= part.is_quiet() && now >= part.machine.until;
+            last = last.max(part.machine.record.incarnation);
+        }
+        let Some(range) = self.ranges.get_mut(&number) else { return };
+        let is_nobody_left = range.machine.is_open && range.machine.record.complete.is_empty();
+        if is_served {
+            range.begins_at = None;
+        } else if is_nobody_left && are_over && range.is_quiet() {
+            let (settings, next_ticket) = (&self.settings, &mut self.next_ticket);
+            range.begin_after(now, last, settings, next_ticket, orders);
+        }
+    }
+
+    /// What comes next for a part that goes home; nothing where its range cannot have it now, and it stays as any.
+    pub(super) fn next_home(&self, part: &Range) -> Option<Next> {
+        let range = self.ranges.get(&part.within?.range).filter(|_| part.returns)?;
+        let (own, of) = (&part.machine.record, &range.machine.record);
+        if !range.is_served() || of.moving.is_some() || self.is_drained(of.home) || !self.is_there(of.home) {
+            return None;
+        }
+        let is_settled = own.complete.len() == own.backups.len();
+        let introduces = |host: Host, purpose| {
+            if self.may_take(part, host) { Next::Introduce(host, purpose) } else { Next::Nothing }
+        };
+        if own.home != of.home {
+            return Some(match () {
+                () if own.complete.contains(&of.home) => Next::Do(Input::Move(of.home)),
+                () if !is_settled || own.backups.contains(&of.home) => Next::Nothing,
+                () => introduces(of.home, Purpose::Move),
+            });
+        }
+        let lacking = of.backups.iter().find(|host| !own.backups.contains(host));
+        let surplus = own.backups.iter().find(|host| !of.backups.contains(host));
+        Some(match (lacking, surplus) {
+            _ if !is_settled => Next::Nothing,
+            (Some(host), _) => introduces(*host, Purpose::Back),
+            (None, Some(host)) => Next::Do(Input::Drop(*host)),
+            (None, None) => Next::Join,
+        })
+    }
+
+    /// Who is home of a page.
+    pub(super) fn home_of(&self, (number, page): (Host, u64)) -> Option<&Range> {
+        let range = self.ranges.get(&number)?;
+        part_with(&range.machine.record.parts, page).map_or(Some(range), |part| self.ranges.get(&part.number))
+    }
+}
+
+/// A number for another part of a range in this incarnation. One that was a part may still be known to hosts, so one that never was
+/// one comes first; then one whose last incarnation is lower than the part's will be.
+fn free_number(ranges: &BTreeMap<Host, Range>, ended: &BTreeMap<Host, Ended>, incarnation: u16) -> Option<Host> {
+    let mut numbers = (PARTS_FROM..Host::MAX).filter(|number| !ranges.contains_key(number));
+    let old = ended.iter().filter(|(_, ended)| ended.incarnation <= incarnation);
+    let oldest = old.min_by_key(|(_, ended)| ended.incarnation).map(|(number, _)| *number);
+    numbers.find(|number| !ended.contains_key(number)).or(oldest)
+}
