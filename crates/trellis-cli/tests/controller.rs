@@ -9,12 +9,13 @@ mod rack;
 
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use inside::{LONG, client, good, in_a_lab, leased, number};
 use rack::{Ends, Ledger, Nothing, PAGE, Rack, SHORT, Times, count_of, page_of};
 use trellis::remote::leased::{Leased, LeasedOptions};
-use trellis::remote::{Pointer, RemoteError};
+use trellis::remote::{Host, Pointer, RemoteError};
 
 /// Where rights last long: a machine that is busy loses none of them.
 const STEADY: Times = Times { lease_term: Duration::from_secs(20), tenure: Duration::from_secs(3) };
@@ -220,6 +221,63 @@ fn a_switch_that_starts_again_is_told_where_a_moved_range_is() {
             ledger.wait_for(SOME);
             // The switch knows the hosts again, and sends what is asked of the range to a host where nobody is.
             rack.lab.restart_switch().unwrap();
+        });
+    });
+}
+
+#[test]
+fn who_asks_any_server_waits_until_one_knows_that_it_may_answer() {
+    in_a_rack("who_asks_any_server_waits_until_one_knows_that_it_may_answer", 1, SHORT, "4MiB", |mut rack| {
+        rack.serve("s1");
+        let mut asking = client(&rack.lab, "c1", LONG);
+        let mut alone = client(&rack.lab, "c1", Duration::from_millis(300));
+        let sentence = alone.create(Host::ANYWHERE, 1).expect_err("nobody says that it may").to_string();
+        assert!(sentence.contains("was not done within"), "{sentence}");
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(move || good(asking.create(Host::ANYWHERE, 1)).home());
+            rack.control(0);
+            assert_eq!(asked.join().expect("it is answered"), number(&rack.lab, "s1"));
+        });
+    });
+}
+
+#[test]
+fn a_busy_server_gives_one_of_its_ranges_to_one_that_is_not() {
+    in_a_rack("a_busy_server_gives_one_of_its_ranges_to_one_that_is_not", 2, SHORT, "4MiB", |mut rack| {
+        rack.control(0);
+        for server in ["s1", "s2"] {
+            rack.serve(server);
+            rack.is_at(server, server, 0);
+        }
+        let numbers = ["s1", "s2"].map(|server| number(&rack.lab, server));
+        let mut maker = client(&rack.lab, "c1", LONG);
+        let objects = numbers.map(|server| good(maker.create(server, PAGE as u64)));
+        rack.ask(&["move", &numbers[1].0.to_string(), &numbers[0].0.to_string()]);
+        rack.is_at("s2", "s1", 0);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for (host, object, byte) in [("c1", objects[0], 1), ("c2", objects[1], 2)] {
+                let mut client = client(&rack.lab, host, LONG);
+                good(client.write(object, &[byte; PAGE]));
+                let is_over = &is_over;
+                scope.spawn(move || {
+                    let mut bytes = [0; PAGE];
+                    while !is_over.load(Ordering::Relaxed) {
+                        good(client.read(object, &mut bytes));
+                        assert_eq!(bytes, [byte; PAGE]);
+                    }
+                });
+            }
+            let deadline = Instant::now() + LONG;
+            // Nothing is busy before its requests were counted for a while.
+            let is_one_there = |rack: &Rack| ["s1", "s2"].iter().any(|of| rack.range(of)["home"] == numbers[1].0);
+            while !is_one_there(&rack) && Instant::now() < deadline {
+                rack.ask_until_it_can_be(&["rebalance"]);
+            }
+            // It stays so: each server has one of two that are as busy.
+            let told = rack.ask_until_it_can_be(&["rebalance", "--dry-run"]);
+            is_over.store(true, Ordering::Relaxed);
+            assert!(is_one_there(&rack) && told.contains("nothing"), "{told}");
         });
     });
 }

@@ -105,6 +105,22 @@ fn what_cannot_be_is_said_with_what_can() {
     assert!(code == Some(78) && sentence.contains("give 10 ms or more"), "{sentence}");
     let (sentence, code) = run(&["--records", "embedded:", "--leader-term", "1ms"]);
     assert!(code == Some(78) && sentence.contains("give 100 ms or more"), "{sentence}");
+    let (sentence, code) =
+        refused(&["run", "--prefix", "fd12:3456:f000::/48", "--records", "embedded:", "--port", "0"]);
+    assert!(code == Some(78) && sentence.contains("numbers from f000 on name parts of ranges"), "{sentence}");
+    let near = ["--records", "embedded:", "--rebalance", "--near", "1,2", "--near"];
+    let (sentence, code) = run(&[&near[..], &["3,2"]].concat());
+    assert!(code == Some(78) && sentence.contains("host 0x2 is near the hosts of two groups"), "{sentence}");
+    let (sentence, code) = run(&[&near[..], &["3,0xf000"]].concat());
+    assert!(code == Some(2) && sentence.contains("name parts of ranges"), "{sentence}");
+    let (sentence, code) = run(&["--records", "embedded:", "--near", "1,2"]);
+    assert!(code == Some(2) && sentence.contains("--rebalance"), "{sentence}");
+    for pages in ["", "-", "7-", "9-3", "0x10", "1-2-3", "0-18446744073709551615"] {
+        let (sentence, code) = refused(&["move", "7", "8", &format!("--pages={pages}")]);
+        assert!(code == Some(2) && sentence.contains("give the first and the last, as 64-127"), "{sentence}");
+    }
+    let (sentence, code) = refused(&["move", "7", "0xf000"]);
+    assert!(code == Some(2) && sentence.contains("give the number of a server"), "{sentence}");
     let (sentence, code) = refused(&["move", "seven", "8"]);
     assert!(code == Some(2) && sentence.contains("give a number"), "{sentence}");
     let (sentence, code) = refused(&["run", "--prefix", "fd12:3456:c8::/64", "--records", "embedded:"]);
@@ -121,10 +137,13 @@ fn a_controller_without_servers_answers() {
     running.says("this controller leads from now on; there are records of 0 ranges");
     let found = status(&control);
     assert_eq!((&found["leads"], &found["leader"], &found["backups"]), (&true.into(), &200.into(), &2.into()));
-    assert_eq!(found["ranges"].as_array().map(Vec::len), Some(0));
+    assert_eq!(["ranges", "cuts"].map(|of| found[of].as_array().map(Vec::len)), [Some(0); 2]);
     let shown = control.display().to_string();
     let ask = |arguments: &[&str]| refused(&[arguments, &["--control", &shown]].concat());
-    for arguments in [&["move", "7", "8"][..], &["backups", "7", "--count", "2"], &["reset", "7"], &["drain", "7"]] {
+    let pages = ["move", "7", "8", "--pages", "0-63", "--wait"];
+    for arguments in
+        [&["move", "7", "8"][..], &pages, &["backups", "7", "--count", "2"], &["reset", "7"], &["drain", "7"]]
+    {
         let (sentence, code) = ask(arguments);
         assert!(
             code == Some(1) && sentence.contains("`trellis controller status` lists")

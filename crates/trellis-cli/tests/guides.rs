@@ -34,6 +34,7 @@ const NO_COMMANDS: &[(&str, &[&str])] = &[
             "trellis serve",
             "trellis serve --quota",
             "trellis controller run --hot-pages 20000",
+            "trellis controller run --rebalance --near 0x1,0x1001 --near 0x4,0x1002",
             "trellis controller drain HOST",
             "trellis switch lease",
             "trellis lab partition",

@@ -221,6 +221,16 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
             (status["switch"].as_str(), status["ports"].as_array().map(Vec::len)),
             (way.last().copied(), Some(6))
         );
+        let runs = || {
+            let status: Value = serde_json::from_str(&done(&["status", "--json"])).expect("JSON");
+            let runs = status["runs"].as_array().expect("runs").iter();
+            runs.map(|run| format!("{} {} {}", run["first"], run["pages"], run["port"])).collect::<Vec<_>>()
+        };
+        done(&["route", &prefix, &port, "--pages", "3-8"]);
+        assert_eq!(runs(), [format!("3 1 {port}"), format!("4 4 {port}"), format!("8 1 {port}")]);
+        assert!(done(&["status"]).contains("4 to 7"));
+        done(&["route", &prefix, "--pages", "4-7"]);
+        assert_eq!(runs(), [format!("3 1 {port}"), format!("8 1 {port}")]);
         let rules = std::env::temp_dir().join(format!("{}-rules", lab.name));
         std::fs::write(&rules, "any any reading # and nothing else\n").expect("a file");
         done(&["allow", rules.to_str().expect("a path")]);
@@ -229,6 +239,9 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
         for (arguments, code, sentence) in [
             (&["redirect", "fd00::1", &port][..], 1, "is not of this cluster"),
             (&["route", "fd00:1:7::/48"], 1, "is not of this cluster"),
+            (&["route", "fd00:1:7::/48", &port, "--pages", "3"], 1, "is no whole home of this cluster"),
+            (&["route", &prefix, "--pages", "4-7"], 1, "knows no run of these pages"),
+            (&["route", &prefix, "--pages", "7-6"], 2, "names no pages"),
             (&["redirect", &page, "77777"], 2, "invalid value"),
             (&["copy", &prefix, "--classes", "writing"], 2, "accepted: reading"),
         ] {
@@ -239,6 +252,7 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
         assert!(lab.ask("restart", &[]).status.success());
         let forgotten = switch(&["redirect", &page]);
         assert!(forgotten.status.code() == Some(1) && told(&forgotten).contains("has no redirect"));
+        assert!(runs().is_empty());
         lab.send("c1", "s1");
         wait_until("it arrives", || lab.count("s1", "packets_out") == 1);
     }

@@ -97,6 +97,67 @@ fn a_drain_and_a_wish_that_were_answered_outlive_the_controller() {
 }
 
 #[test]
+fn pages_go_and_come_home_with_the_command_while_clients_work() {
+    in_use("pages_go_and_come_home_with_the_command_while_clients_work", |rack, [s1, s2, s3]| {
+        let told = rack.ask_until_it_can_be(&["move", s1, s2, "--pages", "4-11", "--wait"]);
+        assert!(told.contains(": pages 4 to 11 are at host ") && told.ends_with(" s\n"), "{told}");
+        let part = |rack: &Rack| {
+            let status = rack.status();
+            let ranges = status["ranges"].as_array().expect("a list").clone();
+            ranges.into_iter().find(|range| !range["within"].is_null())
+        };
+        let found = part(rack).expect("there is a part");
+        assert_eq!((&found["home"], &found["pages"]), (&number(&rack.lab, "s2").0.into(), &8.into()), "{found}");
+        assert_eq!(found["within"]["range"], number(&rack.lab, "s1").0);
+        let shown = rack.ask(&["status"]);
+        assert!(shown.contains(&format!("pages 4-11 of {:#x}", number(&rack.lab, "s1").0)), "{shown}");
+        let output = rack.try_to_ask(&["move", s1, s3, "--pages", "8-9"]);
+        let sentence = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success() && sentence.contains("let all of them go with --pages 4-11"), "{sentence}");
+        // What was answered is so when the controller is killed at once, and another goes on with it.
+        rack.kill(CONTROLLER);
+        rack.control(1);
+        rack.ask_until_it_can_be(&["move", s1, s3, "--pages", "4-11", "--wait"]);
+        rack.ask_until_it_can_be(&["move", s1, s1, "--pages", "4-11"]);
+        rack.kill(CONTROLLER);
+        rack.control(1);
+        let deadline = Instant::now() + LONG;
+        while let Some(part) = part(rack) {
+            assert!(Instant::now() < deadline, "it comes home: {part}");
+        }
+        assert!(rack.has_said(CONTROLLER, "pages 4 to 11 are home again"));
+    });
+}
+
+#[test]
+fn pages_go_to_a_server_near_who_asks_for_them() {
+    in_a_lab("pages_go_to_a_server_near_who_asks_for_them", 3, 3, |lab| {
+        let mut rack = Rack::new(lab, STEADY, "4MiB");
+        let near = ["c1", "s2"].map(|host| number(&rack.lab, host).0.to_string()).join(",");
+        rack.control_with(0, &["--rebalance", "--near", &near]);
+        let servers = ["s1", "s2", "s3"];
+        servers.into_iter().for_each(|host| rack.serve(host));
+        servers.into_iter().for_each(|host| rack.is_at(host, host, 0));
+        let mut client = client(&rack.lab, "c1", LONG);
+        let object = good(client.create(number(&rack.lab, "s1"), 4096));
+        let (near, deadline) = (number(&rack.lab, "s2").0, Instant::now() + LONG);
+        let is_there = |rack: &Rack| {
+            let status = rack.status();
+            let ranges = status["ranges"].as_array().expect("a list").clone();
+            ranges.iter().any(|range| !range["within"].is_null() && range["home"] == near)
+        };
+        while !is_there(&rack) {
+            assert!(Instant::now() < deadline, "the pages stay: {}", rack.status());
+            for _ in 0..1_000 {
+                good(client.read(object, &mut [0; 8]));
+            }
+        }
+        assert!(rack.has_said(CONTROLLER, "requests a second for pages 0 to 63 come from hosts near"));
+        good(client.read(object, &mut [0; 8]));
+    });
+}
+
+#[test]
 fn events_are_followed_and_what_nobody_has_is_reset() {
     in_a_lab("events_are_followed_and_what_nobody_has_is_reset", 3, 1, |lab| {
         let mut rack = Rack::new(lab, rack::SHORT, "4MiB");

@@ -17,7 +17,7 @@ use trellis::remote::{
 };
 use trellis_protocol::wire::address::{Address, Arguments, Cluster};
 use trellis_protocol::wire::command::Command;
-use trellis_protocol::wire::datagram::{Body, Checksums, Reply, Request, Rules, Status, TagKind, seal};
+use trellis_protocol::wire::datagram::{Body, Checksums, Operation, Reply, Request, Rules, Status, TagKind, seal};
 use trellis_transport::links::ipv6::{Arrived, Endpoint, Way};
 
 const PAGE: usize = 4096;
@@ -234,6 +234,46 @@ fn where_others_keep_copies_changes_are_made_under_leases() {
         assert_eq!(&word, b"another");
         good(one.delete(another));
         drop(between);
+    });
+}
+
+/// What a server says where pages of odd numbers are at another place.
+fn with_parts(request: &Request) -> Turn {
+    let pointer = request.destination.pointer;
+    let at = pointer.offset() % PAGE as u64;
+    match request.operation {
+        Operation::Read { bytes } if at + u64::from(bytes) > PAGE as u64 => Turn::Say(Status::Parts, 0),
+        _ if request.command() == Command::Write => Turn::Say(Status::Lease, 0),
+        _ => Turn::Pass,
+    }
+}
+
+#[test]
+fn what_is_at_several_places_is_read_page_by_page() {
+    in_own_network("what_is_at_several_places_is_read_page_by_page", &ALONE, || {
+        let between = Between::start(|_| Turn::Pass);
+        let mut one = client(9);
+        let text: Vec<u8> = (0..20_000_u32).map(|at| ((at * 7) >> 3) as u8).collect();
+        let object = good(one.create_with(SERVER, &text));
+        between.now(with_parts);
+        let mut bytes = vec![0; text.len() - 1];
+        good(one.read(at(object, 1), &mut bytes));
+        assert!(bytes == text[1..]);
+        // Many at once, one of which ends behind the object.
+        let [mut whole, mut over, mut past] = [vec![0; 4096], vec![0; 300], vec![0; 5000]];
+        let ends = one.batch(&mut [
+            Call::Read { pointer: object, bytes: &mut whole },
+            Call::Read { pointer: at(object, 4_000), bytes: &mut over },
+            Call::Read { pointer: at(object, 16_000), bytes: &mut past },
+            Call::Write { pointer: at(object, 8_000), bytes: &[9; 500] },
+        ]);
+        let [first, second, third, fourth] = &ends[..] else { panic!("there were four") };
+        assert!(first.is_ok() && second.is_ok() && fourth.is_ok(), "{ends:?}");
+        let why = third.as_ref().expect_err("it ends behind the object");
+        assert!(matches!(why, RemoteError::Refused { command: Command::Read, status: Status::Bounds, .. }), "{why}");
+        assert!(whole == text[..4096] && over == text[4_000..4_300]);
+        good(one.read(at(object, 7_990), &mut over));
+        assert!(over[..10] == text[7_990..8_000] && over[10..].iter().all(|byte| *byte == 9));
     });
 }
 

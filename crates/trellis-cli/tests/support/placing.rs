@@ -144,8 +144,16 @@ impl Placing {
             Entry::Vacant(_) if range != from => return,
             Entry::Vacant(new) => {
                 let (backups, complete) = (Vec::new(), Vec::new());
-                let record =
-                    Record { incarnation: 1, home: from, life: None, backups, complete, moving: None, anew: true };
+                let record = Record {
+                    incarnation: 1,
+                    home: from,
+                    life: None,
+                    backups,
+                    complete,
+                    moving: None,
+                    anew: true,
+                    parts: Vec::new(),
+                };
                 let machine = Controller::new(timing(), record, now);
                 let known = BTreeSet::new();
                 new.insert(Placed { machine, pages: about.pages, known, introduced_at: 0, routed: range })
@@ -191,8 +199,9 @@ impl Placing {
                 backups: placed.machine.record.backups.clone(),
                 hand_to: None,
                 anew: false,
+                parts: Vec::new(),
             };
-            let what = What::Placed { request: 0, life: 0, placement, call: now, pages: placed.pages };
+            let what = What::Placed { request: 0, life: 0, placement, call: now, pages: placed.pages, within: None };
             self.tell(desk, host, &Told { range, what });
             if let Some(placed) = desk.ranges.get_mut(&range) {
                 placed.introduced_at = now;
@@ -210,7 +219,7 @@ impl Placing {
         for effect in effects {
             match effect {
                 Effect::Send { to, message: Message::Placed { request, life, placement, call }, .. } => {
-                    told.push((to.host, What::Placed { request, life, placement, call, pages }));
+                    told.push((to.host, What::Placed { request, life, placement, call, pages, within: None }));
                 }
                 Effect::Persist(_) | Effect::Unserved => {}
                 other => panic!("{other:?} is nothing that a controller does"),
