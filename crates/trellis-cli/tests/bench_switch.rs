@@ -40,8 +40,11 @@ fn every_figure_is_there_or_has_a_reason() {
     }
     assert_eq!((&found["rack_reads"], &found["rack_unanswered"]), (&100.0.into(), &0.0.into()));
     assert!(found["requests_per_second"].as_f64() > Some(0.0) && found["failover_gap_ms_max"].is_number());
-    assert_eq!((&found["migration_lost"], &found["migration_wrong"]), (&0.0.into(), &0.0.into()), "{found}");
-    assert!(found["migration_requests"].as_f64() > Some(256.0) && found["migration_slowest_ms"].is_number());
+    for moved in ["migration", "pages_migration"] {
+        let of = |figure: &str| &found[format!("{moved}_{figure}")];
+        assert_eq!((of("lost"), of("wrong")), (&0.0.into(), &0.0.into()), "{moved}: {found}");
+        assert!(of("requests").as_f64() > Some(256.0) && of("slowest_ms").is_number(), "{moved}: {found}");
+    }
 }
 
 #[test]

@@ -371,6 +371,9 @@ pub(crate) const TARGETS: &[Benchmark] = &[
             figure("migration_lost", "64 MiB move: requests without an answer", Target::AtMost(0.0)),
             figure("migration_wrong", "64 MiB move: wrong answers", Target::AtMost(0.0)),
             figure("migration_slowest_ms", "64 MiB move: slowest request (ms)", Target::AtMost(50.0)),
+            figure("pages_migration_lost", "64 MiB of pages move: requests without an answer", Target::AtMost(0.0)),
+            figure("pages_migration_wrong", "64 MiB of pages move: wrong answers", Target::AtMost(0.0)),
+            figure("pages_migration_slowest_ms", "64 MiB of pages move: slowest request (ms)", Target::AtMost(50.0)),
         ],
     },
     Benchmark {
@@ -384,6 +387,17 @@ pub(crate) const TARGETS: &[Benchmark] = &[
             figure("migration_lost", "nft, 64 MiB move: requests without an answer", Target::AtMost(0.0)),
             figure("migration_wrong", "nft, 64 MiB move: wrong answers", Target::AtMost(0.0)),
             figure("migration_slowest_ms", "nft, 64 MiB move: slowest request (ms)", Target::AtMost(50.0)),
+            figure(
+                "pages_migration_lost",
+                "nft, 64 MiB of pages move: requests without an answer",
+                Target::AtMost(0.0),
+            ),
+            figure("pages_migration_wrong", "nft, 64 MiB of pages move: wrong answers", Target::AtMost(0.0)),
+            figure(
+                "pages_migration_slowest_ms",
+                "nft, 64 MiB of pages move: slowest request (ms)",
+                Target::AtMost(50.0),
+            ),
         ],
     },
     Benchmark {
@@ -398,6 +412,17 @@ pub(crate) const TARGETS: &[Benchmark] = &[
             figure("migration_lost", "user, 64 MiB move: requests without an answer", Target::AtMost(0.0)),
             figure("migration_wrong", "user, 64 MiB move: wrong answers", Target::AtMost(0.0)),
             figure("migration_slowest_ms", "user, 64 MiB move: slowest request (ms)", Target::AtMost(50.0)),
+            figure(
+                "pages_migration_lost",
+                "user, 64 MiB of pages move: requests without an answer",
+                Target::AtMost(0.0),
+            ),
+            figure("pages_migration_wrong", "user, 64 MiB of pages move: wrong answers", Target::AtMost(0.0)),
+            figure(
+                "pages_migration_slowest_ms",
+                "user, 64 MiB of pages move: slowest request (ms)",
+                Target::AtMost(50.0),
+            ),
         ],
     },
     Benchmark {

@@ -1,4 +1,5 @@
-//! A range moves from one server to another while two clients read and write it without a pause: what they notice.
+//! A range moves from one server to another, and then, elsewhere, as many pages of a range, while two clients read and write
+//! them without a pause: what they notice.
 //!
 //! Nothing may be lost or answered wrongly, and that is counted; how long the slowest request took is a figure.
 
@@ -19,7 +20,29 @@ const ROOM_BYTES: usize = 1 << 20;
 /// Requests that are awaited before and after the range moves.
 const REQUESTS: u64 = 200;
 
+/// What moves.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Moved {
+    Range,
+    /// Only the pages: they have a home of their own then.
+    Pages,
+}
+
+impl Moved {
+    /// What the names of its figures begin with.
+    fn name(self) -> &'static str {
+        match self {
+            Moved::Range => "migration",
+            Moved::Pages => "pages_migration",
+        }
+    }
+}
+
 pub(super) fn measure(task: &SwitchTask, found: &mut Found) -> Result<(), Failure> {
+    [Moved::Range, Moved::Pages].into_iter().try_for_each(|moved| measure_one(task, moved, found))
+}
+
+fn measure_one(task: &SwitchTask, what: Moved, found: &mut Found) -> Result<(), Failure> {
     let lab = up("bench-migration", &task.switch, 3, 2, switches::REDIRECTS)?;
     let bytes = task.moved_mebibytes as usize * (1 << 20);
     let mut placed = Placed::start(&lab, bytes + ROOM_BYTES, 0)?;
@@ -38,8 +61,13 @@ pub(super) fn measure(task: &SwitchTask, found: &mut Found) -> Result<(), Failur
         let moved = (|| {
             load.wait_for(REQUESTS)?;
             let began = Instant::now();
-            placed.send(from, to)?;
-            placed.wait_for(from, Some(to), 0)?;
+            match what {
+                Moved::Range => {
+                    placed.send(from, to)?;
+                    placed.wait_for(from, Some(to), 0)?;
+                }
+                Moved::Pages => placed.send_pages(from, to, load.pages.numbers())?,
+            }
             let seconds = began.elapsed().as_secs_f64();
             load.wait_for(REQUESTS)?;
             Ok(seconds)
@@ -50,16 +78,19 @@ pub(super) fn measure(task: &SwitchTask, found: &mut Found) -> Result<(), Failur
         writes.join().map_err(broke)?;
         moved
     })?;
-    // What is there now is where it was moved to.
-    placed.kill("s1");
+    if what == Moved::Range {
+        // What is there now is where it was moved to.
+        placed.kill("s1");
+    }
     load.compare(&mut client_in(&lab, "c2")?);
     let count = |counter: &AtomicU64| Some(counter.load(Ordering::Relaxed) as f64);
-    found.put("migration_mebibytes", Some(f64::from(task.moved_mebibytes)));
-    found.put("migration_seconds", Some(seconds));
-    found.put("migration_requests", count(&load.requests));
-    found.put("migration_lost", count(&load.lost));
-    found.put("migration_wrong", count(&load.wrong));
-    found.put("migration_slowest_ms", count(&load.slowest_ns).map(|ns| ns / 1e6));
+    let mut put = |figure: &str, value| found.put(&format!("{}_{figure}", what.name()), value);
+    put("mebibytes", Some(f64::from(task.moved_mebibytes)));
+    put("seconds", Some(seconds));
+    put("requests", count(&load.requests));
+    put("lost", count(&load.lost));
+    put("wrong", count(&load.wrong));
+    put("slowest_ms", count(&load.slowest_ns).map(|ns| ns / 1e6));
     Ok(())
 }
 

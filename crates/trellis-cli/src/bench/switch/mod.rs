@@ -136,7 +136,7 @@ impl Found {
 }
 
 /// The figures in their order: what they belong to, the name, and what it is.
-const FIGURES: [(&str, &str, &str); 28] = [
+const FIGURES: [(&str, &str, &str); 34] = [
     ("veth", "veth_us_p50", "READ of 4 KiB, bare pair of interfaces (µs, median)"),
     ("read_64", "read_64_us_p50", "READ of 64 B through the switch (µs, median)"),
     ("read_4k", "read_4k_us_p50", "READ of 4 KiB through the switch (µs, median)"),
@@ -165,6 +165,12 @@ const FIGURES: [(&str, &str, &str); 28] = [
     ("migration", "migration_lost", "migration: requests without an answer"),
     ("migration", "migration_wrong", "migration: READs with wrong bytes"),
     ("migration", "migration_slowest_ms", "migration: slowest request (ms)"),
+    ("migration", "pages_migration_mebibytes", "migration of pages of a range (MiB)"),
+    ("migration", "pages_migration_seconds", "migration of pages: until they are there (s)"),
+    ("migration", "pages_migration_requests", "migration of pages: requests of two clients"),
+    ("migration", "pages_migration_lost", "migration of pages: requests without an answer"),
+    ("migration", "pages_migration_wrong", "migration of pages: READs with wrong bytes"),
+    ("migration", "pages_migration_slowest_ms", "migration of pages: slowest request (ms)"),
 ];
 
 /// The subcommand.

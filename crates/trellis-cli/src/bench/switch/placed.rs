@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
+use std::ops::RangeInclusive;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -97,6 +98,12 @@ impl<'a> Placed<'a> {
     /// Lets a range go to a host; returns at once.
     pub(super) fn send(&self, range: u16, to: u16) -> Result<(), Failure> {
         self.ask(&["move", &range.to_string(), &to.to_string()]).map(drop)
+    }
+
+    /// Lets pages of a range go to a host; returns when that is their home.
+    pub(super) fn send_pages(&self, range: u16, to: u16, pages: RangeInclusive<u64>) -> Result<(), Failure> {
+        let numbers = format!("{}-{}", pages.start(), pages.end());
+        self.ask(&["move", &range.to_string(), &to.to_string(), "--pages", &numbers, "--wait"]).map(drop)
     }
 
     /// When the controller said something.

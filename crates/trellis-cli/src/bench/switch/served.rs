@@ -3,6 +3,7 @@
 //! A server is a process: `trellis serve` of this very program. It ends with its value.
 
 use std::io::{BufRead, BufReader};
+use std::ops::RangeInclusive;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -146,6 +147,11 @@ impl Pages {
     /// The first byte of a page.
     pub(crate) fn pointer(&self, page: usize) -> Pointer {
         self.first.plus((page * PAGE_BYTES) as u64).expect("it lies in the object")
+    }
+
+    /// Which pages of their range they are.
+    pub(crate) fn numbers(&self) -> RangeInclusive<u64> {
+        self.pointer(0).page()..=self.pointer(self.count - 1).page()
     }
 
     /// Reads the first bytes of a page, and looks whether they are that page's.
