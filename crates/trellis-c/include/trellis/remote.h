@@ -83,7 +83,9 @@ typedef enum trellis_remote_status {
     /* The server waits for what was granted before it was restarted; try again later. */
     TRELLIS_REMOTE_RESTARTING = -112,
     /* Others keep copies of the page, so that it is changed only by who takes a lease of it. */
-    TRELLIS_REMOTE_LEASE = -114
+    TRELLIS_REMOTE_LEASE = -114,
+    /* The bytes are at several places; reads ask for them page by page then. */
+    TRELLIS_REMOTE_PARTS = -115
 } trellis_remote_status;
 
 /* ---------------------------------------------------------------------------------------------- pointers -- */

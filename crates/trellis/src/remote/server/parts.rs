@@ -97,10 +97,29 @@ impl Server {
         loop {
             let Some(held) = self.ranges.get(&range).filter(|held| held.within.is_none()) else { return };
             match parts::next(held.leases.server(), &held.parts, &message) {
-                Step::Hear => return,
+                Step::Hear => return self.end_joined(range, placement),
                 Step::Cut(part) => self.cut(range, part),
                 Step::Join(part) => self.join(range, part, placement.anew),
             }
+        }
+    }
+
+    /// A part that came here without its range, and that a later placement of the range does not name, was joined elsewhere.
+    fn end_joined(&mut self, range: u16, placement: &Placement) {
+        let is_over = |number: u16, within: Within| {
+            let is_named = placement.parts.iter().any(|part| part.number == number && part.since == within.since);
+            within.range == range && placement.incarnation >= within.since && !is_named
+        };
+        let parts = self.ranges.iter().filter_map(|(number, held)| Some((*number, held, held.within?)));
+        let over = parts.filter(|(number, held, within)| {
+            is_over(*number, *within) && !self.lists(range, *number) && held.leases.server().home.is_none()
+        });
+        let over: Vec<u16> = over.map(|(number, ..)| number).collect();
+        for number in over {
+            let Some(held) = self.ranges.get(&number) else { continue };
+            let (place, bytes) = (held.place(&self.desk), held.taken_bytes);
+            self.remove(number);
+            self.desk.events.push(Event::Forgotten { place, bytes });
         }
     }
 
