@@ -125,7 +125,6 @@ fn pages_go_and_come_home_with_the_command_while_clients_work() {
         while let Some(part) = part(rack) {
             assert!(Instant::now() < deadline, "it comes home: {part}");
         }
-        assert!(rack.has_said(CONTROLLER, "pages 4 to 11 are home again"));
     });
 }
 

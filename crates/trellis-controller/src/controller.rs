@@ -123,8 +123,8 @@ pub struct Controller {
     leader: Option<Host>,
     /// What the store complained of last.
     complaint: Option<String>,
-    /// Operators whose answer waits until something is written.
-    waiting: BTreeMap<u64, SyncSender<Answer>>,
+    /// Operators whose answer waits until something is written, and what that is.
+    waiting: BTreeMap<u64, (SyncSender<Answer>, Answer)>,
     next_asked: u64,
 }
 
@@ -336,7 +336,7 @@ impl Controller {
             Happening::Asked((request, answer)) => {
                 self.next_asked += 1;
                 let asked = self.next_asked;
-                self.waiting.insert(asked, answer);
+                self.waiting.insert(asked, (answer, Answer::Done));
                 if let Some(said) = self.answer(asked, request, say) {
                     self.say_to(asked, said);
                 }
@@ -444,7 +444,10 @@ impl Controller {
                 Order::Redirect { page, to } => self.tell_switch(routes::Job::Redirect { page, to }),
                 Order::Anywhere(host) => self.tell_switch(routes::Job::Anywhere(host)),
                 Order::Say(event) => self.say(&event, say),
-                Order::Answer(asked) => self.say_to(asked, Answer::Done),
+                Order::Answer(asked) => {
+                    let answer = self.waiting.get(&asked).map_or(Answer::Done, |(_, answer)| answer.clone());
+                    self.say_to(asked, answer);
+                }
             }
         }
         self.orders = orders;
@@ -491,7 +494,7 @@ impl Controller {
     }
 
     fn say_to(&mut self, asked: u64, answer: Answer) {
-        if let Some(waits) = self.waiting.remove(&asked) {
+        if let Some((waits, _)) = self.waiting.remove(&asked) {
             // Who does not wait for the answer does not need it.
             let _ = waits.send(answer);
         }
@@ -525,10 +528,19 @@ impl Controller {
                 moved.map(|()| Some(Answer::Moves(found)))
             }
             control::Request::Move { range, to } => {
-                ranges.move_range(now, range, to, &mut orders).map(|()| Some(Answer::Done))
+                let moved = ranges.move_range(now, range, to, &mut orders);
+                moved.map(|()| ranges.answer_when_written(asked, vec![range], &mut orders)).map(|()| None)
             }
             control::Request::MovePages { range, to, first, pages } => {
-                ranges.move_pages(now, range, to, (first, pages), &mut orders).map(|runs| Some(Answer::Pages(runs)))
+                let moved = ranges.move_pages(now, range, to, (first, pages), &mut orders);
+                moved.map(|runs| {
+                    let parts = runs.iter().filter_map(|(first, _)| ranges.part_at(range, *first)).collect();
+                    ranges.answer_when_written(asked, parts, &mut orders);
+                    if let Some((_, answer)) = self.waiting.get_mut(&asked) {
+                        *answer = Answer::Pages(runs);
+                    }
+                    None
+                })
             }
             control::Request::Backups { range, wish } => {
                 ranges.wish(now, range, wish, asked, &mut orders).map(|()| None)

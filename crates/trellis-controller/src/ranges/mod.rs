@@ -146,6 +146,8 @@ pub struct Ranges {
     unknown: BTreeMap<(Host, Host), ()>,
     /// By the ticket of what is to be written, the number under which that was asked for.
     asked: BTreeMap<u64, u64>,
+    /// The same of what is answered when all that was decided of these ranges is written.
+    unanswered: Vec<(u64, Vec<Host>)>,
     replicas: Replicas,
     parts: Parts,
     pulls: Pulls,
@@ -171,7 +173,7 @@ impl Ranges {
         for (host, kept) in kept.servers {
             servers.insert(host, Server::new(kept));
         }
-        let (unknown, asked) = (BTreeMap::new(), BTreeMap::new());
+        let (unknown, asked, unanswered) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         let (replicas, pulls, anywhere) = (Replicas::default(), Pulls::default(), None);
         let (next_ticket, look_at, rebalance_at) = (1, now, now);
         Ranges {
@@ -183,6 +185,7 @@ impl Ranges {
             rebalance_at,
             unknown,
             asked,
+            unanswered,
             replicas,
             parts,
             pulls,
@@ -226,6 +229,21 @@ impl Ranges {
                 self.hear_pulls(now, &counted, orders);
             }
             Fact::Tick => self.tick(now, orders),
+        }
+        self.answer_what_is_written(orders);
+    }
+
+    /// Lets [`Order::Answer`] bear this number when all that was decided of these ranges is written: a controller that leads next
+    /// goes on with it.
+    pub fn answer_when_written(&mut self, asked: u64, ranges: Vec<Host>, orders: &mut Vec<Order>) {
+        self.unanswered.push((asked, ranges));
+        self.answer_what_is_written(orders);
+    }
+
+    fn answer_what_is_written(&mut self, orders: &mut Vec<Order>) {
+        let is_written = |number: &Host| self.ranges.get(number).is_none_or(Range::is_quiet);
+        for (asked, _) in self.unanswered.extract_if(.., |(_, ranges)| ranges.iter().all(is_written)) {
+            orders.push(Order::Answer(asked));
         }
     }
 
@@ -440,6 +458,8 @@ impl Ranges {
                 "server {host}: everything moves away from it; say `trellis controller drain {host} --cancel` first"
             ));
         }
+        // What was said of its pages before is void.
+        self.parts.cuts.retain(|cut| cut.part != Some(number));
         let comes_home = self.part_and_range(number).is_some_and(|(_, range)| range.machine.record.home == to);
         if let Some(range) = self.ranges.get_mut(&number).filter(|range| range.within.is_some()) {
             range.goes_home(now, comes_home, &mut self.next_ticket, orders);
@@ -468,7 +488,9 @@ impl Ranges {
             return Err(format!("range {part}: it is a part of range {of}, and has its backups; say that one"));
         }
         let range = self.ranges.get_mut(&number).ok_or(sentence)?;
-        range.wish(now, wish, asked, &mut self.next_ticket, orders);
+        range.wish(now, wish, &mut self.next_ticket, orders);
+        // Whether or not it is new: the same may have been wished a moment ago.
+        self.answer_when_written(asked, vec![number], orders);
         self.plan(now, number, orders);
         Ok(())
     }

@@ -22,6 +22,8 @@ use super::range::Range;
 use super::{Order, Ranges, placed, prefix};
 use crate::event::Event;
 
+/// For how long pages that shall go wait for somebody to serve them, and for the server to take them.
+const GOES_WITHIN: Nanoseconds = 30_000_000_000;
 /// For how long a part may be at the home of its range before it is joined with it.
 const BESIDE_FOR: Nanoseconds = 10_000_000_000;
 
@@ -54,9 +56,9 @@ pub(super) struct Cut {
     pub(super) pages: u64,
     pub(super) to: Host,
     /// The part, once it is one.
-    part: Option<Host>,
-    /// It was told to move.
-    moves: bool,
+    pub(super) part: Option<Host>,
+    /// It is forgotten then, unless something is under way.
+    until: Nanoseconds,
 }
 
 /// What can be done with one of them now.
@@ -150,7 +152,7 @@ impl Ranges {
             }
             let home = part.and_then(|part| self.ranges.get(&part)).map(|part| part.machine.record.home);
             if home != Some(to) {
-                self.parts.cuts.push(Cut { range: number, first, pages, to, part, moves: false });
+                self.parts.cuts.push(Cut { range: number, first, pages, to, part, until: now + GOES_WITHIN });
             }
         }
         self.go_on_cutting(now, orders);
@@ -158,7 +160,7 @@ impl Ranges {
     }
 
     /// The part of a range that begins with this page.
-    fn part_at(&self, range: Host, first: u64) -> Option<Host> {
+    pub fn part_at(&self, range: Host, first: u64) -> Option<Host> {
         let parts = &self.ranges.get(&range)?.machine.record.parts;
         parts.iter().find(|part| part.first == first).map(|part| part.number)
     }
@@ -323,7 +325,7 @@ impl Ranges {
     pub(super) fn go_on_cutting(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
         let mut place = 0;
         while let Some(cut) = self.parts.cuts.get(place).copied() {
-            let progress = self.progress(&cut);
+            let progress = self.progress(now, &cut);
             if let Progress::Cannot(why) = &progress {
                 let (range, pages) = (self.prefix(cut.range), (cut.first, cut.end() - 1));
                 orders.push(Order::Say(Event::NotCut { range, pages, why: why.clone() }));
@@ -335,43 +337,41 @@ impl Ranges {
                 }
                 Progress::Waits => {}
                 Progress::Cut => self.cut(now, place, cut, orders),
-                Progress::Move(part) => {
-                    self.parts.cuts[place].moves = true;
-                    self.begin_move(now, part, cut.to, orders);
-                }
+                Progress::Move(part) => self.begin_move(now, part, cut.to, orders),
             }
             place += 1;
         }
     }
 
-    fn progress(&self, cut: &Cut) -> Progress {
-        let Some(number) = cut.part else {
-            return match self.ranges.get(&cut.range) {
-                Some(range) if range.begins_at.is_none() && range.is_served() => self.may_cut(range, cut),
-                _ => Progress::Cannot("nobody serves the range".to_owned()),
-            };
+    fn progress(&self, now: Nanoseconds, cut: &Cut) -> Progress {
+        let Some(range) = self.ranges.get(&cut.range).filter(|range| range.begins_at.is_none()) else {
+            return Progress::Cannot("their range begins anew".to_owned());
         };
-        let Some(part) = self.ranges.get(&number).filter(|part| !part.is_mute) else { return Progress::Over };
-        let record = &part.machine.record;
-        let goes = record.moving == Some(cut.to) || part.introducing.is_some_and(|it| it.host == cut.to);
+        let part = cut.part.and_then(|part| self.ranges.get(&part)).filter(|part| !part.is_mute);
+        if cut.part.is_some() && part.is_none_or(|part| part.machine.record.home == cut.to) {
+            return Progress::Over;
+        }
+        let (host, of) = (self.prefix(cut.to), part.unwrap_or(range));
+        let has_room = match part {
+            Some(part) => part.is_at(cut.to) || self.has_room(part, cut.to),
+            None => range.is_at(cut.to) || self.spare(cut.to) >= cut.pages * PAGE_BYTES,
+        };
+        // One that did not get ready is asked again a while later.
+        let is_shunned = of.shunned.contains_key(&cut.to);
         match () {
-            () if record.home == cut.to => Progress::Over,
-            // Why it goes no more was said.
-            () if cut.moves && !goes => Progress::Over,
-            () if !cut.moves && part.is_firm() => Progress::Move(number),
+            () if !self.is_there(cut.to) || self.is_drained(cut.to) => {
+                Progress::Cannot(format!("server {host} is not to be had"))
+            }
+            () if of.is_firm() && !has_room => {
+                Progress::Cannot(format!("server {host} has no room for them; give it more --backup-memory"))
+            }
+            () if of.is_firm() && !is_shunned => part.map_or(Progress::Cut, |part| Progress::Move(part.number)),
+            () if now >= cut.until && !of.is_served() => Progress::Cannot("nobody serves them".to_owned()),
+            () if now >= cut.until && is_shunned => {
+                Progress::Cannot(format!("server {host} did not get ready for them"))
+            }
             () => Progress::Waits,
         }
-    }
-
-    fn may_cut(&self, range: &Range, cut: &Cut) -> Progress {
-        let host = self.prefix(cut.to);
-        if !self.is_there(cut.to) || self.is_drained(cut.to) {
-            return Progress::Cannot(format!("server {host} is not to be had"));
-        }
-        if !range.is_at(cut.to) && self.spare(cut.to) < cut.pages * PAGE_BYTES {
-            return Progress::Cannot(format!("server {host} has no room for them; give it more --backup-memory"));
-        }
-        if range.is_firm() { Progress::Cut } else { Progress::Waits }
     }
 
     fn cut(&mut self, now: Nanoseconds, place: usize, cut: Cut, orders: &mut Vec<Order>) {

@@ -89,7 +89,8 @@ impl Ranges {
         }
         match next {
             Next::Nothing => {}
-            Next::Do(Input::Move(_) | Input::Back(_)) if !range.has_begun() => {}
+            // Its home hears first that it is that.
+            Next::Do(_) if !range.has_begun() => {}
             Next::Join => self.join(now, number, orders),
             Next::Lacks => self.lacks(now, number, orders),
             Next::Do(input) => range.step(now, input, &self.settings, &mut self.next_ticket, orders),
@@ -124,9 +125,10 @@ impl Ranges {
     /// Lets a range go to a host, which is there and has room.
     pub(super) fn begin_move(&mut self, now: Nanoseconds, number: Host, to: Host, orders: &mut Vec<Order>) {
         let Some(range) = self.ranges.get_mut(&number) else { return };
-        range.introducing = None;
         if range.machine.record.backups.contains(&to) {
-            range.step(now, Input::Move(to), &self.settings, &mut self.next_ticket, orders);
+            let purpose = Purpose::Move;
+            range.introducing = Some(Introducing { host: to, purpose, since: now, again_at: now, is_known: true });
+            self.plan(now, number, orders);
         } else {
             self.introduce(now, number, to, Purpose::Move, orders);
         }

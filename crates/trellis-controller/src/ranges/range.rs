@@ -30,7 +30,6 @@ enum Pending {
     Route(Host),
     Tell(Host, Told),
     Say(Event),
-    Answer(u64),
 }
 
 /// What it waits for.
@@ -237,7 +236,6 @@ impl Range {
             match pending {
                 Pending::Tell(to, told) => orders.push(Order::Tell(to, told)),
                 Pending::Say(event) => orders.push(Order::Say(event)),
-                Pending::Answer(asked) => orders.push(Order::Answer(asked)),
                 Pending::Write(record) => {
                     *next_ticket += 1;
                     self.wait = Wait::Write(ticket);
@@ -626,17 +624,14 @@ impl Range {
         &mut self,
         now: Nanoseconds,
         wish: Option<Wish>,
-        asked: u64,
         next_ticket: &mut u64,
         orders: &mut Vec<Order>,
     ) {
         if self.wish != wish {
             self.wish = wish;
             self.write();
+            self.flush(now, next_ticket, orders);
         }
-        // Behind what is under way: the same may have been wished a moment ago.
-        self.queue.push_back(Pending::Answer(asked));
-        self.flush(now, next_ticket, orders);
     }
 
     /// A call that a server has to answer with a report, whoever is home.

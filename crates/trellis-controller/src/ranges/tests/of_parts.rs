@@ -382,6 +382,61 @@ fn a_part_comes_home_without_more_room() {
 }
 
 #[test]
+fn that_pages_come_home_is_answered_when_it_is_written() {
+    let mut world = three();
+    world.move_pages(7, 9, 2, 3).expect("it can be");
+    world.move_pages(7, 9, 6, 2).expect("it can be");
+    world.until(3, "they went", |world| world.parts(7).iter().all(|part| part.3 == 9) && world.ranges.is_calm());
+    let mut orders = Vec::new();
+    let moved = world.ranges.move_pages(world.now, 7, 7, (0, 8), &mut orders).expect("it can be");
+    assert_eq!(moved, [(2, 3), (6, 2)]);
+    let parts: Vec<Host> = moved.iter().filter_map(|(first, _)| world.ranges.part_at(7, *first)).collect();
+    world.ranges.answer_when_written(41, parts, &mut orders);
+    for expected in [vec![], vec![41]] {
+        let is_write = |order: &Order| matches!(order, Order::Write(..));
+        let place = orders.iter().position(is_write).expect("each is a write");
+        assert!(!orders.contains(&Order::Answer(41)), "{orders:?}");
+        let Order::Write(ticket, writes) = orders.remove(place) else { unreachable!() };
+        writes.into_iter().for_each(|write| world.write(write));
+        world.ranges.step(world.now, Fact::Written(ticket), &mut orders);
+        let is_answer = |order: &Order| if let Order::Answer(asked) = order { Some(*asked) } else { None };
+        assert_eq!(orders.iter().filter_map(is_answer).collect::<Vec<u64>>(), expected);
+    }
+    // Whoever leads next goes on with it.
+    world.restart_controller();
+    world.until(4, "they are home", |world| world.is_whole(7));
+}
+
+#[test]
+fn pages_that_shall_go_wait_until_somebody_serves_them() {
+    let mut world = three();
+    let other = if world.range(7).complete == [8] { 9 } else { 8 };
+    world.order(|ranges, now, orders| ranges.move_range(now, 7, other, orders));
+    world.cut.extend([7, 17 - other]);
+    world.move_pages(7, other, 2, 3).expect("it can be");
+    world.until(2, "nobody answers for it", |world| !world.range(7).is_served);
+    assert!(world.parts(7).is_empty(), "they are not cut yet");
+    world.cut.remove(&(17 - other));
+    world.until(5, "they went", |world| world.parts(7) == [(PARTS_FROM, 2, 3, other)]);
+    assert_eq!(world.range(7).home, 17 - other);
+}
+
+#[test]
+fn pages_that_nobody_comes_to_serve_stay() {
+    let mut world = World::new(0);
+    [7, 9].into_iter().for_each(|host| world.serve(host, 100));
+    world.run(500);
+    world.order(|ranges, now, orders| ranges.wish(now, 7, Some(Wish::Count(1)), 41, orders));
+    world.move_pages(7, 9, 2, 3).expect("it can be");
+    world.cut.insert(7);
+    world.run(29_000);
+    let says = |world: &World| world.said.iter().filter(|sentence| sentence.contains("nobody serves them")).count();
+    assert_eq!(says(&world), 0, "{:?}", world.said);
+    world.run(2_000);
+    assert_eq!(says(&world), 1, "{:?}", world.said);
+}
+
+#[test]
 fn no_host_has_the_number_of_a_part() {
     let mut world = World::new(0);
     world.serve(7, 100);
