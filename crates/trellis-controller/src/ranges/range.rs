@@ -267,6 +267,8 @@ impl Range {
         let is_unknown = home != before && self.machine.record.life.is_none();
         if let Some(report) = self.reports.remove(&home).filter(|_| is_unknown) {
             self.decide(now, Input::Message(Party::of(home), report), settings, orders);
+            // What it said is old: it has yet to hear that it is home.
+            self.machine.call_at = Some(now + settings.timing.retry);
         }
         self.flush(now, next_ticket, orders);
     }

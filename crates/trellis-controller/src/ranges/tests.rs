@@ -49,6 +49,8 @@ struct World {
     servers: BTreeMap<Host, Played>,
     /// Hosts that hear nothing and say nothing.
     cut: BTreeSet<Host>,
+    /// The next call that tells this host that it is home of this range is lost.
+    loses: Option<(Host, Host)>,
     /// How often a range was written.
     writes: usize,
     /// As the store has them.
@@ -92,6 +94,7 @@ impl World {
             ranges: Ranges::new(settings.clone(), Kept::default(), 0),
             servers: BTreeMap::new(),
             cut: BTreeSet::new(),
+            loses: None,
             writes: 0,
             written: BTreeMap::new(),
             drained: BTreeMap::new(),
@@ -252,6 +255,10 @@ impl World {
             assert_eq!(placement.parts, record.of_machine().parts, "as it was written");
         }
         if self.cut.contains(&to) || !self.servers.contains_key(&to) {
+            return;
+        }
+        let is_call = *request == 0 && placement.home == to;
+        if is_call && self.loses.take_if(|lost| *lost == (to, told.range)).is_some() {
             return;
         }
         if let Some(within) = within {
@@ -512,6 +519,17 @@ fn a_home_that_hands_over_is_followed_after_one_write() {
         assert!(world.now < deadline, "{:?}", world.range(7));
     }
     assert_eq!((world.range(7).home, world.writes - before), (8, 2));
+}
+
+#[test]
+fn a_new_home_that_did_not_hear_of_it_is_called_again() {
+    let mut world = World::new(1);
+    [7, 8].into_iter().for_each(|host| world.serve(host, 100));
+    world.run(1_000);
+    world.loses = Some((8, 7));
+    world.order(|ranges, now, orders| ranges.move_range(now, 7, 8, orders));
+    world.run(3 * world.timing.retry / MILLISECOND);
+    assert!(world.loses.is_none() && world.servers[&8].ranges[&7].serves(world.now), "{:?}", world.range(7));
 }
 
 #[test]
