@@ -312,6 +312,12 @@ impl Range {
             match effect {
                 Effect::Persist(record) => {
                     self.write();
+                    // A host that has a copy of a part believes a controller alone, and what its home gives it before is lost.
+                    let are_new = self.within.is_some() && record.incarnation != before.incarnation;
+                    for host in record.backups.iter().copied().filter(|_| are_new) {
+                        let call = self.call_up(now);
+                        self.tell(host, call);
+                    }
                     if self.routed != record.home {
                         self.routed = record.home;
                         self.queue.push_back(Pending::Route(record.home));

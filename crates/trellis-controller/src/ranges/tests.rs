@@ -49,6 +49,8 @@ struct World {
     servers: BTreeMap<Host, Played>,
     /// Hosts that hear nothing and say nothing.
     cut: BTreeSet<Host>,
+    /// What hosts that have parts did not believe of each other.
+    disbelieved: usize,
     /// The next call that tells this host that it is home of this range is lost.
     loses: Option<(Host, Host)>,
     /// How often a range was written.
@@ -94,6 +96,7 @@ impl World {
             ranges: Ranges::new(settings.clone(), Kept::default(), 0),
             servers: BTreeMap::new(),
             cut: BTreeSet::new(),
+            disbelieved: 0,
             loses: None,
             writes: 0,
             written: BTreeMap::new(),
@@ -235,6 +238,8 @@ impl World {
     }
 
     fn fact(&mut self, fact: Fact) {
+        // No two things happen at one instant: calls are numbered by the clock.
+        self.now += 1;
         let mut orders = Vec::new();
         self.ranges.step(self.now, fact, &mut orders);
         self.carry_out(orders);
@@ -347,6 +352,7 @@ impl World {
         }
         let is_part = is_part(range);
         if played.ranges.get(&range).is_some_and(|machine| is_part && !parts::is_credible(machine, &message)) {
+            self.disbelieved += 1;
             return self.ask(host, range);
         }
         self.server(host, range, ServerInput::Message(Party::of(from), message));

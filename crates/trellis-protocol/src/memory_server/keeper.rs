@@ -362,7 +362,9 @@ impl Keeper {
 
     /// Somebody spoke of this range whom no controller named: that one is asked, unless it is already.
     pub fn ask(&mut self, now: Nanoseconds) {
-        self.server.report_at.get_or_insert(now);
+        if self.server.asked.is_none() || self.server.report_at.is_none() {
+            self.server.report_at = Some(now);
+        }
     }
 
     /// There is something new that the controller waits for.

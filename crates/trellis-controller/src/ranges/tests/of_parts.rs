@@ -437,6 +437,16 @@ fn pages_that_nobody_comes_to_serve_stay() {
 }
 
 #[test]
+fn who_gets_a_part_hears_of_it_before_it_is_given_anything() {
+    let mut world = three();
+    for (to, parts) in [(9, vec![(PARTS_FROM, 2, 3, 9)]), (8, vec![(PARTS_FROM, 2, 3, 8)]), (7, vec![])] {
+        world.move_pages(7, to, 2, 3).expect("it can be");
+        world.until(4, "they went", |world| world.parts(7) == parts && world.ranges.is_calm());
+    }
+    assert_eq!(world.disbelieved, 0, "what is not believed is said again later");
+}
+
+#[test]
 fn no_host_has_the_number_of_a_part() {
     let mut world = World::new(0);
     world.serve(7, 100);
