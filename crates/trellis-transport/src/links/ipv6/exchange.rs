@@ -46,7 +46,7 @@ impl Default for Timing {
         Timing {
             again_after_min: Duration::from_millis(1),
             again_after_max: Duration::from_millis(250),
-            probe_after_max: Duration::from_millis(8),
+            probe_after_max: Duration::from_millis(4),
         }
     }
 }
