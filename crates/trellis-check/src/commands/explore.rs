@@ -5,6 +5,7 @@
 
 use super::lease::{self, LEASE, Lease};
 use super::release::{self, Release, Shared};
+use super::side_by_side::side_by_side;
 use super::{Bound, json_text};
 use crate::explore::{Model, Options, Progress, Report, Verdict, explore};
 use crate::pages::{Instance, Locks, Wishes};
@@ -289,15 +290,45 @@ fn sync_instance(chosen: &Synchronise) -> SyncInstance {
 }
 
 /// Explores a model and prints what came of it; returns whether it passed.
-pub(super) fn show(name: &str, model: &mut impl Model, options: Options, json: bool) -> bool {
+fn show(name: &str, model: &mut impl Model, options: Options, json: bool) -> bool {
     let report = explore(model, options, &mut show_progress());
+    tell(name, &report, json)
+}
+
+/// The same of all that have these names, side by side; returns whether all passed.
+pub(super) fn show_all<S: Sync, M: Model>(
+    setups: &[(String, S)],
+    model: impl Fn(&S) -> M + Sync,
+    options: Options,
+    json: bool,
+) -> bool {
+    if let [(name, setup)] = setups {
+        return show(name, &mut model(setup), options, json);
+    }
+    let (watched, mut passed, mut done) = (std::io::stderr().is_terminal(), true, 0);
+    let work = |(_, setup): &(String, S)| explore(&mut model(setup), options, &mut |_| {});
+    side_by_side(setups, work, |(name, _), report| {
+        done += 1;
+        passed &= tell(name, &report, json);
+        if watched {
+            eprint!("{done} of {} are explored ", setups.len());
+        }
+    });
+    if watched {
+        eprint!("\r\x1b[K");
+    }
+    passed
+}
+
+/// Prints what came of an exploration; returns whether it passed.
+fn tell(name: &str, report: &Report, json: bool) -> bool {
     if std::io::stderr().is_terminal() {
         eprint!("\r\x1b[K");
     }
     if json {
-        say!("{}", as_json(name, &report))
+        say!("{}", as_json(name, report))
     } else {
-        print_text(name, &report)
+        print_text(name, report)
     }
     report.passed()
 }

@@ -36,8 +36,8 @@ pub(super) fn explore(chosen: &Lease, options: Options, json: bool) -> Result<bo
         let names: Vec<String> = shapes::all().into_iter().map(|setup| setup.name).collect();
         return Err(format!("--cluster: there is none of that name; there are {}", names.join(", ")));
     }
-    let show = |name: String, setup| super::explore::show(&name, &mut Orders::new(setup), options, json);
-    Ok(setups.into_iter().map(|setup| show(setup.describe(), setup)).fold(true, |all, one| all & one))
+    let setups: Vec<_> = setups.into_iter().map(|setup| (setup.describe(), setup)).collect();
+    Ok(super::explore::show_all(&setups, |setup| Orders::new(setup.clone()), options, json))
 }
 
 /// Draws clusters; returns whether all passed.

@@ -13,6 +13,7 @@ mod mutants;
 pub mod real;
 mod release;
 mod scale;
+mod side_by_side;
 mod simulated;
 
 use crate::explore::Options;

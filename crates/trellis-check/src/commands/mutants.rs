@@ -4,6 +4,7 @@
 
 use super::explore::protocols;
 use super::lease::LEASE;
+use super::side_by_side::side_by_side;
 use super::{Bound, json_text};
 use crate::explore::Report;
 use crate::leases::faults::FAULTS;
@@ -47,26 +48,30 @@ pub(super) fn run(chosen: &Mutants, json: bool) -> Result<bool, String> {
         Some(name) => (protocols(name)?, false, false),
         None => ([mutants::protocols(), Protocol::all_release_consistent()].concat(), true, true),
     };
+    let mut tries: Vec<Try> = Vec::new();
     for protocol in all {
         let of = protocol.to_string();
-        for broken in release_mutants_of(protocol).iter().filter(|broken| broken.name.contains(&chosen.name)) {
-            total.add(&of, broken.name, broken.what, &try_release(protocol, broken.fault, options));
+        for broken in release_mutants_of(protocol) {
+            let work = move || try_release(protocol, broken.fault, options);
+            tries.push(Try::new(&of, broken.name, broken.what, work));
         }
         if protocol.is_release_consistent() {
             continue;
         }
-        for (row, fault) in mutants_of(protocol).into_iter().filter(|(row, _)| row.name.contains(&chosen.name)) {
-            total.add(&of, row.name, row.broken, &try_pages(protocol, fault, options));
+        for (row, fault) in mutants_of(protocol) {
+            tries.push(Try::new(&of, row.name, row.broken, move || try_pages(protocol, fault, options)));
         }
     }
-    for row in TABLE.iter().filter(|row| with_synchronisation && row.name.contains(&chosen.name)) {
+    for row in TABLE.iter().filter(|_| with_synchronisation) {
         if let Mutation::Sync(fault, program) = row.mutation {
-            total.add(SYNCHRONISATION, row.name, row.broken, &try_sync(fault, program, options));
+            tries.push(Try::new(SYNCHRONISATION, row.name, row.broken, move || try_sync(fault, program, options)));
         }
     }
-    for broken in FAULTS.iter().filter(|broken| with_leases && broken.name.contains(&chosen.name)) {
-        total.add(LEASE, broken.name, broken.what, &try_leases(broken.fault, options));
+    for broken in FAULTS.iter().filter(|_| with_leases) {
+        tries.push(Try::new(LEASE, broken.name, broken.what, move || try_leases(broken.fault, options)));
     }
+    tries.retain(|one| one.name.contains(&chosen.name));
+    side_by_side(&tries, |one| (one.work)(), |one, report| total.add(&one.protocol, one.name, one.broken, &report));
     if total.tried == 0 {
         return Err(format!("--name {}: no mutant has it; see the list of --markdown", chosen.name));
     }
@@ -74,6 +79,25 @@ pub(super) fn run(chosen: &Mutants, json: bool) -> Result<bool, String> {
         say!("{} mutants, {} not noticed", total.tried, total.missed);
     }
     Ok(total.missed == 0)
+}
+
+/// A mutant that is to be tried.
+struct Try {
+    protocol: String,
+    name: &'static str,
+    broken: &'static str,
+    work: Box<dyn Fn() -> Report + Sync>,
+}
+
+impl Try {
+    fn new(
+        protocol: &str,
+        name: &'static str,
+        broken: &'static str,
+        work: impl Fn() -> Report + Sync + 'static,
+    ) -> Try {
+        Try { protocol: protocol.to_owned(), name, broken, work: Box::new(work) }
+    }
 }
 
 struct Total {

@@ -85,9 +85,7 @@ pub(super) fn manager(number: u16) -> Home {
 
 /// Explores all of them; returns whether all passed.
 pub(super) fn explore(chosen: &Release, shared: &Shared, options: Options, json: bool) -> bool {
-    let all = setups(chosen, shared).into_iter();
-    all.map(|(name, setup)| super::explore::show(&name, &mut Orders::new(setup), options, json))
-        .fold(true, |all, one| all & one)
+    super::explore::show_all(&setups(chosen, shared), |setup| Orders::new(setup.clone()), options, json)
 }
 
 /// Draws clusters; returns whether all passed.
