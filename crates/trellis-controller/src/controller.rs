@@ -185,7 +185,7 @@ impl Controller {
                 let (routes, routes_to_set) = channel();
                 let leads = Arc::clone(&until);
                 let leads = move || nanoseconds(began.elapsed()) < leads.load(Ordering::SeqCst);
-                let counts = options.hot_from > 0 || options.rebalances;
+                let counts = (options.hot_from > 0, options.rebalances);
                 let (mut router, sender) = (Router::new(switch, at, Box::new(leads), counts), heard.clone());
                 thread("controller routes", move || workers::route(&mut router, &routes_to_set, &sender))?;
                 Some(routes)

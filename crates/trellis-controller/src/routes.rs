@@ -28,8 +28,10 @@ use crate::ranges::{Counted, Place};
 const LOOK: Duration = Duration::from_millis(100);
 /// Over how long requests for pages are counted.
 const HOT_OVER: Duration = Duration::from_secs(1);
-/// Of so many pages.
+/// Of so many pages, where each of them matters.
 const HOT_PAGES: usize = 256;
+/// Where all that others ask for does: as many as a switch counts.
+const HOT_PAGES_OF_RUNS: usize = trellis_switch::layout::HOT_MAX as usize;
 /// The first byte behind the host, and how many bits of it count: READ to RELEASE, HELLO to INVALIDATE, CLONE and INVALIDATED.
 const COMMANDS: [(u8, u8); 3] = [(0x00, 50), (0x40, 54), (0x44, 55)];
 
@@ -123,8 +125,8 @@ pub(crate) struct Router {
     wanted: Option<Wanted>,
     /// Who answers who asks any server.
     anywhere: Option<Host>,
-    /// When pages were counted last, if they are.
-    counted: Option<Instant>,
+    /// When pages were counted last, if they are, and how many are wanted.
+    counted: Option<(Instant, usize)>,
     /// The switch has not all of it.
     is_dirty: bool,
     /// What was said last of what it refused.
@@ -137,8 +139,15 @@ pub(crate) struct Router {
 
 impl Router {
     /// Of a switch that was opened; `at` is where it is, if that is a path; `leads` says whether this controller may speak.
-    pub(crate) fn new(switch: Remote, at: Option<String>, leads: Box<dyn Fn() -> bool + Send>, counts: bool) -> Router {
-        let (life, counted) = (switch.life(), counts.then(Instant::now));
+    /// Requests are counted where hot pages are copied, and where pages go to who asks for them.
+    pub(crate) fn new(
+        switch: Remote,
+        at: Option<String>,
+        leads: Box<dyn Fn() -> bool + Send>,
+        (copies, rebalances): (bool, bool),
+    ) -> Router {
+        let pages = if rebalances { HOT_PAGES_OF_RUNS } else { HOT_PAGES };
+        let (life, counted) = (switch.life(), (copies || rebalances).then(|| (Instant::now(), pages)));
         let (wanted, anywhere, complaint) = (None, None, None);
         Router { at, switch, life, wanted, anywhere, counted, is_dirty: false, complaint, leads, told_again: 0 }
     }
@@ -185,14 +194,14 @@ impl Router {
 
     /// How often pages were asked for.
     fn count(&mut self, told: &Sender<Told>) {
-        let Some(since) = self.counted.filter(|since| since.elapsed() >= HOT_OVER && self.wanted.is_some()) else {
-            return;
-        };
-        self.counted = Some(Instant::now());
+        let is_due = |(since, _): &(Instant, usize)| since.elapsed() >= HOT_OVER && self.wanted.is_some();
+        let Some((since, pages_max)) = self.counted.filter(is_due) else { return };
+        self.counted = Some((Instant::now(), pages_max));
         let milliseconds = since.elapsed().as_millis().max(1) as u64;
         // Of a switch that does not answer nothing is hot.
-        let Ok(pages) = self.switch.hot_pages(HOT_PAGES) else { return };
-        let rate = |count: u64| count.saturating_mul(1_000) / milliseconds;
+        let Ok(pages) = self.switch.hot_pages(pages_max) else { return };
+        // To the nearest: of many pages with few requests each all that was cut off would be missing.
+        let rate = |count: u64| (count.saturating_mul(1_000) + milliseconds / 2) / milliseconds;
         let ports = &self.switch.description().ports;
         let host = |number: u16| ports.iter().find(|port| port.port == number).map(|port| port.host);
         let rate = |HotPage { page, requests, by_port }: HotPage| Counted {

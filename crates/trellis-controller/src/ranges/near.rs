@@ -4,8 +4,8 @@
 //! The rule, with [`super::Settings::rebalances`]: pages are looked at in *runs*: a part, or the aligned 64 pages around one that
 //! was counted, without what is in parts. A run is *pulled* where it has [`PULLED_FROM`] requests a second and three quarters of
 //! them come from hosts of one group, which its home is not in. What is pulled to the same group in [`LOOKS`] looks in a row goes
-//! to a server of that group that is there and has room: home if the range's home is one, else who has least to do. A part that
-//! nobody has asked for during [`IDLE_FOR`] comes home, if the range's home is not busy.
+//! to a server of that group that is there and has room: home if the range's home is one, else who has least to do. Neighbours
+//! that are no parts go together. A part that nobody has asked for during [`IDLE_FOR`] comes home, if the range's home is not busy.
 //!
 //! Promises: one at a time, and none while anything of any range is under way; what went is left alone for [`LEFT_ALONE_FOR`],
 //! and a group that has it loses it only to one that makes three quarters of the requests, so nothing swings.
@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use trellis_protocol::Nanoseconds;
 use trellis_protocol::lease::Host;
-use trellis_protocol::lease::parts::{is_part, part_with};
+use trellis_protocol::lease::parts::{PART_PAGES_MAX, is_part, part_with};
 use trellis_protocol::wire::address::{PAGE_BYTES, PARTS_FROM};
 
 use super::policy::BUSY_FROM;
@@ -149,20 +149,49 @@ impl Ranges {
 
     /// Lets the run go that is asked for most, of those that are pulled for long enough.
     fn follow_pull(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
-        let Pulls { pulled, hot, left_alone, .. } = &self.pulls;
-        let is_due = |run: &Run, looks: u8| looks >= LOOKS && !left_alone.contains_key(&(run.range, run.first));
-        let due = pulled.iter().filter(|(run, (_, looks))| is_due(run, *looks));
-        let goes = due.filter_map(|(run, (group, _))| {
-            let per_second = hot.get(run)?.per_second;
-            Some((per_second, *run, self.nearest(run, *group)?))
+        let goes = self.due().into_iter().filter_map(|(run, group, per_second)| {
+            let host = self.nearest(&run, group)?;
+            Some((per_second, run, host))
         });
         let Some((per_second, run, host)) = goes.max() else { return };
-        self.pulls.left_alone.insert((run.range, run.first), now + LEFT_ALONE_FOR);
+        let end = run.first + run.pages;
+        for of in self.pulls.pulled.keys().filter(|of| of.range == run.range && (run.first..end).contains(&of.first)) {
+            self.pulls.left_alone.insert((of.range, of.first), now + LEFT_ALONE_FOR);
+        }
         let (range, pages) = (self.prefix(run.range), (run.first, run.first + run.pages - 1));
         orders.push(Order::Say(Event::Pulled { range, pages, host: self.prefix(host), per_second }));
         if let Err(why) = self.move_pages(now, run.range, host, (run.first, run.pages), orders) {
             orders.push(Order::Say(Event::NotCut { range, pages, why }));
         }
+    }
+
+    /// Runs that are pulled for long enough, each to which group, and requests a second for it: each by itself and with those
+    /// before it that touch it, are none of them parts, and are pulled to the same group.
+    fn due(&self) -> Vec<(Run, usize, u64)> {
+        let Pulls { pulled, hot, left_alone, .. } = &self.pulls;
+        let is_due = |run: &Run, looks: u8| looks >= LOOKS && !left_alone.contains_key(&(run.range, run.first));
+        let mut due: Vec<(Run, usize, u64)> = Vec::new();
+        let mut together: Option<(Run, usize, u64)> = None;
+        for (run, (group, looks)) in pulled {
+            if !is_due(run, *looks) {
+                continue;
+            }
+            let per_second = hot.get(run).map_or(0, |asked| asked.per_second);
+            due.push((*run, *group, per_second));
+            let touches = |(before, to, _): &(Run, usize, u64)| {
+                let both = (before.range, before.first + before.pages, *to) == (run.range, run.first, *group);
+                both && before.part.is_none() && run.part.is_none() && before.pages + run.pages <= PART_PAGES_MAX
+            };
+            together = match together.filter(touches) {
+                Some((before, _, sum)) => {
+                    let all = (Run { pages: before.pages + run.pages, ..before }, *group, sum + per_second);
+                    due.push(all);
+                    Some(all)
+                }
+                None => Some((*run, *group, per_second)),
+            };
+        }
+        due
     }
 
     /// The server of a group that a run should go to.
@@ -203,11 +232,13 @@ impl Ranges {
         Some(Run { range: number, first, pages: end - first, part: None })
     }
 
-    /// Whether nothing of any range is under way.
+    /// Whether nothing of any range is under way. What nobody has, and perhaps nobody will have, is not waited for.
     pub(super) fn is_calm(&self) -> bool {
         let is_still = |range: &Range| {
-            let goes = range.machine.record.moving.is_some() || range.introducing.is_some() || range.returns;
-            range.is_served() && range.is_quiet() && !goes
+            let record = &range.machine.record;
+            let goes = record.moving.is_some() || range.introducing.is_some() || range.returns;
+            let is_lost = range.machine.is_open && record.complete.is_empty();
+            range.is_quiet() && (is_lost || range.is_served() && !goes)
         };
         self.parts.cuts.is_empty() && self.ranges.values().all(is_still)
     }

@@ -96,6 +96,35 @@ fn pages_stay_where_they_are_for_less() {
 }
 
 #[test]
+fn neighbours_go_together_as_far_as_there_is_room() {
+    let mut world = three();
+    let wide = |world: &mut World, seconds: usize| {
+        for _ in 0..seconds {
+            let by = |page| Counted { page: (7, page), per_second: 2, by: vec![(2, 2)] };
+            world.fact(Fact::Hot((0..200).map(by).collect()));
+            world.run(1_000);
+        }
+    };
+    wide(&mut world, 6);
+    assert_eq!(world.runs(), [(0, 192, 8)], "each page has few requests, and all of a run have many");
+    let mut world = three();
+    world.serve(8, 130);
+    world.run(2_000);
+    wide(&mut world, 6);
+    assert_eq!(world.runs(), [(0, 128, 8)], "there is no room for more");
+}
+
+#[test]
+fn what_nobody_has_does_not_keep_the_rest_where_it_is() {
+    let mut world = three();
+    world.cut.insert(9);
+    world.run(10_000);
+    assert!(!world.range(9).is_served);
+    world.asked(6, 130, &[(2, 200)]);
+    assert_eq!(world.runs(), [(128, 64, 8)]);
+}
+
+#[test]
 fn a_run_has_no_pages_of_others() {
     let mut world = three();
     world.order(|ranges, now, orders| ranges.move_pages(now, 7, 9, (60, 10), orders).map(drop));
