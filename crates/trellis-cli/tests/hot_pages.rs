@@ -9,7 +9,7 @@ mod rack;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use inside::{LONG, client, good, in_a_lab, number};
+use inside::{LONG, client, good, in_a_lab, in_a_lab_of, number};
 use rack::{Rack, Times, count_of, page_of};
 use serde_json::Value;
 use trellis::remote::{Client, Pointer};
@@ -47,7 +47,7 @@ fn read_until(
 
 #[test]
 fn a_hot_page_is_read_at_a_replica_and_never_stale() {
-    in_a_lab("a_hot_page_is_read_at_a_replica_and_never_stale", 3, 3, |lab| {
+    in_a_lab_of("nft", "a_hot_page_is_read_at_a_replica_and_never_stale", 3, 3, |lab| {
         let mut rack = Rack::new(lab, TIMES, "8MiB");
         rack.control_with(0, &["--hot-pages", HOT_FROM]);
         ["s1", "s2", "s3"].into_iter().for_each(|host| rack.serve(host));

@@ -10,7 +10,7 @@ mod rack;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use inside::{LONG, client, good, in_a_lab, leased, number};
+use inside::{LONG, client, good, in_a_lab_of, leased, number};
 use rack::{Ends, Ledger, Nothing, PAGE, Rack, SHORT, Times, at, page_of};
 use serde_json::Value;
 use trellis::remote::{Call, Pointer, RemoteError};
@@ -22,9 +22,12 @@ const PAGES: usize = 64;
 /// So many requests come between two things that happen.
 const SOME: u64 = 200;
 
+/// Runs are routed in the kernel: the rack's other tests have the switch `user`.
+const SWITCH: &str = "nft";
+
 /// Runs a test with three clients, the last of which has the controller, and so many servers, each home of its own range.
 fn in_a_rack(test: &str, servers: &[&'static str], backups: u16, times: Times, body: impl FnOnce(Rack)) {
-    in_a_lab(test, 3, servers.len() as u16, |lab| {
+    in_a_lab_of(SWITCH, test, 3, servers.len() as u16, |lab| {
         let mut rack = Rack::new(lab, times, "32MiB");
         rack.control(backups);
         servers.iter().for_each(|host| rack.serve(host));

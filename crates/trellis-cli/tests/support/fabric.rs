@@ -18,11 +18,16 @@ pub(crate) const LONG: Duration = Duration::from_secs(60);
 /// The namespaces of a test. It is the first process of its own, so the kernel ends what it started when it ends.
 const NAMESPACES: [&str; 6] = ["--user", "--map-root-user", "--net", "--mount", "--pid", "--kill-child"];
 
-/// Runs a test with a lab in a user namespace, where it is root over nothing but what it makes.
+/// Runs a test with a lab in a user namespace, where it is root over nothing but what it makes. Its switch can spoil packets.
 pub(crate) fn in_a_lab(test: &str, clients: u16, servers: u16, body: impl FnOnce(Lab)) {
+    in_a_lab_of("user", test, clients, servers, body);
+}
+
+/// The same with this switch.
+pub(crate) fn in_a_lab_of(switch: &str, test: &str, clients: u16, servers: u16, body: impl FnOnce(Lab)) {
     in_namespaces(test, || {
         let name: String = test.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
-        let switch = std::env::var("TRELLIS_TEST_SWITCH").unwrap_or_else(|_| "user".to_owned());
+        let switch = switch.to_owned();
         let (mtu_bytes, redirects_max) = (9000, 512);
         let plan = Plan { name, clients, servers, switch, mtu_bytes, redirects_max, attach: Attach::Auto };
         body(Lab::up(&plan).unwrap_or_else(|error| panic!("{error}")));
