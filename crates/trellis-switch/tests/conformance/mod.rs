@@ -16,6 +16,8 @@ use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use trellis_switch::control::{At, Remote};
@@ -57,22 +59,36 @@ pub(crate) struct Context {
     sent: u64,
 }
 
+/// So many cases at a time: most of one is waiting for what a switch was told to come about.
+const AT_ONCE: usize = 3;
+
 /// Runs every case, and fails with the names of those that failed.
 pub(crate) fn run(name: &str) {
     run_prepared(name, &|_| ());
 }
 
 /// The same, after something was done to the lab of each case.
-pub(crate) fn run_prepared(name: &str, prepare: &dyn Fn(&mut Context)) {
-    let mut failed = Vec::new();
-    for (case, body) in [paths::CASES, tables::CASES, leases::CASES, runs::CASES].concat() {
-        println!("{name}: {case}");
-        let mut context = Context::new(name, case);
-        prepare(&mut context);
-        if catch_unwind(AssertUnwindSafe(|| body(&mut context))).is_err() {
-            failed.push(case);
+pub(crate) fn run_prepared(name: &str, prepare: &(dyn Fn(&mut Context) + Sync)) {
+    let cases: Vec<Case> = [paths::CASES, tables::CASES, leases::CASES, runs::CASES].concat();
+    let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some((case, body)) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    println!("{name}: {case}");
+                    let passes = catch_unwind(AssertUnwindSafe(|| {
+                        let mut context = Context::new(name, case);
+                        prepare(&mut context);
+                        body(&mut context);
+                    }));
+                    if passes.is_err() {
+                        failed.lock().unwrap().push(*case);
+                    }
+                }
+            });
         }
-    }
+    });
+    let failed = failed.into_inner().unwrap();
     assert!(failed.is_empty(), "{name} fails {failed:?}");
 }
 
