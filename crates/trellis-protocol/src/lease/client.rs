@@ -2,8 +2,8 @@
 //!
 //! Promises: it uses a page only while its lease lasts by its own clock, counted from when it asked; a retry is a new
 //! request, so that a late answer to an old one gives nothing; once a commit was sent its content stays as it is, and the
-//! client answers nobody about the page, until home has told the outcome. It must never take the word of anybody but home
-//! about its lease, nor show what it has not committed.
+//! client answers nobody about the page, until home has told the outcome, in answer to whichever request. It must never take
+//! the word of anybody but home about its lease, nor show what it has not committed.
 
 use super::{Answer, Ask, Belief, Bytes, Effect, Epoch, Host, Message, Outcome, PageNumber, Party, Status, Timing};
 use super::{incarnation_of, send};
@@ -82,12 +82,28 @@ pub struct Own {
 pub struct Wait {
     /// What is asked.
     pub ask: Ask,
-    /// By the last request that was made for it.
+    /// By the first request that was made for it.
+    pub first: u64,
+    /// By the last one.
     pub request: u64,
     /// When that was sent.
     pub asked_at: Nanoseconds,
     /// How often it was made again. What is made again is sent so that a switch shall apply no redirect.
     pub retries: u8,
+}
+
+impl Wait {
+    /// Whether an answer that this request was done says that what is waited for was. That a commit counted stays true, whoever is
+    /// home when it is asked again; of everything else the last request alone tells how long it holds. The epoch does not
+    /// matter: who runs the machine may not know it when the answer comes.
+    fn has_counted(&self, request: u64, ask: Ask) -> bool {
+        let releases = |ask: Ask| match ask {
+            Ask::Commit { release, .. } => Some(release),
+            _ => None,
+        };
+        let is_it = releases(ask).is_some() && releases(ask) == releases(self.ask);
+        is_it && (self.first..=self.request).contains(&request)
+    }
 }
 
 impl Client {
@@ -172,7 +188,7 @@ impl Client {
     /// Asks home for something, for the first time.
     fn ask(&mut self, now: Nanoseconds, page: PageNumber, ask: Ask, effects: &mut Vec<Effect>) {
         self.requests += 1;
-        let wait = Wait { ask, request: self.requests, asked_at: now, retries: 0 };
+        let wait = Wait { ask, first: self.requests, request: self.requests, asked_at: now, retries: 0 };
         self.pages.entry(page).or_default().wait = Some(wait);
         self.send_request(page, wait, effects);
     }
@@ -261,7 +277,9 @@ impl Client {
         epoch: Epoch,
         effects: &mut Vec<Effect>,
     ) {
-        let Some(wait) = self.waits(page).filter(|wait| wait.request == request) else {
+        let is_awaited =
+            |wait: &Wait| wait.request == request || status == Status::Ok && wait.has_counted(request, ask);
+        let Some(wait) = self.waits(page).filter(is_awaited) else {
             // A grant that nobody waits for any more.
             if ask == Ask::Update && status == Status::Ok && !self.pages.contains_key(&page) {
                 self.give_back(page, epoch, effects);
