@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use trellis::remote::{HostPrefix, PORT, RemoteError, Server, ServerMemory, ServerOptions, Stop};
 
-use crate::controller::number;
+use crate::controller::{Named, named};
 use crate::exit::{self, Ending, Failure};
 use crate::size::size;
 
@@ -71,8 +71,8 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
     /// The hosts of controllers that say who answers for which range, by number, for example 200 or 200,201,202
-    #[arg(long, value_name = "HOSTS", value_delimiter = ',', value_parser = number)]
-    controller: Vec<u16>,
+    #[arg(long, value_name = "HOSTS", value_delimiter = ',', value_parser = named)]
+    controller: Vec<Named>,
     /// How much memory, besides its own, for copies of what other servers have, for example 8GiB [default: none]
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "controller")]
     backup_memory: Option<u64>,
@@ -109,11 +109,13 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Ending {
     let ServeArguments { memory, prefix, quota, port, .. } = *arguments;
     let plain = ServerOptions::new(prefix, memory);
     let is_placed = !arguments.controller.is_empty();
+    let wrong = arguments.controller.iter().try_for_each(|host| host.is_of(prefix.cluster));
+    wrong.map_err(|sentence| Failure::new(exit::CONFIGURATION, format!("--controller: {sentence}")))?;
     let term = if is_placed { Duration::from_secs(2) } else { plain.lease_term };
     let options = ServerOptions {
         quota_bytes: quota,
         port,
-        controllers: arguments.controller.clone(),
+        controllers: arguments.controller.iter().map(|host| host.number).collect(),
         backup_bytes: arguments.backup_memory.unwrap_or(0),
         tenure: arguments.tenure,
         lease_term: arguments.lease_term.unwrap_or(term),

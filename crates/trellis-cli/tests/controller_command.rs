@@ -151,6 +151,14 @@ fn a_controller_without_servers_answers() {
             "{arguments:?}: {sentence}"
         );
     }
+    // The number alone would be somebody else's here.
+    for arguments in [&["move", "7", "fdaa:1:8::/48"][..], &["drain", "fdaa:1:7::/48", "--cancel"]] {
+        let (sentence, code) = ask(arguments);
+        assert!(code == Some(1) && sentence.contains("is of another cluster"), "{arguments:?}: {sentence}");
+    }
+    let (sentence, code) =
+        refused(&["run", "--prefix", PREFIX, "--records", "embedded:", "--rebalance", "--near", "fdaa:1:7::/48,8"]);
+    assert!(code == Some(78) && sentence.contains("--near: fdaa:1:7::/48 is of another cluster"), "{sentence}");
     let told = output(&["events", "--control", &shown]);
     assert!(String::from_utf8_lossy(&told.stdout).contains("this controller leads from now on"));
     let told = output(&["rebalance", "--dry-run", "--control", &shown]);

@@ -512,8 +512,8 @@ impl Controller {
         let leader = self.leadership.leader();
         let Some(ranges) = self.leading.as_mut().and_then(|(_, ranges)| ranges.as_mut()) else {
             if request == control::Request::Status {
-                let (term, tenure) = (timing.term, timing.tenure);
-                return Some(Answer::Status(Status { leader, backups, term, tenure, ..Status::default() }));
+                let (cluster, term, tenure) = (self.settings.me.cluster.number(), timing.term, timing.tenure);
+                return Some(Answer::Status(Status { cluster, leader, backups, term, tenure, ..Status::default() }));
             }
             return Some(Answer::Refused(not_leading(leader.map(|host| self.prefix(host)))));
         };

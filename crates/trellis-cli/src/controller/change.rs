@@ -6,8 +6,9 @@ use clap::Args;
 use trellis_controller::control::{Answer, Remote, Request};
 use trellis_controller::ranges::{Moved, RangeStatus, Status};
 use trellis_controller::records::Wish;
+use trellis_protocol::wire::address::PAGE_BYTES;
 
-use super::{Which, host, number, other_version, refused};
+use super::{Named, Which, host, named, other_version, refused};
 use crate::exit::{self, Ending, Failure};
 use crate::pages::{Pages, pages};
 
@@ -24,11 +25,11 @@ pub(super) struct MoveArguments {
     #[command(flatten)]
     which: Which,
     /// The range, or a part of one
-    #[arg(value_parser = number)]
-    range: u16,
+    #[arg(value_parser = named)]
+    range: Named,
     /// The host
     #[arg(value_parser = host)]
-    host: u16,
+    host: Named,
     /// Only these pages of the range, by their numbers, of 4,096 bytes each: the first and the last
     #[arg(long, value_name = "FIRST-LAST", value_parser = pages)]
     pages: Option<Pages>,
@@ -43,11 +44,11 @@ pub(super) struct BackupsArguments {
     #[command(flatten)]
     which: Which,
     /// The range
-    #[arg(value_parser = number)]
-    range: u16,
+    #[arg(value_parser = named)]
+    range: Named,
     /// These servers; none for as many as all ranges have
     #[arg(value_parser = host)]
-    hosts: Vec<u16>,
+    hosts: Vec<Named>,
     /// So many, wherever there is room
     #[arg(long, value_name = "N", conflicts_with = "hosts")]
     count: Option<u16>,
@@ -62,7 +63,7 @@ pub(super) struct DrainArguments {
     which: Which,
     /// The server
     #[arg(value_parser = host)]
-    host: u16,
+    host: Named,
     /// Let it have ranges and copies again
     #[arg(long)]
     cancel: bool,
@@ -79,11 +80,11 @@ pub(super) struct ResetArguments {
     #[command(flatten)]
     which: Which,
     /// The range
-    #[arg(value_parser = number)]
-    range: u16,
+    #[arg(value_parser = named)]
+    range: Named,
     /// At this host [default: at its home, when that is there]
     #[arg(long, value_name = "HOST", value_parser = host)]
-    at: Option<u16>,
+    at: Option<Named>,
     /// Also if servers that are gone have all of it
     #[arg(long)]
     lose_copies: bool,
@@ -100,12 +101,13 @@ pub(super) struct RebalanceArguments {
 }
 
 pub(super) fn move_range(arguments: &MoveArguments) -> Ending {
-    let MoveArguments { which, range, host, pages, wait } = arguments;
-    let mut controller = which.open()?;
+    let MoveArguments { which, pages, wait, .. } = arguments;
+    let mut controller = which.open_for([arguments.range, arguments.host])?;
+    let (range, host) = (arguments.range.number, arguments.host.number);
     if let Some(pages) = pages {
-        return move_pages(&mut controller, (*range, *host), *pages, *wait);
+        return move_pages(&mut controller, (range, host), *pages, *wait);
     }
-    controller.ask(&Request::Move { range: *range, to: *host }).map_err(refused)?;
+    controller.ask(&Request::Move { range, to: host }).map_err(refused)?;
     if !wait {
         return Ok(exit::FINE);
     }
@@ -113,13 +115,13 @@ pub(super) fn move_range(arguments: &MoveArguments) -> Ending {
     let mut goes = true;
     loop {
         let status = status(&mut controller)?;
-        let found = status.ranges.iter().find(|status| status.range == *range);
+        let found = status.ranges.iter().find(|status| status.range == range);
         let Some(found) = found else { return Err(refused(format!("range {range:#x} is gone"))) };
-        if found.home == *host && found.is_served {
+        if found.home == host && found.is_served {
             println!("range {range:#x}: home is host {host:#x} after {:.2} s", began.elapsed().as_secs_f64());
             return Ok(exit::FINE);
         }
-        let goes_now = found.moving == Some(*host) || found.introduced == Some(*host) || found.home == *host;
+        let goes_now = found.moving == Some(host) || found.introduced == Some(host) || found.home == host;
         // Between two steps neither may be said for a moment.
         if !goes && !goes_now {
             return Err(refused(format!(
@@ -192,32 +194,43 @@ pub(super) fn backups(arguments: &BackupsArguments) -> Ending {
     let BackupsArguments { which, range, hosts, count } = arguments;
     let wish = match count {
         Some(count) => Some(Wish::Count(*count)),
-        None => Some(Wish::Hosts(hosts.clone())).filter(|_| !hosts.is_empty()),
+        None => Some(Wish::Hosts(hosts.iter().map(|host| host.number).collect())).filter(|_| !hosts.is_empty()),
     };
-    which.done(&Request::Backups { range: *range, wish })
+    let named = hosts.iter().copied().chain([*range]);
+    which.done(named, &Request::Backups { range: range.number, wish })
 }
 
 pub(super) fn drain(arguments: &DrainArguments) -> Ending {
-    let DrainArguments { which, host, cancel, no_wait } = arguments;
-    let mut controller = which.open()?;
-    controller.ask(&Request::Drain { host: *host, is_drained: !cancel }).map_err(refused)?;
+    let DrainArguments { which, cancel, no_wait, .. } = arguments;
+    let mut controller = which.open_for([arguments.host])?;
+    let host = arguments.host.number;
+    controller.ask(&Request::Drain { host, is_drained: !cancel }).map_err(refused)?;
     if *cancel || *no_wait {
         return Ok(exit::FINE);
     }
-    let mut shown = None;
+    let (mut shown, mut is_told) = (None, false);
     loop {
         let status = status(&mut controller)?;
-        let homes = status.ranges.iter().filter(|range| range.home == *host).count();
-        let copies = status.ranges.iter().filter(|range| range.backups.contains(host)).count();
+        let homes = status.ranges.iter().filter(|range| range.home == host).count();
+        let copies = status.ranges.iter().filter(|range| range.backups.contains(&host)).count();
         if shown != Some((homes, copies)) {
             println!("host {host:#x}: home of {homes} ranges, copies of {copies}");
             shown = Some((homes, copies));
+        }
+        let stays = |range: &&RangeStatus| range.lacks_room && (range.home == host || range.backups.contains(&host));
+        let stuck: Vec<&RangeStatus> = status.ranges.iter().filter(stays).collect();
+        if !stuck.is_empty() && !is_told {
+            is_told = true;
+            let bytes: u64 = stuck.iter().map(|range| range.pages * PAGE_BYTES).sum();
+            println!(
+                "host {host:#x}: no other server has room for {bytes} bytes of it; start one, or give one more --backup-memory"
+            );
         }
         if (homes, copies) == (0, 0) {
             println!("host {host:#x}: nothing is left; it may be ended");
             return Ok(exit::FINE);
         }
-        let is_drained = status.servers.iter().any(|server| server.host == *host && server.is_drained);
+        let is_drained = status.servers.iter().any(|server| server.host == host && server.is_drained);
         if !is_drained {
             return Err(refused(format!("host {host:#x} is not drained any more: somebody has cancelled that")));
         }
@@ -227,7 +240,8 @@ pub(super) fn drain(arguments: &DrainArguments) -> Ending {
 
 pub(super) fn reset(arguments: &ResetArguments) -> Ending {
     let ResetArguments { which, range, at, lose_copies } = arguments;
-    which.done(&Request::Reset { range: *range, at: *at, may_lose_copies: *lose_copies })
+    let request = Request::Reset { range: range.number, at: at.map(|at| at.number), may_lose_copies: *lose_copies };
+    which.done([*range].into_iter().chain(*at), &request)
 }
 
 pub(super) fn rebalance(arguments: &RebalanceArguments) -> Ending {

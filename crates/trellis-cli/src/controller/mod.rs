@@ -13,7 +13,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use trellis::remote::HostPrefix;
 use trellis_controller::control::{Answer, Remote, Request, default_socket, sockets_here};
-use trellis_protocol::wire::address::{Host, PARTS_FROM};
+use trellis_controller::ranges::Status;
+use trellis_protocol::wire::address::{Cluster, Host, PARTS_FROM};
 
 use crate::exit::{self, Ending, Failure};
 
@@ -78,6 +79,20 @@ impl Which {
         Remote::open(&self.path()?).map_err(refused)
     }
 
+    /// The same, where these are of its cluster.
+    fn open_for(&self, named: impl IntoIterator<Item = Named>) -> Result<Remote, Failure> {
+        let mut controller = self.open()?;
+        let with_cluster: Vec<Named> = named.into_iter().filter(|named| named.cluster.is_some()).collect();
+        if with_cluster.is_empty() {
+            return Ok(controller);
+        }
+        let answer = controller.ask(&Request::Status).map_err(refused)?;
+        let Answer::Status(Status { cluster, .. }) = answer else { return Err(other_version(answer)) };
+        let cluster = Cluster::new(cluster).ok_or_else(|| other_version(answer))?;
+        with_cluster.into_iter().try_for_each(|named| named.is_of(cluster)).map_err(refused)?;
+        Ok(controller)
+    }
+
     fn path(&self) -> Result<PathBuf, Failure> {
         if let Some(path) = &self.control {
             return Ok(path.clone());
@@ -102,8 +117,8 @@ impl Which {
         }
     }
 
-    fn done(&self, request: &Request) -> Ending {
-        self.open()?.ask(request).map(|_| exit::FINE).map_err(refused)
+    fn done(&self, named: impl IntoIterator<Item = Named>, request: &Request) -> Ending {
+        self.open_for(named)?.ask(request).map(|_| exit::FINE).map_err(refused)
     }
 }
 
@@ -119,11 +134,37 @@ fn prefix(text: &str) -> Result<HostPrefix, String> {
     text.parse().map_err(|why: trellis_protocol::wire::address::NotAnAddress| why.to_string())
 }
 
-/// A host or a range: a number, or a prefix.
-pub(crate) fn number(text: &str) -> Result<u16, String> {
-    if text.contains(':') {
-        return prefix(text).map(|prefix| prefix.host.0);
+/// A host or a range, as it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Named {
+    pub(crate) number: u16,
+    /// Where it was a prefix.
+    cluster: Option<Cluster>,
+}
+
+impl Named {
+    /// Nothing, or a sentence where it is of another cluster.
+    pub(crate) fn is_of(self, cluster: Cluster) -> Result<(), String> {
+        let Named { number, cluster: of } = self;
+        match of.filter(|of| *of != cluster) {
+            None => Ok(()),
+            Some(of) => {
+                let [given, own] = [of, cluster].map(|cluster| HostPrefix { cluster, host: Host(number) });
+                Err(format!("{given} is of another cluster; the host with this number is {own} here"))
+            }
+        }
     }
+}
+
+/// A host or a range: a number, or a prefix.
+pub(crate) fn named(text: &str) -> Result<Named, String> {
+    if text.contains(':') {
+        return prefix(text).map(|prefix| Named { number: prefix.host.0, cluster: Some(prefix.cluster) });
+    }
+    number(text).map(|number| Named { number, cluster: None })
+}
+
+fn number(text: &str) -> Result<u16, String> {
     let number = match text.strip_prefix("0x") {
         Some(digits) => u16::from_str_radix(digits, 16).ok(),
         None => text.parse().ok(),
@@ -133,10 +174,10 @@ pub(crate) fn number(text: &str) -> Result<u16, String> {
 }
 
 /// A host: a number that no part of a range has.
-fn host(text: &str) -> Result<u16, String> {
-    let is_host = |number: &u16| *number < PARTS_FROM;
-    number(text).and_then(|number| {
-        Some(number).filter(is_host).ok_or_else(|| {
+fn host(text: &str) -> Result<Named, String> {
+    let is_host = |named: &Named| named.number < PARTS_FROM;
+    named(text).and_then(|named| {
+        Some(named).filter(is_host).ok_or_else(|| {
             format!(
                 "`{text}` is no host: numbers from {PARTS_FROM:#x} on name parts of ranges; give the number of a server"
             )
@@ -164,12 +205,18 @@ mod tests {
 
     #[test]
     fn hosts_are_numbers_or_prefixes() {
-        let read = ["7", "0x1001", "fd12:3456:1001::/48"].map(number);
-        assert_eq!(read, [Ok(7), Ok(0x1001), Ok(0x1001)]);
+        let cluster = Cluster::new(0x12_3456).expect("a cluster");
+        let read = ["7", "0x1001", "fd12:3456:1001::/48"].map(|text| named(text).expect("it is one"));
+        assert_eq!(read.map(|named| named.number), [7, 0x1001, 0x1001]);
+        assert_eq!(read.map(|named| named.is_of(cluster)), [Ok(()), Ok(()), Ok(())]);
+        let other = Cluster::new(7).expect("a cluster");
+        let sentence = "fd12:3456:1001::/48 is of another cluster; the host with this number is fd00:7:1001::/48 here";
+        assert_eq!(read.map(|named| named.is_of(other)), [Ok(()), Ok(()), Err(sentence.to_owned())]);
         for wrong in ["0", "65535", "0x", "seven", "70000", "fd12:3456:7::/64", "2001:db8::/48"] {
-            assert!(number(wrong).is_err(), "{wrong}");
+            assert!(named(wrong).is_err(), "{wrong}");
         }
-        assert_eq!((number("0xf000"), host("0xefff")), (Ok(0xf000), Ok(0xefff)));
+        let read = [named("0xf000"), host("0xefff")].map(|named| named.expect("it is one").number);
+        assert_eq!(read, [0xf000, 0xefff]);
         assert!(host("0xf000").is_err_and(|sentence| sentence.contains("name parts of ranges")));
     }
 }

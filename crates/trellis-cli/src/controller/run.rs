@@ -13,7 +13,7 @@ use trellis_store::StoreError;
 use trellis_switch::control::{At, Remote};
 
 use super::ending::Ends;
-use super::{host, prefix};
+use super::{Named, host, prefix};
 use crate::exit::{self, Ending, Failure};
 
 /// Be a controller, until SIGINT or SIGTERM
@@ -65,10 +65,10 @@ pub(super) struct RunArguments {
 
 /// Hosts that are near each other.
 #[derive(Clone, Debug)]
-struct Group(Vec<u16>);
+struct Group(Vec<Named>);
 
 fn group(text: &str) -> Result<Group, String> {
-    text.split(',').map(host).collect::<Result<Vec<u16>, String>>().map(Group)
+    text.split(',').map(host).collect::<Result<Vec<Named>, String>>().map(Group)
 }
 
 pub(super) fn run(arguments: &RunArguments) -> Ending {
@@ -77,8 +77,13 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
         let sentence = format!("a leader's term of {leader_term:?} is not possible; give 100 ms or more");
         return Err(Failure::new(exit::CONFIGURATION, sentence));
     }
-    let near = Near::new(arguments.near.iter().map(|group| group.0.clone()).collect())
-        .map_err(|sentence| Failure::new(exit::CONFIGURATION, format!("--near: {sentence}")))?;
+    let mut near: Vec<Vec<u16>> = Vec::new();
+    for Group(hosts) in &arguments.near {
+        let wrong = hosts.iter().try_for_each(|host| host.is_of(prefix.cluster));
+        wrong.map_err(|sentence| Failure::new(exit::CONFIGURATION, format!("--near: {sentence}")))?;
+        near.push(hosts.iter().map(|host| host.number).collect());
+    }
+    let near = Near::new(near).map_err(|sentence| Failure::new(exit::CONFIGURATION, format!("--near: {sentence}")))?;
     // Before any thread: none of them is to be interrupted.
     let ends = Ends::listen()?;
     let records = trellis_store::open(&arguments.records).map_err(|error| store_failure(&error))?;

@@ -70,7 +70,7 @@ fn text(status: &Status) -> String {
 }
 
 fn put(text: &mut String, status: &Status) -> std::fmt::Result {
-    let Status { leads, leader, backups, term, tenure, ranges, cuts, servers, anywhere, replicas } = status;
+    let Status { cluster: _, leads, leader, backups, term, tenure, ranges, cuts, servers, anywhere, replicas } = status;
     let [term, tenure] = [*term, *tenure].map(Duration::from_nanos);
     match (leads, leader) {
         (true, _) => writeln!(text, "leads; {backups} backups each, leases of {term:?}, a tenure of {tenure:?}")?,
@@ -193,6 +193,7 @@ mod tests {
             requests_per_second: 9000,
         };
         let status = Status {
+            cluster: 0x12_3456,
             leads: true,
             leader: Some(3),
             backups: 1,

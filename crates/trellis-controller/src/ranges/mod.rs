@@ -473,7 +473,7 @@ impl Ranges {
     ///
     /// # Errors
     ///
-    /// A sentence, when there is no such range.
+    /// A sentence, when there is no such range, or no such server.
     pub fn wish(
         &mut self,
         now: Nanoseconds,
@@ -486,6 +486,10 @@ impl Ranges {
         if let Some((_, of)) = self.part_and_range(number) {
             let (part, of) = (self.prefix(number), self.prefix(of.number));
             return Err(format!("range {part}: it is a part of range {of}, and has its backups; say that one"));
+        }
+        let hosts = if let Some(Wish::Hosts(hosts)) = &wish { hosts.as_slice() } else { &[] };
+        if let Some(host) = hosts.iter().find(|host| !self.servers.contains_key(host)) {
+            return Err(self.no_such_server(*host));
         }
         let range = self.ranges.get_mut(&number).ok_or(sentence)?;
         range.wish(now, wish, &mut self.next_ticket, orders);
@@ -502,10 +506,8 @@ impl Ranges {
     ///
     /// A sentence, when there is no such server.
     pub fn drain(&mut self, host: Host, is_drained: bool, asked: u64, orders: &mut Vec<Order>) -> Result<(), String> {
-        let name = self.prefix(host);
-        let server = self.servers.get_mut(&host);
-        let server = server
-            .ok_or_else(|| format!("server {name}: it never was here; `trellis controller status` lists those"))?;
+        let sentence = self.no_such_server(host);
+        let server = self.servers.get_mut(&host).ok_or(sentence)?;
         server.kept = ServerRecord { is_drained };
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -560,6 +562,10 @@ impl Ranges {
 
     fn no_such_range(&self, number: Host) -> String {
         format!("range {}: there is none; `trellis controller status` lists all", self.prefix(number))
+    }
+
+    fn no_such_server(&self, host: Host) -> String {
+        format!("server {}: it never was here; `trellis controller status` lists those", self.prefix(host))
     }
 
     fn is_there(&self, host: Host) -> bool {

@@ -60,7 +60,8 @@ pub(super) enum Next {
     Nothing,
     Do(Input),
     Introduce(Host, Purpose),
-    NoPlace,
+    /// Nobody can take what this server has to give away.
+    NoPlace(Host),
     /// It shall have more backups, and nobody can be one.
     Lacks,
     /// A part is where its range is.
@@ -83,7 +84,7 @@ impl Ranges {
             _ => return,
         };
         let Some(range) = self.ranges.get_mut(&number) else { return };
-        let had_no_place = std::mem::replace(&mut range.has_no_place, matches!(next, Next::NoPlace));
+        let had_no_place = std::mem::replace(&mut range.has_no_place, matches!(next, Next::NoPlace(_)));
         if !matches!(next, Next::Lacks) {
             range.lacks = None;
         }
@@ -95,9 +96,9 @@ impl Ranges {
             Next::Lacks => self.lacks(now, number, orders),
             Next::Do(input) => range.step(now, input, &self.settings, &mut self.next_ticket, orders),
             Next::Introduce(host, purpose) => self.introduce(now, number, host, purpose, orders),
-            Next::NoPlace if had_no_place => {}
-            Next::NoPlace => {
-                let server = prefix(&self.settings, range.machine.record.home);
+            Next::NoPlace(_) if had_no_place => {}
+            Next::NoPlace(server) => {
+                let server = prefix(&self.settings, server);
                 orders.push(Order::Say(Event::NoPlace { range: prefix(&self.settings, number), server }));
             }
         }
@@ -185,7 +186,9 @@ impl Ranges {
                 Some(host) => Next::Do(Input::Move(*host)),
                 // One that is getting everything will be ready.
                 None if !is_settled => Next::Nothing,
-                None => self.best(range).map_or(Next::NoPlace, |host| Next::Introduce(host, Purpose::Move)),
+                None => {
+                    self.best(range).map_or(Next::NoPlace(record.home), |host| Next::Introduce(host, Purpose::Move))
+                }
             };
         }
         match self.wish_of(range) {
@@ -219,11 +222,13 @@ impl Ranges {
         }
         let (drained, stay): (Vec<Host>, Vec<Host>) = record.backups.iter().partition(|host| self.is_drained(**host));
         if stay.len() < count {
-            let best = self.best(range);
-            return match (best, drained.as_slice()) {
+            return match (self.best(range), drained.as_slice()) {
                 (Some(host), _) => Next::Introduce(host, Purpose::Back),
-                (None, []) => Next::Lacks,
-                (None, _) => Next::NoPlace,
+                (None, [server, ..]) => Next::NoPlace(*server),
+                (None, []) => match self.leaving(range) {
+                    Some(host) => Next::Introduce(host, Purpose::Back),
+                    None => Next::Lacks,
+                },
             };
         }
         let surplus = stay.iter().filter(|_| stay.len() > count).min_by_key(|host| self.spare(**host));
@@ -238,6 +243,16 @@ impl Ranges {
             // Who has had it has the room; so has the range's own host.
             (range.room.contains_key(host), self.spare(*host), std::cmp::Reverse(*host))
         })
+    }
+
+    /// A server that everything moves away from and that had this range until a moment ago: until another one has room for a
+    /// copy, that one keeps it. A range must not lose its last copy because its home was to be emptied.
+    fn leaving(&self, range: &Range) -> Option<Host> {
+        let may = |host: &Host| {
+            let is_asked = self.is_drained(*host) && self.is_there(*host) && !range.shunned.contains_key(host);
+            is_asked && !range.is_at(*host) && range.room.contains_key(host)
+        };
+        self.servers.keys().copied().find(may)
     }
 
     /// What an operator wants of a range, and so of its parts.

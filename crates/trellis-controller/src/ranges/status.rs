@@ -14,6 +14,8 @@ use crate::records::{Wish, WithinRecord};
 /// All of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
+    /// The cluster's number.
+    pub cluster: u32,
     /// Whether this controller leads; if not, it knows nothing.
     pub leads: bool,
     /// The host of the one that does.
@@ -127,6 +129,7 @@ impl Ranges {
     pub fn status(&self, now: Nanoseconds) -> Status {
         let settings = &self.settings;
         Status {
+            cluster: settings.me.cluster.number(),
             leads: true,
             leader: Some(settings.me.host.0),
             backups: settings.backups,
@@ -190,7 +193,7 @@ fn range_status(range: &Range, now: Nanoseconds) -> RangeStatus {
         tenure_left_ms: range.tenure_left(now).as_millis() as u64,
         requests_per_second: range.load(),
         wish: range.wish.clone(),
-        lacks_room: range.lacks.is_some(),
+        lacks_room: range.lacks.is_some() || range.has_no_place,
         within: range.within.map(|Within { range, first, since }| WithinRecord { range, first, since }),
         returns: range.returns,
     }

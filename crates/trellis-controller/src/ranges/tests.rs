@@ -632,6 +632,28 @@ fn the_busiest_server_gives_something_away() {
 }
 
 #[test]
+fn a_server_that_is_drained_keeps_the_last_copy_until_another_can_have_it() {
+    let mut world = World::new(1);
+    [7, 8].into_iter().for_each(|host| world.serve(host, 100));
+    world.run(1_000);
+    world.order(|ranges, _, orders| ranges.drain(8, true, 1, orders));
+    world.run(5_000);
+    for range in [7, 8] {
+        let status = world.range(range);
+        assert_eq!((status.home, &status.complete[..], status.lacks_room), (7, &[8][..], true), "{status:?}");
+        let sentence =
+            format!("range fd12:3456:{range}::/48: no server has room for what fd12:3456:8::/48 has to give away");
+        assert_eq!(world.said.iter().filter(|said| said.starts_with(&sentence)).count(), 1, "{:?}", world.said);
+    }
+    world.serve(9, 100);
+    world.run(5_000);
+    for range in [7, 8] {
+        let status = world.range(range);
+        assert_eq!((status.home, &status.complete[..], status.lacks_room), (7, &[9][..], false), "{status:?}");
+    }
+}
+
+#[test]
 fn what_shall_last_is_answered_when_it_is_written() {
     let mut world = World::new(0);
     [7, 8].into_iter().for_each(|host| world.serve(host, 100));
