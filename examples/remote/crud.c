@@ -83,16 +83,21 @@ int main(int count, char **arguments) {
     check(trellis_remote_fetch_add(client, word, 0, &now));
     printf("the word is %llu\n", (unsigned long long)now);
 
-    /* Five datagrams, and one step. */
-    static char bytes[20000];
+    /* Five datagrams, in no order; and a page in one step, which it is also where other servers keep copies. */
+    static char bytes[20000], page[4096];
     const trellis_remote_pointer place = plus(object, 1000);
     memset(bytes, 7, sizeof bytes);
-    check(trellis_remote_write_whole(client, place, bytes, sizeof bytes));
+    check(trellis_remote_write(client, place, bytes, sizeof bytes));
+    memset(page, 8, sizeof page);
+    check(trellis_remote_write_whole(client, plus(object, sizeof page), page, sizeof page));
     memset(bytes, 0, sizeof bytes);
     check(trellis_remote_read(client, place, bytes, sizeof bytes));
-    int sevens = 0;
-    for (size_t at = 0; at < sizeof bytes; at++) sevens += bytes[at] == 7;
-    printf("%d sevens are there\n", sevens);
+    int sevens = 0, eights = 0;
+    for (size_t at = 0; at < sizeof bytes; at++) {
+        sevens += bytes[at] == 7;
+        eights += bytes[at] == 8;
+    }
+    printf("%d sevens and %d eights are there\n", sevens, eights);
 
     trellis_remote_pointer first;
     uint64_t length;

@@ -67,12 +67,14 @@ static void run(std::uint16_t server) {
     client.compare_exchange(word, expected, 42);
     std::cout << "the word is " << client.read<std::uint64_t>(word) << '\n';
 
-    // Five datagrams, and one step.
+    // Five datagrams, in no order; and a page in one step, which it is also where other servers keep copies.
     const remote::pointer place = object + 1000;
-    client.write_whole(place, std::vector<char>(20000, 7));
+    client.write(place, std::vector<char>(20000, 7));
+    client.write_whole(object + 4096, std::vector<char>(4096, 8));
     std::vector<char> bytes(20000);
     client.read(place, bytes);
-    std::cout << std::ranges::count(bytes, 7) << " sevens are there\n";
+    std::cout << std::ranges::count(bytes, 7) << " sevens and " << std::ranges::count(bytes, 8)
+              << " eights are there\n";
 
     const remote::object found = client.inquire(place);
     std::cout << "that is in " << found.bytes << " bytes at " << found.first << '\n';

@@ -11,9 +11,21 @@
 //!
 //! The argument is the server: its number in the cluster, or its name in a lab (`s1` is number 0x1001).
 
-use trellis::remote::{Call, Client, ClientOptions, Host, HostPrefix};
+use std::process::ExitCode;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+use trellis::remote::{Call, Client, ClientOptions, Host, HostPrefix, PAGE_BYTES};
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("crud: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn std::error::Error>> {
     let prefix =
         std::env::var("TRELLIS_PREFIX").map_err(|_| "set TRELLIS_PREFIX to this host's fdCC:CCCC:HHHH::/48")?;
     let prefix: HostPrefix = prefix.parse()?;
@@ -49,12 +61,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     client.compare_swap(word, 40, 42)?;
     println!("the word is {}", client.fetch_add(word, 0)?);
 
-    // Five datagrams, and one step.
+    // Five datagrams, in no order; and a page in one step, which it is also where other servers keep copies.
     let place = object.plus(1_000).ok_or("it is inside")?;
-    client.write_whole(place, &[7; 20_000])?;
+    client.write(place, &[7; 20_000])?;
+    client.write_whole(object.plus(PAGE_BYTES).ok_or("it is inside")?, &[8; PAGE_BYTES as usize])?;
     let mut bytes = vec![0; 20_000];
     client.read(place, &mut bytes)?;
-    println!("{} sevens are there", bytes.iter().filter(|byte| **byte == 7).count());
+    let count = |value: u8| bytes.iter().filter(|byte| **byte == value).count();
+    println!("{} sevens and {} eights are there", count(7), count(8));
 
     let (first, length) = client.inquire(place)?;
     println!("that is in {length} bytes at {first}");

@@ -211,7 +211,9 @@ fn where_others_keep_copies_changes_are_made_under_leases() {
         assert!(bytes[..4_000] == text[..4_000] && bytes[4_000..].iter().all(|byte| *byte == 9));
         good(one.write_whole(at(object, 100), &[3; 200]));
         let error = one.write_whole(object, &text[..5_000]).expect_err("two pages are not changed in one step");
-        assert!(matches!(error, RemoteError::Refused { status: Status::Lease, .. }), "{error}");
+        assert!(matches!(error, RemoteError::SeveralPages { bytes: 5_000, .. }), "{error}");
+        let error = one.batch(&mut [Call::WriteWhole { pointer: object, bytes: &text[..5_000] }]).pop();
+        assert!(matches!(error, Some(Err(RemoteError::SeveralPages { bytes: 5_000, .. }))), "{error:?}");
         let error = one.write(at(object, 9_990), &[1; 20]).expect_err("the object ends before");
         assert!(matches!(error, RemoteError::Refused { status: Status::Bounds, .. }), "{error}");
         good(one.write(object, &[0; 100]));

@@ -170,7 +170,9 @@ int trellis_remote_read(trellis_remote_client *client, trellis_remote_pointer po
  * failure some of them may be there. */
 int trellis_remote_write(trellis_remote_client *client, trellis_remote_pointer pointer, const void *from, size_t bytes);
 
-/* Write at most 65,536 bytes in one step, in however many datagrams. Errors: also ARGUMENT where they are more. */
+/* Write at most 65,536 bytes in one step, in however many datagrams. Where the range has backups, or some of its pages
+ * another home, one step is what lies in one page of 4,096 bytes. Errors: also ARGUMENT where they are more, and
+ * TRELLIS_REMOTE_LEASE where they are in several pages and one step is one page; nothing was written then. */
 int trellis_remote_write_whole(trellis_remote_client *client, trellis_remote_pointer pointer, const void *from,
                                size_t bytes);
 

@@ -222,7 +222,8 @@ public:
     void write(const pointer& to, const T& value) {
         write(to, std::span(&value, 1));
     }
-    /// At most 65,536 bytes, in one step.
+    /// At most 65,536 bytes, in one step. Where the range has backups, or some of its pages another home, what lies in
+    /// one page of 4,096 bytes; else TRELLIS_REMOTE_LEASE is thrown, and nothing was written.
     template <values R>
     void write_whole(const pointer& to, const R& from) {
         trellis::detail::check(

@@ -51,6 +51,7 @@ pub(super) fn code(error: &RemoteError) -> c_int {
         RemoteError::Refused { status, .. } | RemoteError::Unserved { status, .. } => {
             NO_ROUTE - c_int::from(*status as u8)
         }
+        RemoteError::SeveralPages { .. } => NO_ROUTE - c_int::from(Status::Lease as u8),
         RemoteError::Unknown { .. } => NO_ROUTE - c_int::from(Status::Fenced as u8),
         RemoteError::NoAnswer(why) if why.error.is_some() => NO_ROUTE,
         RemoteError::NoAnswer(_) => status::DEADLINE,

@@ -227,10 +227,13 @@ impl Client {
 
     /// Writes at most 64 KiB in one step, in however many datagrams: who reads them in one datagram finds all of them or none.
     ///
+    /// Where the range has backups, or some of its pages another home, one step is what lies in one page: a change is a
+    /// commit there, and that is of one page, for backups too. A home that died between two commits would leave half.
+    ///
     /// # Errors
     ///
-    /// No answer; they are too many, they are not all of one object, or it is gone. After no answer they may have been
-    /// written, all of them.
+    /// No answer; they are too many, in several pages where one step is one page ([`RemoteError::SeveralPages`]; nothing was
+    /// written), not all of one object, or it is gone. After no answer they may have been written, all of them.
     pub fn write_whole(&mut self, pointer: Pointer, bytes: &[u8]) -> Result<(), RemoteError> {
         if bytes.len() > WRITE_BYTES_MAX as usize {
             return Err(RemoteError::TooLong { bytes: bytes.len() as u64 });

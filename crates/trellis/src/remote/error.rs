@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use trellis_protocol::wire::address::{Host, HostPrefix, Pointer};
+use trellis_protocol::wire::address::{Host, HostPrefix, PAGE_BYTES, Pointer};
 use trellis_protocol::wire::command::Command;
 use trellis_protocol::wire::datagram::{Status, WRITE_BYTES_MAX};
 use trellis_transport::links::ipv6::NoAnswer;
@@ -91,6 +91,18 @@ pub enum RemoteError {
          meanwhile"
     )]
     TooLong {
+        /// How many.
+        bytes: u64,
+    },
+    /// More than one page, where one step is one page: a COMMIT is of one, and backups keep nothing but commits.
+    #[error(
+        "{bytes} bytes at {pointer} are in several pages, and cannot be written in one step: other hosts keep copies of them, or are \
+         home of some, and one step is one page there; put what belongs together into one page of {PAGE_BYTES} bytes, or write \
+         it without `whole`"
+    )]
+    SeveralPages {
+        /// The first byte.
+        pointer: Pointer,
         /// How many.
         bytes: u64,
     },

@@ -22,7 +22,7 @@ pub use client::{Call, Client, ClientOptions, Outcome, Welcome};
 pub use error::RemoteError;
 pub use memory::{ServerMemory, entry_word};
 pub use server::{Event, Place, Server, ServerOptions, Stop};
-pub use trellis_protocol::wire::address::{Host, HostPrefix, PORT, Pointer};
+pub use trellis_protocol::wire::address::{Host, HostPrefix, PAGE_BYTES, PORT, Pointer};
 
 use trellis_protocol::wire::datagram::Tags;
 

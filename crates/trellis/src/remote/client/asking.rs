@@ -86,7 +86,13 @@ impl<'a> Wanted<'a> {
     }
 
     pub(super) fn refused(&self, status: Status) -> Failure {
-        Failure::Refused { command: self.command, pointer: self.pointer, status }
+        match status {
+            // What is in one page is done under a lease.
+            Status::Lease if self.is_whole => {
+                Failure::SeveralPages { pointer: self.pointer, bytes: self.data.len() as u64 }
+            }
+            _ => Failure::Refused { command: self.command, pointer: self.pointer, status },
+        }
     }
 }
 
@@ -97,6 +103,7 @@ pub(super) enum Failure {
     Refused { command: Command, pointer: Pointer, status: Status },
     Range { pointer: Pointer, bytes: u64 },
     TooLong { bytes: u64 },
+    SeveralPages { pointer: Pointer, bytes: u64 },
     Unserved { command: Command, pointer: Pointer, status: Status, told: Option<Host>, sent: u32, waited: Duration },
     Unknown { command: Command, pointer: Pointer },
 }
@@ -108,6 +115,7 @@ impl From<Failure> for RemoteError {
             Failure::Refused { command, pointer, status } => RemoteError::Refused { command, pointer, status },
             Failure::Range { pointer, bytes } => RemoteError::Range { pointer, bytes },
             Failure::TooLong { bytes } => RemoteError::TooLong { bytes },
+            Failure::SeveralPages { pointer, bytes } => RemoteError::SeveralPages { pointer, bytes },
             Failure::Unserved { command, pointer, status, told, sent, waited } => {
                 RemoteError::Unserved { command, pointer, status, told, sent, waited }
             }
