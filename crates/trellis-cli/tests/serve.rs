@@ -8,11 +8,15 @@ use std::time::Duration;
 
 use lab::Lab;
 use trellis::remote::{Client, ClientOptions, Host, HostPrefix, RemoteError};
+use trellis_protocol::wire::datagram::Status;
 
 /// Set where this test program is a client in a host of the lab; it says how many rounds.
 const ROUNDS: &str = "TRELLIS_TEST_ROUNDS";
 /// The number of the server `s1` in a lab.
 const SERVER: Host = Host(0x1001);
+/// What each host may have of it, and how that is written.
+const QUOTA_BYTES: u64 = 1 << 20;
+const QUOTA: &str = "1MiB";
 
 /// Starts this test program as a client.
 fn client(lab: &Lab, host: &str, rounds: u32) -> Child {
@@ -34,7 +38,9 @@ fn a_client() {
     let prefix: HostPrefix = std::env::var("TRELLIS_PREFIX").expect("the lab says it").parse().expect("a prefix");
     let options = ClientOptions { deadline: Duration::from_secs(60), ..ClientOptions::new(prefix) };
     let mut client = good(Client::open(options));
-    let counter = good(client.create(SERVER, 8));
+    // Two words, and for each round another word of its page.
+    let counter = good(client.create(SERVER, 16 + 8 * u64::from(rounds)));
+    let word = |number: u32| counter.plus(8 * u64::from(number)).expect("it is inside");
     for round in 0..rounds {
         // Sizes below, at and above what goes into a datagram, and into a page.
         let bytes: Vec<u8> = (0..1 + round * 977 % 20_000).map(|at| (at + round) as u8).collect();
@@ -46,14 +52,32 @@ fn a_client() {
         good(client.delete(object));
         assert!(matches!(client.read(object, &mut read), Err(RemoteError::Refused { .. })), "round {round}");
         assert_eq!(good(client.fetch_add(counter, 1)), u64::from(round), "each addition is done once");
+        // One that were done again would find what it put there itself, and say so.
+        let (swapped, at) = (word(1), u64::from(round));
+        assert_eq!(good(client.compare_swap(swapped, at, at + 1)), at, "each exchange is done once");
+        assert_eq!(good(client.compare_swap(swapped, at, 0)), at + 1, "and none that does not find what it expects");
+        // An exchange that comes late must not put back what was there before.
+        let turned = word(2 + round);
+        assert_eq!(good(client.compare_swap(turned, 0, 1)), 0);
+        assert_eq!(good(client.compare_swap(turned, 1, 0)), 1);
+        // All but the page of these words is left of the quota, whatever the other host has.
+        let refused = client.create(SERVER, QUOTA_BYTES);
+        assert!(matches!(refused, Err(RemoteError::Refused { status: Status::Quota, .. })), "{refused:?}");
+        good(client.create(SERVER, QUOTA_BYTES - 4096).and_then(|most| client.delete(most)));
+    }
+    for round in 0..rounds {
+        assert_eq!(good(client.fetch_add(word(2 + round), 0)), 0, "round {round}: what came late was done again");
     }
     good(client.delete(counter));
-    println!("{} kept {} of its server's memory", prefix.host, good(client.hello(SERVER)).used_bytes);
+    let welcome = good(client.hello(SERVER));
+    assert_eq!(welcome.quota_bytes, QUOTA_BYTES);
+    println!("{} kept {} of its server's memory", prefix.host, welcome.used_bytes);
 }
 
 fn both_clients_are_right(test: &str, name: &str, more: &[&str], rounds: u32) {
     let Some(mut lab) = Lab::up(test, &format!("serve-{name}"), 2, 1, more) else { return };
-    assert!(lab.serve("s1", "16MiB").starts_with("serving 16777216 bytes as fd"));
+    let line = lab.start("s1", &["serve", "--memory", "16MiB", "--quota", QUOTA], "serving ");
+    assert!(line.starts_with("serving 16777216 bytes as fd"), "{line}");
     let clients = ["c1", "c2"].map(|host| client(&lab, host, rounds));
     for (client, host) in clients.into_iter().zip(["host 1", "host 2"]) {
         let output = client.wait_with_output().expect("it ends");

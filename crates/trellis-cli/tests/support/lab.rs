@@ -1,4 +1,5 @@
 //! A lab with memory servers, driven by the command; ended with its value, however a test ends.
+#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
