@@ -6,13 +6,9 @@ mod lab;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 use lab::Lab;
-use serde_json::Value;
 
-/// For what must happen, however slow the machine is.
-const LONG: Duration = Duration::from_secs(60);
 const EXPECTED: &str = "\
 a mebibyte of zeros is at POINTER
 it begins: memory is a place, and a place has an address
@@ -103,30 +99,9 @@ fn one_program_in_three_languages_says_the_same() {
         [example, folder.compiled("cc", "-std=c11", "crud.c"), folder.compiled("c++", "-std=c++20", "crud.cpp")];
     assert!(lab.serve("s1", "64MiB").starts_with("serving 67108864 bytes as fd"));
     all_say_the_same(&lab, &programs);
-    // As the guide recommends it: each server's memory is at another one, too.
     lab.ask("kill", &["s1"]);
-    lab.start("c2", &["controller", "run", "--records", "embedded:", "--backups", "1"], "this controller leads");
-    for server in ["s1", "s2"] {
-        let arguments = ["serve", "--memory", "64MiB", "--controller", "2", "--backup-memory", "128MiB"];
-        lab.start(server, &arguments, "serving ");
-    }
-    wait_for_copies(&lab);
+    lab.serve_with_copies("c2", "64MiB", &[]);
     all_say_the_same(&lab, &programs);
-}
-
-/// Returns when all memory is at two servers.
-fn wait_for_copies(lab: &Lab) {
-    let deadline = Instant::now() + LONG;
-    loop {
-        let arguments = ["c2", "--", env!("CARGO_BIN_EXE_trellis"), "controller", "status", "--json"];
-        let output = lab.ask("run", &arguments);
-        let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-        let has_copy = |range: &Value| range["complete"].as_array().map(Vec::len) == Some(1);
-        if found["ranges"].as_array().is_some_and(|ranges| ranges.len() == 2 && ranges.iter().all(has_copy)) {
-            return;
-        }
-        assert!(Instant::now() < deadline, "no copies: {found}");
-    }
 }
 
 fn all_say_the_same(lab: &Lab, programs: &[PathBuf]) {

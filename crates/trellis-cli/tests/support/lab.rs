@@ -3,6 +3,9 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
 
 pub(crate) struct Lab {
     pub(crate) name: String,
@@ -43,6 +46,30 @@ impl Lab {
         let line = self.start(host, &["serve", "--memory", memory], "serving ");
         assert!(line.contains("/48 at port 5000, "), "{line}");
         line
+    }
+
+    /// Starts a controller in a client's host, and memory servers in both servers' hosts, that keep each other's memory, as
+    /// the guide for operators recommends it; returns when they have all of it. `times` are options of all of them.
+    pub(crate) fn serve_with_copies(&mut self, controller: &str, memory: &str, times: &[&str]) {
+        let run = ["controller", "run", "--records", "embedded:", "--backups", "1"];
+        self.start(controller, &[&run, times].concat(), "this controller leads");
+        let number = controller.trim_start_matches('c');
+        for server in ["s1", "s2"] {
+            let options = ["--controller", number, "--backup-memory", memory];
+            self.start(server, &[&["serve", "--memory", memory], &options[..], times].concat(), "serving ");
+        }
+        let deadline = Instant::now() + Duration::from_secs(60);
+        loop {
+            let status = [controller, "--", env!("CARGO_BIN_EXE_trellis"), "controller", "status", "--json"];
+            let output = self.ask("run", &status);
+            let found: Value =
+                serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+            let has_copy = |range: &Value| range["complete"].as_array().map(Vec::len) == Some(1);
+            if found["ranges"].as_array().is_some_and(|ranges| ranges.len() == 2 && ranges.iter().all(has_copy)) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "no copies: {found}");
+        }
     }
 
     /// Starts a command of ours that lasts in a host; the line that it prints when others may go on.
