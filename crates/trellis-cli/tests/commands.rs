@@ -38,6 +38,30 @@ fn benchmark(arguments: &[&str], positive: &[&str]) -> Value {
 }
 
 #[test]
+fn help_is_broken_where_a_line_is_full() {
+    let ended = start_command(&["bench", "--help"]).finish();
+    let commands = ended.stdout.split("Commands:").nth(1).expect("a list").split("Options:").next().expect("a part");
+    // Of two columns; what is about one goes on under it.
+    let names: Vec<&str> = commands
+        .lines()
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|name| *name != "help")
+        .collect();
+    assert!(names.contains(&"remote-paging") && names.len() > 10, "{names:?}");
+    for name in names {
+        let help = start_command(&["bench", name, "--help"]).finish().stdout;
+        let lines: Vec<&str> = help.lines().collect();
+        let longest = lines.iter().map(|line| line.chars().count()).max().expect("there are lines");
+        for pair in lines.windows(2).filter(|pair| pair.iter().all(|line| line.starts_with(char::is_alphabetic))) {
+            let word = pair[1].split(' ').next().expect("a word");
+            let fits = pair[0].chars().count() + 1 + word.chars().count() <= longest;
+            assert!(!fits, "bench {name}: `{word}` fits behind `{}`", pair[0]);
+        }
+    }
+}
+
+#[test]
 fn bench_fault_reports_the_floor_and_every_kind_of_fault() {
     if !works("signal", "bench_fault_reports_the_floor_and_every_kind_of_fault") {
         return;

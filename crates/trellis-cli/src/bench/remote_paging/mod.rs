@@ -33,12 +33,12 @@ Examples:
   trellis bench remote-paging --bytes 1GiB --cache 256MiB --json
   trellis bench remote-paging --quick              a moment, to see that everything works
 
-The program is examples/remote/working_set.c; a C compiler (cc) must be installed. It fills its memory and goes over it in
-order (reading; changing every word; computing something of each) and here and there. Swap and a mapped file get as much
-memory as the cache and 4 MiB for the process; limiting that needs root, and they are left out without. The memory server is
+The program is examples/remote/working_set.c; a C compiler (cc) must be installed. It fills its memory and goes over it in \
+order (reading; changing every word; computing something of each) and here and there. Swap and a mapped file get as much \
+memory as the cache and 4 MiB for the process; limiting that needs root, and they are left out without. The memory server is \
 a process of its own, reached over a bare pair of interfaces and through each switch that works here.
 
-Exit codes: 0 fine; 1 a result was wrong or a run failed; 71 refused by the operating system; 74 a file or library is not
+Exit codes: 0 fine; 1 a result was wrong or a run failed; 71 refused by the operating system; 74 a file or library is not \
 there; 127 cc is not there.";
 
 /// A working set larger than memory: at a memory server, against swap and a mapped file

@@ -32,8 +32,8 @@ Examples:
   trellis bench stored-words --quick --json        512 MiB in 128 MiB, to see that everything works
   trellis bench stored-words --bytes 16GiB --cache 1GiB --directory /var/tmp
 
-The program is examples/stored/word_count.c. Limits of memory and swap need root: without, the kernel's ways are left out,
-and the store's ways are limited by their cache alone. The disk needs room for twice the text. redis-server and a C
+The program is examples/stored/word_count.c. Limits of memory and swap need root: without, the kernel's ways are left out, \
+and the store's ways are limited by their cache alone. The disk needs room for twice the text. redis-server and a C \
 compiler (cc) must be installed.
 
 Exit codes: 0 fine; 1 a result was wrong or a run failed; 74 a file or library is not there; 127 cc is not there.";

@@ -30,10 +30,10 @@ Examples:
   trellis bench switch --switch user --json
   trellis bench switch --quick                     a moment, to see that everything works
 
-Latencies are of one client that waits for each answer; both ends run on one processor, the switch too if it is a process. They
+Latencies are of one client that waits for each answer; both ends run on one processor, the switch too if it is a process. They \
 take turns, and a ratio is the median of the ratios of the rounds. The rack, the failover and the migration use all processors.
 
-Exit codes: 0 fine; 1 an answer was wrong; 71 refused by the operating system; 78 a switch that there is not, or that takes
+Exit codes: 0 fine; 1 an answer was wrong; 71 refused by the operating system; 78 a switch that there is not, or that takes \
 root.";
 
 /// What a switch costs, beside a bare pair of interfaces
@@ -58,7 +58,7 @@ pub(crate) struct SwitchArguments {
     /// Clients, and servers, of the rack; each client reads 1,200 pages
     #[arg(long, value_name = "N", default_value_t = 42, value_parser = clap::value_parser!(u16).range(1..=400))]
     rack: u16,
-    /// Small numbers of everything
+    /// Small numbers of everything; none of --rounds, --samples, --redirects and --rack with it
     #[arg(long, conflicts_with_all = ["rounds", "samples", "redirects", "rack"])]
     quick: bool,
     /// Print one JSON object
