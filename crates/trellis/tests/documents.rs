@@ -1,0 +1,134 @@
+//! The Rust that documents show to users, so that it compiles: every block stands here, word for word.
+//!
+//! Nothing of it is called: what such calls do is tried elsewhere. The guide to new protocols has sketches, which leave out
+//! what does not matter there.
+#![allow(dead_code, reason = "it has to compile")]
+#![allow(unsafe_code)]
+
+use std::path::Path;
+
+/// Documents with blocks of Rust.
+const DOCUMENTS: &[&str] = &[
+    "README.md",
+    "docs/concepts/release-consistency.md",
+    "docs/guides/give-a-program-the-racks-memory.md",
+    "docs/guides/join-and-leave.md",
+    "docs/reference/rust-api.md",
+];
+
+mod readme {
+    fn main() -> Result<(), Box<dyn std::error::Error>> {
+        let cluster = trellis::join()?;
+        let (node, nodes, region) = (cluster.node(), cluster.nodes(), cluster.region());
+        let steps = 100_000_000;
+        let points = (node..steps).step_by(nodes).map(|i| (i as f64 + 0.5) / steps as f64);
+        let sum: f64 = points.map(|x| 4.0 / (1.0 + x * x) / steps as f64).sum();
+        // SAFETY: each node writes its own page only.
+        unsafe { region.slice_mut(4096 * node, 1)[0] = sum };
+        cluster.barrier(0)?;
+        // SAFETY: nobody writes after the barrier.
+        let pi: f64 = (0..nodes).map(|i| unsafe { region.slice::<f64>(4096 * i, 1)[0] }).sum();
+        if node == 0 {
+            println!("{pi}");
+        }
+        Ok(cluster.leave()?)
+    }
+}
+
+mod release_consistency {
+    use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+
+    fn main() -> Result<(), Box<dyn std::error::Error>> {
+        let cluster = trellis::join()?;
+        let (node, nodes, count) = (cluster.node(), cluster.nodes(), 100_000);
+        // SAFETY: atomics may be shared; other nodes use these bytes as the same type.
+        let squares = unsafe { cluster.region().slice::<AtomicI64>(0, count) };
+        // SAFETY: the same.
+        let total = unsafe { &cluster.region().slice::<AtomicI64>(8 * count, 1)[0] };
+
+        for i in (node..count).step_by(nodes) {
+            squares[i].store((i * i) as i64, Relaxed); // side by side with the others' stores
+        }
+        cluster.barrier(0)?; // releases, and acquires
+        let sum: i64 = squares.iter().skip((node + 1) % nodes).step_by(nodes).map(|square| square.load(Relaxed)).sum();
+        let guard = cluster.lock(1)?; // acquires
+        total.store(total.load(Relaxed) + sum, Relaxed);
+        drop(guard); // releases
+        cluster.barrier(0)?;
+        if node == 0 {
+            println!("{}", total.load(Relaxed)); // 333328333350000
+        }
+        Ok(cluster.leave()?)
+    }
+}
+
+fn only_a_part_of_the_memory() -> Result<(), trellis::stored::StoredError> {
+    let mut memory = trellis::stored::RemoteMemory::map("memory-server:fd12:3456:1001::/48", 8 << 30, 256 << 20)?;
+    let field = memory.slice_mut::<f64>();
+    field[0] = 1.0;
+    Ok(())
+}
+
+fn join_and_leave() -> Result<(), Box<dyn std::error::Error>> {
+    const NEXT: u64 = 1;
+    const PIECES: u64 = 1000;
+    let work_on = |_: &trellis::Cluster, _: u64| ();
+    let cluster = trellis::join()?;
+    loop {
+        let piece = cluster.atomic(NEXT).fetch_add(1)?;
+        if piece >= PIECES || cluster.is_leave_requested() {
+            break;
+        }
+        work_on(&cluster, piece);
+    }
+    if !cluster.has_joined_later() {
+        cluster.barrier(0)?;
+    }
+    cluster.leave()?;
+    Ok(())
+}
+
+fn locked_range(cluster: &trellis::Cluster) -> Result<(), Box<dyn std::error::Error>> {
+    let region = cluster.region();
+    region.set_protocol(0, 1 << 20, "lock(dynamic)")?; // every node
+    let guard = region.lock_range(4096, 16)?;
+    // SAFETY: whoever uses these bytes locks them first.
+    unsafe { region.slice_mut::<u64>(4096, 2) }.fill(7);
+    drop(guard);
+    Ok(())
+}
+
+mod rust_api {
+    fn main() -> Result<(), Box<dyn std::error::Error>> {
+        let cluster = trellis::join()?;
+        let (node, nodes, region) = (cluster.node(), cluster.nodes(), cluster.region());
+        // SAFETY: before the barrier every node uses its own element only.
+        unsafe { region.slice_mut::<u64>(node * 8, 1)[0] = (node * node) as u64 };
+        cluster.barrier(0)?;
+        // SAFETY: nobody writes after the barrier.
+        let squares = unsafe { region.slice::<u64>(0, nodes) };
+        println!("sum of squares: {}", squares.iter().sum::<u64>());
+        cluster.leave()?;
+        Ok(())
+    }
+}
+
+/// The words of lines, however they are set apart.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn what_the_documents_show_stands_here() {
+    let here = words(include_str!("documents.rs"));
+    for document in DOCUMENTS {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(document);
+        let text = std::fs::read_to_string(path).expect("a page");
+        let blocks: Vec<&str> =
+            text.split("```rust\n").skip(1).map(|rest| rest.split("```").next().expect("a part")).collect();
+        assert!(!blocks.is_empty(), "{document} has no Rust any more");
+        for block in blocks {
+            assert!(here.contains(&words(block)), "{document}: this does not stand here:\n{block}");
+        }
+    }
+}
