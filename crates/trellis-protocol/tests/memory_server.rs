@@ -361,7 +361,7 @@ fn requests_about_other_homes_are_sent_on() {
     let all = Pointer::to_host(cluster(), Host::ALL);
     assert!(matches!(caller.plain(&mut served, Command::Ping, all).body, Body::Present { .. }));
     assert!(refused(Status::UnknownCommand)(&caller.plain(&mut served, Command::Delete, all)));
-    for command in [Command::Recall, Command::Invalidate, Command::Invalidated, Command::ReadReplica] {
+    for command in [Command::Recall, Command::Invalidate, Command::Invalidated] {
         assert!(refused(Status::UnknownCommand)(&caller.plain(&mut served, command, at_home())), "{command}");
     }
 }

@@ -292,7 +292,7 @@ impl Arguments {
 
     fn decode(byte: u8, command: Command) -> Result<Arguments, NotAnAddress> {
         let known = match command {
-            Command::Read | Command::ReadReplica => Arguments::LENGTH,
+            Command::Read => Arguments::LENGTH,
             Command::Create | Command::CreateWrite => Arguments::OF_SESSION.0,
             _ => 0,
         };

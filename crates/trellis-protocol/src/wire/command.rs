@@ -14,8 +14,6 @@ use core::fmt;
 pub enum Command {
     /// The bytes at the address. It needs no header: the address says everything.
     Read = 0x01,
-    /// Reserved for the controller: the bytes, from a replica.
-    ReadReplica = 0x02,
     /// Writes bytes, whoever else does (a blind write).
     Write = 0x10,
     /// Adds to 8 bytes, and answers what they were before.
@@ -88,9 +86,8 @@ pub enum Class {
 
 impl Command {
     /// Every command, in the order of their bytes.
-    pub const ALL: [Command; 28] = [
+    pub const ALL: [Command; 27] = [
         Command::Read,
-        Command::ReadReplica,
         Command::Write,
         Command::FetchAdd,
         Command::CompareSwap,
@@ -180,7 +177,6 @@ impl Command {
     pub const fn name(self) -> &'static str {
         match self {
             Command::Read => "READ",
-            Command::ReadReplica => "READ_REPLICA",
             Command::Write => "WRITE",
             Command::FetchAdd => "FETCH_ADD",
             Command::CompareSwap => "COMPARE_SWAP",

@@ -69,7 +69,7 @@ fn every_command_and_every_argument_survives() {
             let mut address = pointer().request(command, Arguments::NONE).encode();
             address.0[layout::ARGUMENTS_AT] = byte;
             let low = match command {
-                Command::Read | Command::ReadReplica => 0x0f,
+                Command::Read => 0x0f,
                 Command::Create | Command::CreateWrite => 0x01,
                 _ => 0,
             };

@@ -166,7 +166,7 @@ impl Body {
         let length = bytes.len() as u32;
         let pointer = |bytes: &[u8]| Pointer::decode(Address(*bytes.first_chunk()?)).ok();
         match (command, bytes.len()) {
-            (Command::Read | Command::ReadReplica, 1..) => (length <= DATA_BYTES_MAX).then_some(Body::Bytes(length)),
+            (Command::Read, 1..) => (length <= DATA_BYTES_MAX).then_some(Body::Bytes(length)),
             (Command::FetchAdd | Command::CompareSwap, 8) => Some(Body::Value(eight(bytes, 0))),
             (Command::Create | Command::CreateWrite | Command::Inquire, 24) => {
                 Some(Body::Object { pointer: pointer(bytes)?, bytes: eight(bytes, 16) })

@@ -282,8 +282,7 @@ impl Operation {
             (Command::Create, 8) => Operation::Create { bytes: eight(0) },
             (Command::Hello, 8) => Operation::Hello { identity: eight(0) },
             (
-                Command::ReadReplica
-                | Command::Delete
+                Command::Delete
                 | Command::Inquire
                 | Command::Update
                 | Command::Renew

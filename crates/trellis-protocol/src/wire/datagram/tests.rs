@@ -296,7 +296,7 @@ fn every_reply() -> Vec<Reply> {
     let done = [
         (Command::Read, Body::Bytes(4096)),
         (Command::Read, Body::Bytes(1)),
-        (Command::ReadReplica, Body::Bytes(DATA_BYTES_MAX)),
+        (Command::Read, Body::Bytes(DATA_BYTES_MAX)),
         (Command::Write, Body::Nothing),
         (Command::FetchAdd, Body::Value(u64::MAX)),
         (Command::CompareSwap, Body::Value(1)),
