@@ -6,10 +6,21 @@
 //! ```
 
 use std::error::Error;
+use std::process::ExitCode;
 
 use trellis::{Cluster, Config};
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("hello: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let cluster = Cluster::join(Config::from_environment()?)?;
     let (node, nodes) = (cluster.node(), cluster.nodes());
 

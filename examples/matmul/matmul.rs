@@ -15,6 +15,7 @@
 
 use std::error::Error;
 use std::ops::Range;
+use std::process::ExitCode;
 use std::time::Instant;
 
 use trellis::Cluster;
@@ -162,7 +163,17 @@ impl<'a> Matrices<'a> {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("matmul: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let chosen = Options::read()?;
     let cluster = trellis::join()?;
     let (node, nodes) = (cluster.node(), cluster.nodes());

@@ -18,6 +18,7 @@
 //! and Campbell, 1990, section 5.2): a message is one packet of an Ethernet, a page in it two more.
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -144,7 +145,17 @@ fn content(item: u64, index: usize) -> u64 {
     item.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(index as u64)
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("producer_consumer: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let chosen = Options::read()?;
     let cluster = trellis::join()?;
     let (node, nodes) = (cluster.node(), cluster.nodes());
