@@ -18,7 +18,7 @@
 //! 5. **Page.** Requests that read, change or lease a page are counted for the page. If they are not DIRECT and a redirect
 //!    stands, they go to its port; what comes from that very port goes home.
 //! 6. **Lease.** An UPDATE that finds no redirect makes its sender the owner for a term, and goes home. Two at once cannot
-//!    both find none.
+//!    both find none. Where there is no room for it, nobody becomes the owner; what has ended takes no room for long.
 //! 7. **Sides.** A packet between two sides of a partition is gone.
 //!
 //! # What home says
@@ -130,7 +130,8 @@ pub trait Switch: Send + Sync {
     /// [`SwitchError::System`].
     fn redirect(&self, page: Page) -> Result<Option<Redirect>, SwitchError>;
 
-    /// Forgets redirects that have ended and that no request has come across since; says how many.
+    /// Forgets redirects that have ended and that no request has come across since; says how many. Nobody needs to call it
+    /// for want of room: a switch whose table is full does so by itself.
     ///
     /// # Errors
     ///

@@ -7,7 +7,8 @@
 mod attachment;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aya::Ebpf;
@@ -26,11 +27,15 @@ use crate::layout;
 use crate::observed::{Counters, Event, EventKind, HotPage};
 use crate::switch::Switch;
 use crate::switches::runs::Runs;
+use crate::switches::worker::Worker;
 use crate::switches::{self, Wiring};
+use crate::sys;
 
 const NAME: &str = "bpf";
 /// Insert or replace.
 const ANY: u64 = 0;
+/// How often it is looked whether the kernel found no room for a redirect.
+const LOOK: Duration = Duration::from_millis(100);
 
 type PortBytes = [u8; layout::PORT_BYTES];
 type RouteBytes = [u8; layout::ROUTE_BYTES];
@@ -70,7 +75,9 @@ pub struct Bpf {
     cluster: Cluster,
     redirects_max: u32,
     form: Form,
-    tables: Mutex<Tables>,
+    tables: Arc<Mutex<Tables>>,
+    /// Makes room where the kernel finds none: a packet cannot wait until a table is looked through.
+    _sweeper: Worker,
     /// Dropped, it takes the program from the interfaces.
     _program: Ebpf,
 }
@@ -92,11 +99,31 @@ impl Bpf {
         tables.plug_in(&mut program, wiring)?;
         attachment::attach(&mut program, &wiring.ports)?;
         let (cluster, redirects_max) = (wiring.cluster, wiring.redirects_max);
-        Ok(Bpf { cluster, redirects_max, form, tables: Mutex::new(tables), _program: program })
+        let tables = Arc::new(Mutex::new(tables));
+        let swept = Arc::clone(&tables);
+        let sweeper = Worker::start(move |ringing| sweep_when_full(&swept, &ringing))?;
+        Ok(Bpf { cluster, redirects_max, form, tables, _sweeper: sweeper, _program: program })
     }
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
-        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.tables)
+    }
+}
+
+fn locked(tables: &Mutex<Tables>) -> MutexGuard<'_, Tables> {
+    tables.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs until the other end of the alarm is dropped.
+fn sweep_when_full(tables: &Mutex<Tables>, ringing: &sys::Ringing) {
+    let mut known = 0;
+    while sys::wait_readable(&[ringing.as_fd()], Some(LOOK)).is_empty() {
+        let mut tables = locked(tables);
+        // What cannot be read or swept now is tried again with the next look.
+        let Ok(found) = tables.found_full() else { continue };
+        if found != known && tables.sweep().is_ok() {
+            known = found;
+        }
     }
 }
 
@@ -188,6 +215,33 @@ impl Tables {
 
     fn forget(&mut self, page: Page) -> Result<bool, SwitchError> {
         removed(self.redirects.remove(&page.key())).map_err(|error| told("redirects", &error))
+    }
+
+    /// Forgets what has ended; says how many.
+    fn sweep(&mut self) -> Result<u32, SwitchError> {
+        let ended = |(key, bytes): (u64, RedirectBytes)| Entry::read(&bytes).has_ended().then_some(key);
+        // An entry that goes while the table is read ends the walk early or shows one twice; both are harmless.
+        let keys: Vec<u64> = self.redirects.iter().filter_map(Result::ok).filter_map(ended).collect();
+        let mut swept = 0;
+        for key in keys {
+            swept += u32::from(self.forget(Page::from_key(key))?);
+        }
+        Ok(swept)
+    }
+
+    /// What a port has counted.
+    fn counts(&self, port: u16) -> Result<Counters, SwitchError> {
+        let values = self.counters.get(&u32::from(port), 0).map_err(|error| told("counters", &error))?;
+        let mut sums = [0; layout::COUNTERS];
+        for (sum, index) in sums.iter_mut().zip(0..) {
+            *sum = values.iter().map(|one: &[u64; layout::COUNTERS]| one[index]).sum();
+        }
+        Ok(Counters::from_values(&sums))
+    }
+
+    /// How often the kernel found no room for a redirect.
+    fn found_full(&self) -> Result<u64, SwitchError> {
+        self.known.ports.keys().map(|&port| Ok(self.counts(port)?.table_full)).sum()
     }
 
     fn write_rules(&mut self, rules: HashMap<u32, u16>) -> Result<(), SwitchError> {
@@ -401,16 +455,23 @@ impl Switch for Bpf {
         }
         let until = clock::ticks_until(redirect.until);
         let entry = Entry { port: redirect.port, until, epoch: redirect.epoch };
-        tables.redirects.insert(page.key(), entry.bytes(), ANY).map_err(|error| match told("redirects", &error) {
+        let insert = |tables: &mut Tables| {
+            let inserted = tables.redirects.insert(page.key(), entry.bytes(), ANY);
+            inserted.map_err(|error| told("redirects", &error))
+        };
+        let mut done = insert(&mut tables);
+        if done.as_ref().is_err_and(SwitchError::is_full) && tables.sweep()? > 0 {
+            done = insert(&mut tables);
+        }
+        done.map(|()| true).map_err(|error| match error {
             SwitchError::Full { .. } => SwitchError::Full {
                 switch: NAME,
                 table: "redirects",
                 limit: self.redirects_max,
-                hint: "sweep it, or open the switch with more",
+                hint: "wait until some end, or open the switch with more",
             },
             error => error,
-        })?;
-        Ok(true)
+        })
     }
 
     fn drop_redirect(&self, page: Page, epoch: u64) -> Result<bool, SwitchError> {
@@ -427,15 +488,7 @@ impl Switch for Bpf {
     }
 
     fn sweep(&self) -> Result<u32, SwitchError> {
-        let mut tables = self.tables();
-        let ended = |(key, bytes): (u64, RedirectBytes)| Entry::read(&bytes).has_ended().then_some(key);
-        // An entry that goes while the table is read ends the walk early or shows one twice; both are harmless.
-        let keys: Vec<u64> = tables.redirects.iter().filter_map(Result::ok).filter_map(ended).collect();
-        let mut swept = 0;
-        for key in keys {
-            swept += u32::from(tables.forget(Page::from_key(key))?);
-        }
-        Ok(swept)
+        self.tables().sweep()
     }
 
     fn set_group(&self, group: &Group) -> Result<(), SwitchError> {
@@ -510,12 +563,7 @@ impl Switch for Bpf {
 
     fn counters(&self, port: u16) -> Result<Counters, SwitchError> {
         switches::check_port(NAME, port)?;
-        let values = self.tables().counters.get(&u32::from(port), 0).map_err(|error| told("counters", &error))?;
-        let mut sums = [0; layout::COUNTERS];
-        for (sum, index) in sums.iter_mut().zip(0..) {
-            *sum = values.iter().map(|one: &[u64; layout::COUNTERS]| one[index]).sum();
-        }
-        Ok(Counters::from_values(&sums))
+        self.tables().counts(port)
     }
 
     fn hot_pages(&self, count: usize) -> Result<Vec<HotPage>, SwitchError> {

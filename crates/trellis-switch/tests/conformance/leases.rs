@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use trellis_switch::{Event, EventKind};
 
-use super::{COMMIT, Case, Context, DIRECT, GIVES_BACK, READ, RELEASE, RENEW, UPDATE, WRITE, header, with_flags};
+use super::{COMMIT, Case, Context, DIRECT, GIVES_BACK, HOUR, READ, RELEASE, RENEW, UPDATE, WRITE, header, with_flags};
 
 pub(super) const CASES: &[Case] = &[
     ("the first UPDATE wins and nobody steals", nobody_steals),
@@ -17,7 +17,6 @@ pub(super) const CASES: &[Case] = &[
     ("without leases an UPDATE is a request like others", none),
 ];
 
-const HOUR: Option<Duration> = Some(Duration::from_secs(3600));
 const FENCED: u8 = 4;
 const BUSY: u8 = 5;
 

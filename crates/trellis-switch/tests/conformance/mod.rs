@@ -29,6 +29,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) const PORT: u16 = 5000;
 /// Room for redirects.
 pub(crate) const REDIRECTS: u32 = 512;
+/// A term that does not end while a test runs.
+const HOUR: Option<Duration> = Some(Duration::from_secs(3600));
 
 pub(crate) const READ: u8 = 0x01;
 pub(crate) const WRITE: u8 = 0x10;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use trellis_switch::{HotPage, Redirect};
 
-use super::{CREATE, Case, Context, DIRECT, READ, REDIRECTS, WRITE};
+use super::{CREATE, Case, Context, DIRECT, HOUR, PATIENCE, READ, REDIRECTS, UPDATE, WRITE};
 
 pub(super) const CASES: &[Case] = &[
     ("a redirect leads elsewhere and the owner home", redirect),
@@ -14,6 +14,7 @@ pub(super) const CASES: &[Case] = &[
     ("many redirects are set at once", many),
     ("hot pages are counted", hot),
     ("a full table says so", full),
+    ("what has ended takes no room", room),
 ];
 
 fn hour() -> Option<Instant> {
@@ -156,4 +157,34 @@ fn full(context: &mut Context) {
     context.goes("c1", context.pointer("s1", READ, stored), "s1");
     assert!(context.switch().drop_redirect(context.page("s1", 0), 1).unwrap());
     assert!(context.switch().set_redirect(context.page("s1", stored), redirect).unwrap());
+}
+
+fn room(context: &mut Context) {
+    let wanted = u64::from(REDIRECTS);
+    // Nobody asks for these pages any more, so that nobody comes across what has ended.
+    for round in 1..3 {
+        let until = Some(Instant::now() + Duration::from_millis(1));
+        let ended = Redirect { port: context.port("c2"), epoch: 1, until };
+        let pages = round * wanted..(round + 1) * wanted;
+        let all: Vec<_> = pages.map(|number| (context.page("s2", number), ended)).collect();
+        context.wait_until("there is room", |context| match context.switch().set_redirects(&all) {
+            Ok(set) => set == REDIRECTS,
+            // The kernel's packet filter takes what has ended away a moment later.
+            Err(error) => {
+                assert!(error.is_full() && context.switch().capabilities().forgets_ended, "round {round}: {error}");
+                false
+            }
+        });
+        // Longer than their term, in any case.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    context.switch().set_leases(HOUR).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    let mut page = 0;
+    while context.counters("c1").granted == 0 {
+        assert!(Instant::now() < deadline, "nothing is granted any more");
+        context.goes("c1", context.pointer("s1", UPDATE, page), "s1");
+        page += 1;
+    }
+    context.goes("c2", context.pointer("s1", UPDATE, page - 1), "c1");
 }

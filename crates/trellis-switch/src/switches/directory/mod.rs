@@ -26,6 +26,8 @@ const UDP_BYTES: usize = 8;
 const FRAGMENT_BYTES: usize = 8;
 /// Events that wait to be fetched.
 const EVENTS_MAX: usize = layout::EVENTS_BYTES as usize / layout::EVENT_BYTES;
+/// How often packets that find a full table have it looked through, in ticks: each 17 ms, for it may be large.
+const SWEEP_TICKS: u64 = 256;
 
 /// Where a packet goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,6 +83,10 @@ pub(in crate::switches) struct Directory {
     ports: HashMap<u16, Plugged>,
     homes: HashMap<u16, Home>,
     redirects: HashMap<u64, Entry>,
+    /// The first tick at which a packet that finds the table full has it looked through again.
+    next_sweep: u64,
+    /// Whether what had ended has made room since it was last asked.
+    has_made_room: bool,
     rules: Option<HashMap<u32, u16>>,
     term: Option<u64>,
     /// By page, and the port that requests came in at.
@@ -101,6 +107,8 @@ impl Directory {
             ports: ports.map(|port| (port, Plugged::default())).collect(),
             homes: HashMap::new(),
             redirects: HashMap::new(),
+            next_sweep: 0,
+            has_made_room: false,
             rules: None,
             term: None,
             hot: HashMap::new(),
@@ -249,7 +257,7 @@ impl Directory {
             self.tell(packet, EventKind::Expired, key, entry.port, entry.epoch);
         }
         if let (layout::COMMAND_UPDATE, Some(term)) = (packet.command(), self.term) {
-            if self.redirects.len() < self.redirects_max {
+            if self.has_room_at(packet.tick) {
                 self.redirects
                     .insert(key, Entry { port: packet.in_port, until: packet.tick + term, epoch: 0, is_ending: false });
                 self.count(packet.in_port, |counters| &mut counters.granted);
@@ -307,7 +315,7 @@ impl Directory {
     fn confirm(&mut self, packet: &Packet<'_>, key: u64, known: Option<Entry>, fresh: Entry) {
         let may = match known {
             Some(known) => known.epoch <= fresh.epoch || known.until <= packet.tick,
-            None => self.redirects.len() < self.redirects_max,
+            None => self.has_room_at(packet.tick),
         };
         if may {
             self.redirects.insert(key, fresh);
@@ -315,6 +323,25 @@ impl Directory {
             let kind = if is_new { EventKind::Confirmed } else { EventKind::Renewed };
             self.tell(packet, kind, key, fresh.port, fresh.epoch);
         }
+    }
+
+    /// Whether a packet's redirect has room; what has ended takes none.
+    fn has_room_at(&mut self, tick: u64) -> bool {
+        if self.redirects.len() < self.redirects_max {
+            return true;
+        }
+        if tick < self.next_sweep {
+            return false;
+        }
+        self.next_sweep = tick.saturating_add(SWEEP_TICKS);
+        self.make_room(tick)
+    }
+
+    /// Forgets what has ended, of a table that is full; says whether that was something.
+    fn make_room(&mut self, tick: u64) -> bool {
+        let has_made_room = self.sweep(tick) > 0;
+        self.has_made_room |= has_made_room;
+        has_made_room
     }
 
     fn tell(&mut self, packet: &Packet<'_>, kind: EventKind, key: u64, port: u16, epoch: u64) {
@@ -439,13 +466,14 @@ impl Directory {
         self.homes.get(&page.home)?.runs.port_of(page.number)
     }
 
-    /// None when there is no room.
+    /// None when there is no room, also after what has ended is gone.
     pub(in crate::switches) fn set_redirect(&mut self, page: Page, entry: Entry, tick: u64) -> Option<bool> {
         let known = self.redirects.get(&page.key());
         if known.is_some_and(|known| known.until > tick && known.epoch > entry.epoch) {
             return Some(false);
         }
-        if known.is_none() && self.redirects.len() >= self.redirects_max {
+        let needs_room = known.is_none() && self.redirects.len() >= self.redirects_max;
+        if needs_room && !self.make_room(tick) {
             return None;
         }
         self.redirects.insert(page.key(), entry);
@@ -482,6 +510,11 @@ impl Directory {
         let before = self.redirects.len();
         self.redirects.retain(|_, entry| entry.until > tick);
         before - self.redirects.len()
+    }
+
+    /// Whether redirects were forgotten to make room, since this was asked last.
+    pub(in crate::switches) fn take_has_made_room(&mut self) -> bool {
+        std::mem::take(&mut self.has_made_room)
     }
 
     /// Whether the home has a route to copy beside.

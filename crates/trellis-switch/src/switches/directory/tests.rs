@@ -129,6 +129,42 @@ fn a_full_table_grants_nothing_and_says_so() {
 }
 
 #[test]
+fn what_has_ended_takes_no_room() {
+    let mut directory = directory();
+    let update = |directory: &mut Directory, page, tick| {
+        let request = frame(request_of(CLIENT, page), pointer(layout::COMMAND_UPDATE, page), &[]);
+        goes(directory, 1, &request, tick)
+    };
+    // The client is gone then, and nobody asks for its pages again.
+    for page in 0..4 {
+        assert_eq!(update(&mut directory, page, 0), Some(3));
+    }
+    assert!(!directory.take_has_made_room());
+    assert_eq!(update(&mut directory, 10, 99), Some(3));
+    assert_eq!((directory.counters(1).granted, directory.counters(1).table_full), (4, 1), "the last tick of the term");
+    assert_eq!(update(&mut directory, 10, 99 + SWEEP_TICKS), Some(3));
+    assert_eq!((directory.counters(1).granted, directory.counters(1).table_full), (5, 1));
+    assert_eq!(directory.redirects.len(), 1);
+    assert!(directory.take_has_made_room() && !directory.take_has_made_room());
+    // What home says of a lease that is not known finds room in the same way.
+    let tick = 2 * SWEEP_TICKS + 100;
+    for page in 11..14 {
+        assert_eq!(update(&mut directory, page, 100 + SWEEP_TICKS), Some(3));
+    }
+    assert_eq!(directory.redirects.len(), 4);
+    let answer = frame(pointer(layout::COMMAND_RENEW, 20), request_of(CLIENT, 7), &header(layout::STATUS_OK, 7, 9));
+    assert_eq!(goes(&mut directory, 3, &answer, tick), Some(1));
+    assert!(directory.redirect(Page { home: SERVER, number: 20 }, tick).is_some());
+    // So does what somebody sets, at any time.
+    for page in 30..33 {
+        assert_eq!(update(&mut directory, page, tick + 1), Some(3));
+    }
+    let entry = Entry { port: 2, until: u64::MAX, epoch: 0, is_ending: false };
+    assert_eq!(directory.set_redirect(Page { home: SERVER, number: 40 }, entry, tick + 2), None);
+    assert_eq!(directory.set_redirect(Page { home: SERVER, number: 40 }, entry, tick + 101), Some(true));
+}
+
+#[test]
 fn events_that_nobody_fetches_are_counted() {
     let mut directory = directory();
     for tick in 0..=EVENTS_MAX as u64 {

@@ -410,12 +410,12 @@ impl OpenFlow {
         let entry = Entry { until: noted.until.max(1), ..noted };
         let tick = clock::ticks_now();
         let done = state.directory.set_redirect(page, entry, tick);
-        state.show_page(page, bodies, tick);
+        state.show_entered(page, bodies, tick);
         done.ok_or_else(|| self.full("redirects", self.redirects_max))
     }
 
     fn full(&self, table: &'static str, limit: u32) -> SwitchError {
-        let hint = if table == "redirects" { "sweep it, or open the switch with more" } else { "drop some" };
+        let hint = if table == "redirects" { "wait until some end, or open the switch with more" } else { "drop some" };
         SwitchError::Full { switch: NAME, table, limit, hint }
     }
 }

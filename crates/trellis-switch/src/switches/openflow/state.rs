@@ -192,6 +192,14 @@ impl State {
         ended.into_iter().for_each(|key| self.show_page(Page::from_key(key), bodies, tick));
     }
 
+    /// The same for the redirect of a page, and for those that were forgotten to make room for it.
+    pub(super) fn show_entered(&mut self, page: Page, bodies: &mut Vec<Body>, tick: u64) {
+        if self.directory.take_has_made_room() {
+            self.show_swept(bodies, tick);
+        }
+        self.show_page(page, bodies, tick);
+    }
+
     /// Everything, to a switch that may know something else.
     pub(super) fn show_all(&mut self, tick: u64) -> Vec<Body> {
         self.life += 1;
@@ -256,7 +264,7 @@ impl State {
                 let before = self.directory.counters(port).values();
                 let verdict = self.directory.decide(port, &packet.data, now_ns, || self.is_lost);
                 self.note(port, &before, None);
-                self.show_page(Page::of(destination), &mut bodies, tick);
+                self.show_entered(Page::of(destination), &mut bodies, tick);
                 if !bodies.is_empty() {
                     bodies.push(Body::BarrierRequest);
                 }
@@ -273,7 +281,7 @@ impl State {
                 self.directory.decide(port, &packet.data, now_ns, || false);
                 self.note(port, &before, Some(&COUNTED_WHEN_HEARD));
                 for page in BTreeSet::from([Page::of(source), Page::of(destination)]) {
-                    self.show_page(page, &mut bodies, tick);
+                    self.show_entered(page, &mut bodies, tick);
                 }
             }
             Some(Reason::HotMiss) => self.count_hot(Page::of(destination), &mut bodies),

@@ -75,7 +75,7 @@ impl User {
     }
 
     fn full(&self, table: &'static str, limit: u32) -> SwitchError {
-        let hint = if table == "redirects" { "sweep it, or open the switch with more" } else { "drop some" };
+        let hint = if table == "redirects" { "wait until some end, or open the switch with more" } else { "drop some" };
         SwitchError::Full { switch: NAME, table, limit, hint }
     }
 }
