@@ -255,6 +255,19 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
         assert!(runs().is_empty());
         lab.send("c1", "s1");
         wait_until("it arrives", || lab.count("s1", "packets_out") == 1);
+        assert_eq!(lab.status()["is_without_switch"], false);
+        // One that cannot start again leaves a lab that says so, with all that runs in it.
+        let mut child = lab.start("s1");
+        assert!(lab.ask("run", &["c2", "--", "ip", "link", "delete", "e0"]).status.success());
+        assert_eq!(lab.ask("restart", &[]).status.code(), Some(71));
+        assert_eq!((lab.status()["is_without_switch"].clone(), lab.processes("s1")), (Value::Bool(true), 1));
+        let again = "lab restart` tries once more";
+        for (task, arguments) in [("status", &[][..]), ("faults", &["drop=1%"]), ("partition", &["c1"])] {
+            assert!(told(&lab.ask(task, arguments)).contains(again), "{task}");
+        }
+        assert!(lab.ask("down", &[]).status.success());
+        // Its command ended with the lab.
+        child.wait().expect("waited for");
     }
 }
 

@@ -90,6 +90,18 @@ pub(crate) fn forget_children() {
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
 }
 
+/// Keeps this process's children that end until they are waited for.
+pub(crate) fn keep_children() {
+    // SAFETY: the kernel's own way with a signal runs no code of ours.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
+/// Takes away the children that have ended already and that nobody waits for.
+pub(crate) fn bury_children() {
+    // SAFETY: the call takes numbers and no place for the status; it does not wait.
+    while unsafe { libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) } > 0 {}
+}
+
 /// Leaves interrupts from the terminal to others.
 pub(crate) fn ignore_interrupts() {
     for signal in [libc::SIGINT, libc::SIGQUIT] {

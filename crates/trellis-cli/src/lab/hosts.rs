@@ -124,6 +124,9 @@ fn table(lab: &Description, processes: &[Vec<i32>]) -> String {
     if !lab.faults.is_empty() {
         text += &format!("faults: {}\n", lab.faults);
     }
+    if lab.is_without_switch {
+        text += "nothing passes: the switch did not start again; `trellis lab restart` tries once more\n";
+    }
     text += &format!(
         "{:<7}{:<24}{:>5}{:>6}{:>11}{:>12}{:>12}{:>9}{:>9}\n",
         "host", "prefix", "port", "side", "processes", "in", "out", "refused", "lost"
@@ -301,10 +304,13 @@ mod tests {
             rootless: true,
             mtu_bytes: 9000,
             faults: String::new(),
+            is_without_switch: false,
             hosts: vec![host],
         };
         let text = table(&lab, &[vec![7, 8]]);
         let words: Vec<&str> = text.lines().nth(2).unwrap().split_whitespace().collect();
         assert_eq!(words, ["c1", "fd00:1:1::/48", "1", "0", "2", "8", "9", "2", "1"]);
+        let text = table(&Description { is_without_switch: true, ..lab }, &[Vec::new()]);
+        assert!(text.contains("`trellis lab restart` tries once more"), "{text}");
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use trellis_switch::lab::{Host, Lab, Plan, space};
-use trellis_switch::{Faults, Switch, SwitchError};
+use trellis_switch::{Counters, Faults, SwitchError};
 
 use super::failure;
 use super::messages::{self, Answer, Description, HostDescription, Order, Report, Request};
@@ -69,7 +69,7 @@ fn start(order: &str) -> Result<(Kept, UnixListener), Failure> {
 
 /// Tells a switch that knows nothing what the lab is to be like.
 fn prepare(kept: &Kept) -> Result<(), Failure> {
-    let switch = kept.lab.switch();
+    let switch = kept.lab.running().map_err(|error| failure(&error))?;
     // One that cannot grant is not told that it shall not.
     if kept.lease.is_some() {
         switch.set_leases(kept.lease).map_err(|error| failure(&error))?;
@@ -106,12 +106,14 @@ fn answer(kept: &mut Kept, request: Request) -> Result<Answer, Failure> {
         }
         Request::Switch => Ok(Answer::Done),
         Request::Restart => {
-            kept.lab.restart_switch().map_err(|error| failure(&error))?;
+            // A switch may be programs that are started and waited for.
+            space::with_children(|| kept.lab.restart_switch()).map_err(|error| failure(&error))?;
             prepare(kept)?;
             Ok(Answer::Done)
         }
         Request::Faults(text) => {
-            kept.lab.switch().set_faults(&faults_of(&text)?).map_err(|error| failure(&error))?;
+            let switch = kept.lab.running().map_err(|error| failure(&error))?;
+            switch.set_faults(&faults_of(&text)?).map_err(|error| failure(&error))?;
             kept.faults = text;
             Ok(Answer::Done)
         }
@@ -127,12 +129,15 @@ fn describe(kept: &Kept) -> Result<Description, SwitchError> {
         rootless: kept.rootless,
         mtu_bytes: lab.plan().mtu_bytes,
         faults: kept.faults.clone(),
-        hosts: lab.hosts().iter().map(|host| describe_host(lab.switch(), host)).collect::<Result<_, _>>()?,
+        is_without_switch: lab.running().is_err(),
+        hosts: lab.hosts().iter().map(|host| describe_host(lab, host)).collect::<Result<_, _>>()?,
     })
 }
 
-fn describe_host(switch: &dyn Switch, host: &Host) -> Result<HostDescription, SwitchError> {
+fn describe_host(lab: &Lab, host: &Host) -> Result<HostDescription, SwitchError> {
     let plan = host.plan();
+    // A lab without a switch is described, too: who would end it asks for that first.
+    let counters = lab.running().map_or(Ok(Counters::default()), |switch| switch.counters(plan.port))?;
     Ok(HostDescription {
         name: plan.name.clone(),
         role: plan.role.word().to_owned(),
@@ -142,6 +147,6 @@ fn describe_host(switch: &dyn Switch, host: &Host) -> Result<HostDescription, Sw
         address: plan.address.to_string(),
         side: host.side(),
         descriptor: host.descriptor(),
-        counters: switch.counters(plan.port)?.by_name(),
+        counters: counters.by_name(),
     })
 }

@@ -67,6 +67,8 @@ pub(super) struct Description {
     pub(super) rootless: bool,
     pub(super) mtu_bytes: u32,
     pub(super) faults: String,
+    /// Whether the switch did not start again.
+    pub(super) is_without_switch: bool,
     pub(super) hosts: Vec<HostDescription>,
 }
 

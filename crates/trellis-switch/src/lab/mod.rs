@@ -146,7 +146,8 @@ impl Lab {
     ///
     /// # Errors
     ///
-    /// As [`Lab::up`]; then there is no switch any more.
+    /// As [`Lab::up`]; then there is no switch until this is tried again with more luck. Two at once cannot be: both would
+    /// want the same interfaces.
     pub fn restart_switch(&mut self) -> Result<(), SwitchError> {
         self.control.stop();
         self.switch = None;
@@ -171,9 +172,23 @@ impl Lab {
     }
 
     /// Its switch.
+    ///
+    /// # Panics
+    ///
+    /// Where [`Lab::restart_switch`] did not work; [`Lab::running`] says so instead.
     #[must_use]
     pub fn switch(&self) -> &dyn Switch {
         self.switch.as_deref().expect("a lab whose switch did not start again is not used")
+    }
+
+    /// Its switch, if it runs.
+    ///
+    /// # Errors
+    ///
+    /// [`SwitchError::Lab`] where it did not start again.
+    pub fn running(&self) -> Result<&dyn Switch, SwitchError> {
+        let what = "its switch did not start again; `trellis lab restart` tries once more";
+        self.switch.as_deref().ok_or_else(|| self.refused(what.to_owned()))
     }
 
     /// The same for those that tell it something over a socket.
@@ -213,7 +228,7 @@ impl Lab {
             }
         }
         for (place, side) in sides.into_iter().enumerate() {
-            self.switch().set_side(self.hosts[place].plan.port, side)?;
+            self.running()?.set_side(self.hosts[place].plan.port, side)?;
             self.hosts[place].side = side;
         }
         Ok(())

@@ -37,6 +37,16 @@ pub fn forget_children() {
     sys::forget_children();
 }
 
+/// Does something that starts programs and waits for them, in a process that forgets its children otherwise.
+pub fn with_children<T>(work: impl FnOnce() -> T) -> T {
+    sys::keep_children();
+    let value = work();
+    sys::forget_children();
+    // Those that ended meanwhile and were not waited for.
+    sys::bury_children();
+    value
+}
+
 /// Moves this process into a host of a keeper's lab: its network now, its processes for children to come.
 ///
 /// # Errors
