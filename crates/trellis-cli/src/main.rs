@@ -9,6 +9,7 @@ mod check;
 mod compile;
 mod controller;
 mod doctor;
+mod ending;
 mod exit;
 mod lab;
 mod leave;

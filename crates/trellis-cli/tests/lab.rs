@@ -272,6 +272,33 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
 }
 
 #[test]
+fn a_lab_runs_a_switch_that_takes_only_its_own_socket_away() {
+    let Some(way) = ways("a_lab_runs_a_switch_that_takes_only_its_own_socket_away").into_iter().next() else {
+        return;
+    };
+    let lab = Lab::up("ends", way);
+    let folder = std::env::temp_dir().join(format!("trellis-switch-run-{}", std::process::id()));
+    std::fs::create_dir(&folder).expect("a folder");
+    // A host of the lab is its machine: it has an interface, and rights over it.
+    let run = |script: &str| {
+        let host = "server e0 02:00:00:00:00:07 fd12:3456:7::/48";
+        let trellis = env!("CARGO_BIN_EXE_trellis");
+        let command = format!("'{trellis}' switch run --cluster fd12:3456::/32 --switch user --host '{host}'");
+        let script = format!("cd '{}'; {}", folder.display(), script.replace("RUN", &command));
+        lab.ask("run", &["c1", "--", "bash", "-c", &script])
+    };
+    let script = "coproc RUN --control socket; read line <&\"${COPROC[0]}\"; kill -TERM $COPROC_PID; wait $!";
+    let output = run(script);
+    assert_eq!(output.status.code(), Some(0), "{}", told(&output));
+    assert!(!folder.join("socket").exists());
+    std::fs::write(folder.join("letter"), "dear").expect("written");
+    let output = run("RUN --control letter");
+    assert!(output.status.code() == Some(71) && told(&output).contains("is no socket"), "{}", told(&output));
+    assert_eq!(std::fs::read_to_string(folder.join("letter")).expect("it is there"), "dear");
+    std::fs::remove_dir_all(&folder).expect("removed");
+}
+
+#[test]
 fn a_lab_does_not_meet_another() {
     for way in ways("a_lab_does_not_meet_another") {
         println!("{way:?}");

@@ -6,7 +6,6 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -138,29 +137,6 @@ fn may_write(folder: &Path) -> bool {
     let probe = folder.join(format!(".trellis-{}", std::process::id()));
     let may = fs::OpenOptions::new().write(true).create_new(true).open(&probe).is_ok();
     may && fs::remove_file(probe).is_ok()
-}
-
-/// Takes the socket.
-///
-/// # Errors
-///
-/// When another controller listens there, or the system does not let us.
-pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
-    let listener = match UnixListener::bind(path) {
-        Err(error) if error.kind() == ErrorKind::AddrInUse => {
-            if UnixStream::connect(path).is_ok() {
-                return Err(io::Error::new(
-                    ErrorKind::AddrInUse,
-                    "a controller runs there; end that one, or give another --control",
-                ));
-            }
-            fs::remove_file(path)?;
-            UnixListener::bind(path)?
-        }
-        bound => bound?,
-    };
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
 }
 
 /// Answers who connects, each in a thread, by what `asked` gets.
@@ -312,7 +288,7 @@ mod tests {
     #[test]
     fn who_comes_when_all_places_are_taken_is_told_so_and_the_next_is_heard() {
         let path = std::env::temp_dir().join(format!("trellis-control-{}", std::process::id()));
-        let listener = listen(&path).expect("a socket");
+        let listener = trellis_switch::control::listen(&path, "controller").expect("a socket");
         let (asked, questions) = std::sync::mpsc::channel::<Asked>();
         std::thread::spawn(move || serve(&listener, &asked, |asked| asked));
         std::thread::spawn(move || questions.iter().for_each(|(_, answer)| drop(answer.send(Answer::Done))));

@@ -4,7 +4,6 @@
 //! process of a host is found.
 
 mod change;
-mod ending;
 mod run;
 mod show;
 

@@ -12,8 +12,8 @@ use trellis_controller::{Controller, ControllerError, Options};
 use trellis_store::StoreError;
 use trellis_switch::control::{At, Remote};
 
-use super::ending::Ends;
 use super::{Named, host, prefix};
+use crate::ending::Ends;
 use crate::exit::{self, Ending, Failure};
 
 /// Be a controller, until SIGINT or SIGTERM
@@ -112,7 +112,8 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
         control,
     };
     let mut controller = Controller::open(options).map_err(|error| failure(&error))?;
-    ends.by(controller.stop());
+    let stop = controller.stop();
+    ends.by(move || stop.stop());
     let mut output = std::io::stdout();
     // Who does not read that is served all the same.
     let _ = writeln!(output, "controller {prefix} at port {port}, records in {name}, {told}, control {shown}")

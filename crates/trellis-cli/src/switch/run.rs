@@ -1,23 +1,23 @@
 //! `trellis switch run`: the process that is the switch.
 //!
-//! Ends with SIGINT or SIGTERM, or when it is killed; the kernel then takes away what it had put into it.
+//! Ends with SIGINT or SIGTERM, and takes its socket away, or when it is killed; the kernel then takes away what it had put
+//! into it, and the next one takes the socket over.
 
 use std::fs;
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::io::Write;
+use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use trellis_switch::control::{PortDescription, Server};
+use trellis_switch::control::{self, PortDescription, Server};
 use trellis_switch::switches::openflow::{COUNTED_PAGES, Meeting, OpenFlow, OpenFlowPort, OpenFlowWiring};
 use trellis_switch::switches::{self, Attach, KINDS, Wiring};
 use trellis_switch::{Cluster, Port, Prefix, Route, Switch};
 
 use super::{default_socket, failure};
+use crate::ending::Ends;
 use crate::exit::{self, Ending, Failure};
 
 /// How long a switch that somebody else runs is waited for.
@@ -77,20 +77,36 @@ struct Listed {
 pub(super) fn run(arguments: &RunArguments) -> Ending {
     let cluster = cluster(&arguments.cluster)?;
     let listed = listed(arguments)?;
+    // Before any thread: none of them is to be interrupted.
+    let ends = Ends::listen()?;
     let (switch, ports) = open(arguments, cluster, &listed)?;
-    let listener = listen(&arguments.control)?;
+    let control = arguments.control.display();
+    let listener = control::listen(&arguments.control, "switch")
+        .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot listen at {control}: {error}")))?;
+    let (stop, is_over) = mpsc::channel();
+    ends.by(move || {
+        // Who does not wait for it any more is ending already.
+        let _ = stop.send(());
+    });
     let name = switch.name();
     let life = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
     let server = Server::new(switch, ports, life);
     let mut output = std::io::stdout();
-    let control = arguments.control.display();
     // Who does not read that is served all the same.
     let _ = writeln!(output, "switch {name}: {} hosts of {}, control {control}", listed.len(), cluster.everything())
         .and_then(|()| output.flush());
-    for stream in listener.incoming().flatten() {
-        // Who is gone already, or may not ask, is no reason to stop.
-        let _ = server.serve(stream);
-    }
+    let thread = std::thread::Builder::new().name("switch socket".to_owned());
+    let serves = thread.spawn(move || {
+        for stream in listener.incoming().flatten() {
+            // Who is gone already, or may not ask, is no reason to stop.
+            let _ = server.serve(stream);
+        }
+    });
+    serves.map_err(|_| Failure::system("start a thread"))?;
+    // Nobody ends it but a signal.
+    let _ = is_over.recv();
+    // Where somebody has taken it away, there is nothing to do.
+    let _ = fs::remove_file(&arguments.control);
     Ok(exit::FINE)
 }
 
@@ -167,22 +183,6 @@ fn meet(
         patience: MEETING_PATIENCE,
     });
     Ok(Box::new(switch.map_err(|error| failure(&error))?))
-}
-
-/// Takes the socket; one that a switch left that is gone is taken over.
-fn listen(path: &Path) -> Result<UnixListener, Failure> {
-    let refused = |what: String| Failure::new(exit::SYSTEM, format!("cannot listen at {}: {what}", path.display()));
-    let listener = match UnixListener::bind(path) {
-        Err(error) if error.kind() == ErrorKind::AddrInUse => {
-            if UnixStream::connect(path).is_ok() {
-                return Err(refused("a switch runs there; give another --control, or end that one".to_owned()));
-            }
-            fs::remove_file(path).and_then(|()| UnixListener::bind(path)).map_err(|error| refused(error.to_string()))?
-        }
-        bound => bound.map_err(|error| refused(format!("{error}; give --control")))?,
-    };
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(|error| refused(error.to_string()))?;
-    Ok(listener)
 }
 
 fn cluster(text: &str) -> Result<Cluster, Failure> {

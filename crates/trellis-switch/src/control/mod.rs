@@ -18,7 +18,9 @@
 mod messages;
 mod remote;
 mod server;
+mod socket;
 
 pub use messages::{Description, PortDescription};
 pub use remote::{At, Remote};
 pub use server::{EVENTS_MAX, Server};
+pub use socket::listen;

@@ -1,20 +1,20 @@
-//! SIGINT and SIGTERM of a controller.
+//! SIGINT and SIGTERM of who serves others: a controller, a switch.
 //!
-//! Promises: the first one lets the controller end in order; one that comes before there is a controller, or after the first,
-//! ends the process as if nobody had listened. Whoever ignored them goes on ignoring them. Runs no code in a handler.
+//! Promises: the first one lets it end in order; one that comes before there is anything to end, or after the first, ends the process as if nobody had listened. Whoever ignored them goes on ignoring them. Runs no code in a handler.
 
 use std::sync::{Arc, OnceLock};
 
-use trellis_controller::Stop;
-
 use crate::exit::Failure;
 
-/// Waits for the signals; what it finds here is what they end.
-pub(super) struct Ends(Arc<OnceLock<Stop>>);
+/// How something is told to end.
+type Stop = Box<dyn Fn() + Send + Sync>;
+
+/// Waits for the signals; what it finds here is how they end it.
+pub(crate) struct Ends(Arc<OnceLock<Stop>>);
 
 impl Ends {
     /// Takes the signals away from every thread that is started from now on.
-    pub(super) fn listen() -> Result<Ends, Failure> {
+    pub(crate) fn listen() -> Result<Ends, Failure> {
         // SAFETY: the set is plain data that the C library fills before it is read.
         let signals = unsafe {
             let mut signals: libc::sigset_t = std::mem::zeroed();
@@ -28,7 +28,7 @@ impl Ends {
         };
         let stop: Arc<OnceLock<Stop>> = Arc::default();
         let known = Arc::clone(&stop);
-        let thread = std::thread::Builder::new().name("controller signals".to_owned());
+        let thread = std::thread::Builder::new().name("signals".to_owned());
         let waits = thread.spawn(move || {
             let mut signal = 0;
             // SAFETY: both are valid as long as the calls last; this thread alone takes the signals from now on.
@@ -38,7 +38,7 @@ impl Ends {
                 waited == 0
             };
             match known.get() {
-                Some(stop) if is_first => stop.stop(),
+                Some(stop) if is_first => stop(),
                 // SAFETY: the signal is one of the two, or none, which does nothing.
                 _ => drop(unsafe { libc::raise(signal) }),
             }
@@ -50,9 +50,9 @@ impl Ends {
         waits.map(|_| Ends(stop)).map_err(|_| Failure::system("start a thread"))
     }
 
-    /// The signals end this from now on.
-    pub(super) fn by(&self, stop: Stop) {
-        // There is one controller in a process.
-        let _ = self.0.set(stop);
+    /// The signals do this from now on.
+    pub(crate) fn by(&self, stop: impl Fn() + Send + Sync + 'static) {
+        // There is one of them in a process.
+        let _ = self.0.set(Box::new(stop));
     }
 }

@@ -1,0 +1,57 @@
+//! The socket that somebody who runs is asked at.
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+/// Takes a socket, its owner's alone (mode 0600). One that was left behind, and at which nobody listens any more, is taken
+/// over; what is no socket stays as it is. `who` is what listens at such a socket, as sentences call it.
+///
+/// # Errors
+///
+/// When somebody listens there, something else has the name, or the system does not let us.
+pub fn listen(path: &Path, who: &str) -> io::Result<UnixListener> {
+    let taken = |what: String| io::Error::new(ErrorKind::AddrInUse, what);
+    let listener = match UnixListener::bind(path) {
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            if !fs::symlink_metadata(path)?.file_type().is_socket() {
+                return Err(taken("what is there is no socket; give another --control".to_owned()));
+            }
+            if UnixStream::connect(path).is_ok() {
+                return Err(taken(format!("a {who} runs there; end that one, or give another --control")));
+            }
+            fs::remove_file(path)?;
+            UnixListener::bind(path)?
+        }
+        bound => bound?,
+    };
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_socket_at_which_nobody_listens_is_taken_over() {
+        let folder = std::env::temp_dir().join(format!("trellis-socket-{}", std::process::id()));
+        fs::create_dir(&folder).unwrap();
+        let (socket, file, link) = (folder.join("socket"), folder.join("file"), folder.join("link"));
+        let first = listen(&socket, "switch").unwrap();
+        assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+        let sentence = |path: &Path| listen(path, "switch").unwrap_err().to_string();
+        assert_eq!(sentence(&socket), "a switch runs there; end that one, or give another --control");
+        drop(first);
+        drop(listen(&socket, "switch").unwrap());
+        fs::write(&file, "dear").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        for path in [&file, &link, &folder] {
+            assert_eq!(sentence(path), "what is there is no socket; give another --control", "{}", path.display());
+        }
+        assert_eq!(fs::read_to_string(&link).unwrap(), "dear");
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
