@@ -9,6 +9,7 @@ use clap::Args;
 
 use crate::exit::{self, Ending, Failure};
 use crate::run::{self, JoinedNode};
+use crate::terminal::{self, say};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -56,14 +57,14 @@ pub(crate) fn leave(arguments: &LeaveArguments) -> Ending {
         ));
     }
     if arguments.processes.is_empty() && arguments.node.is_none() && !arguments.all {
-        print!("{}", table(&there));
+        terminal::put(format_args!("{}", table(&there)));
         return Ok(exit::FINE);
     }
     for node in chosen(arguments, &there)? {
         if !run::ask_to_leave(node) {
             return Err(Failure::new(exit::FAILED, format!("{} has just ended", named(node))));
         }
-        println!("{} of the cluster at {} was asked to leave", named(node), node.cluster);
+        say!("{} of the cluster at {} was asked to leave", named(node), node.cluster);
     }
     Ok(exit::FINE)
 }

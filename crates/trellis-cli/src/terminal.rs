@@ -1,9 +1,33 @@
-//! What is different when a person watches: colour and progress, and only then.
+//! How results are printed; and what is different when a person watches: colour and progress, and only then.
 //!
 //! Standard output carries results only; progress goes to standard error, and to a terminal only.
 
-use std::io::{IsTerminal, Write};
+use std::fmt;
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::time::{Duration, Instant};
+
+use crate::exit;
+
+/// Prints a result and ends the line, as `println!` does; if the reader has gone away, as in `trellis lab status | head -1`,
+/// the command ends like other programs in a pipe.
+macro_rules! say {
+    ($($result:tt)*) => {
+        $crate::terminal::put(format_args!("{}\n", format_args!($($result)*)))
+    };
+}
+pub(crate) use say;
+
+/// The same for whole lines.
+pub(crate) fn put(lines: fmt::Arguments<'_>) {
+    let mut output = std::io::stdout().lock();
+    let Err(error) = output.write_fmt(lines).and_then(|()| output.flush()) else { return };
+    if error.kind() != ErrorKind::BrokenPipe {
+        eprintln!("trellis: cannot write to standard output: {error}; see where it leads");
+        std::process::exit(exit::FILE.into());
+    }
+    // As by SIGPIPE, without a word.
+    std::process::exit(128 + libc::SIGPIPE);
+}
 
 /// Whether colour is wanted on a stream: a terminal, and `NO_COLOR` unset (<https://no-color.org>).
 pub(crate) fn colour_wanted(stream: &impl IsTerminal) -> bool {

@@ -256,6 +256,14 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
         lab.send("c1", "s1");
         wait_until("it arrives", || lab.count("s1", "packets_out") == 1);
         assert_eq!(lab.status()["is_without_switch"], false);
+        // Whoever reads what is printed may go away; here nobody has ever read it.
+        for words in [&["lab", "status", "--name"][..], &["switch", "status", "--lab"], &["switch", "pages", "--lab"]] {
+            let (reader, writer) = std::io::pipe().expect("a pipe");
+            drop(reader);
+            let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
+            let output = command.args(words).arg(&lab.name).stdout(writer).output().expect("it starts");
+            assert!(output.status.code() == Some(141) && output.stderr.is_empty(), "{words:?}: {}", told(&output));
+        }
         // One that cannot start again leaves a lab that says so, with all that runs in it.
         let mut child = lab.start("s1");
         assert!(lab.ask("run", &["c2", "--", "ip", "link", "delete", "e0"]).status.success());

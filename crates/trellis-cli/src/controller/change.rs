@@ -11,6 +11,7 @@ use trellis_protocol::wire::address::PAGE_BYTES;
 use super::{Named, Which, host, named, other_version, refused};
 use crate::exit::{self, Ending, Failure};
 use crate::pages::{Pages, pages};
+use crate::terminal::say;
 
 /// How often it is looked how far something is.
 const LOOK: Duration = Duration::from_millis(100);
@@ -118,7 +119,7 @@ pub(super) fn move_range(arguments: &MoveArguments) -> Ending {
         let found = status.ranges.iter().find(|status| status.range == range);
         let Some(found) = found else { return Err(refused(format!("range {range:#x} is gone"))) };
         if found.home == host && found.is_served {
-            println!("range {range:#x}: home is host {host:#x} after {:.2} s", began.elapsed().as_secs_f64());
+            say!("range {range:#x}: home is host {host:#x} after {:.2} s", began.elapsed().as_secs_f64());
             return Ok(exit::FINE);
         }
         let goes_now = found.moving == Some(host) || found.introduced == Some(host) || found.home == host;
@@ -148,7 +149,7 @@ fn move_pages(controller: &mut Remote, (range, to): (u16, u16), pages: Pages, wa
         left.retain(|run| !is_there(&status, range, to, *run));
         if left.is_empty() {
             let (first, seconds) = (pages.first, began.elapsed().as_secs_f64());
-            println!("range {range:#x}: pages {first} to {last} are at host {to:#x} after {seconds:.2} s");
+            say!("range {range:#x}: pages {first} to {last} are at host {to:#x} after {seconds:.2} s");
             return Ok(exit::FINE);
         }
         let goes: Vec<(u64, u64)> = left.iter().copied().filter(|run| is_going(&status, range, to, *run)).collect();
@@ -214,7 +215,7 @@ pub(super) fn drain(arguments: &DrainArguments) -> Ending {
         let homes = status.ranges.iter().filter(|range| range.home == host).count();
         let copies = status.ranges.iter().filter(|range| range.backups.contains(&host)).count();
         if shown != Some((homes, copies)) {
-            println!("host {host:#x}: home of {homes} ranges, copies of {copies}");
+            say!("host {host:#x}: home of {homes} ranges, copies of {copies}");
             shown = Some((homes, copies));
         }
         let stays = |range: &&RangeStatus| range.lacks_room && (range.home == host || range.backups.contains(&host));
@@ -222,12 +223,12 @@ pub(super) fn drain(arguments: &DrainArguments) -> Ending {
         if !stuck.is_empty() && !is_told {
             is_told = true;
             let bytes: u64 = stuck.iter().map(|range| range.pages * PAGE_BYTES).sum();
-            println!(
+            say!(
                 "host {host:#x}: no other server has room for {bytes} bytes of it; start one, or give one more --backup-memory"
             );
         }
         if (homes, copies) == (0, 0) {
-            println!("host {host:#x}: nothing is left; it may be ended");
+            say!("host {host:#x}: nothing is left; it may be ended");
             return Ok(exit::FINE);
         }
         let is_drained = status.servers.iter().any(|server| server.host == host && server.is_drained);
@@ -263,11 +264,11 @@ pub(super) fn rebalance(arguments: &RebalanceArguments) -> Ending {
                 }
                 None => format!("it {verb}"),
             };
-            println!(
+            say!(
                 "range {range:#x} has {requests_per_second} requests a second: {what} from host {home:#x} to host {to:#x}"
             );
         }
-        None => println!("nothing to move: no server has much more to do than another, or something moves already"),
+        None => say!("nothing to move: no server has much more to do than another, or something moves already"),
     }
     Ok(exit::FINE)
 }

@@ -10,6 +10,7 @@ use trellis_controller::records::WithinRecord;
 
 use super::{Which, other_version, refused};
 use crate::exit::{self, Ending};
+use crate::terminal::{self, say};
 
 /// How often it is asked for what is new.
 const LOOK: Duration = Duration::from_millis(100);
@@ -38,9 +39,9 @@ pub(super) fn status(arguments: &StatusArguments) -> Ending {
     let answer = arguments.which.open()?.ask(&Request::Status).map_err(refused)?;
     let Answer::Status(status) = answer else { return Err(other_version(answer)) };
     if arguments.json {
-        println!("{}", serde_json::json!(status));
+        say!("{}", serde_json::json!(status));
     } else {
-        print!("{}", text(&status));
+        terminal::put(format_args!("{}", text(&status)));
     }
     Ok(exit::FINE)
 }
@@ -52,7 +53,7 @@ pub(super) fn events(arguments: &EventsArguments) -> Ending {
         let answer = controller.ask(&Request::Events(after)).map_err(refused)?;
         let Answer::Events(events) = answer else { return Err(other_version(answer)) };
         for (number, sentence) in events {
-            println!("{sentence}");
+            say!("{sentence}");
             after = number;
         }
         if !arguments.follow {

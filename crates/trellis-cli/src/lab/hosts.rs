@@ -12,6 +12,7 @@ use super::Which;
 use super::messages::{Description, HostDescription, Keeper, PATIENCE, Request, socket_names};
 use super::run::find;
 use crate::exit::{self, Ending, Failure};
+use crate::terminal::{self, say};
 
 /// How long ended processes are waited for.
 const END_PATIENCE: Duration = Duration::from_secs(10);
@@ -111,9 +112,9 @@ pub(super) fn status(arguments: &StatusArguments) -> Ending {
         for (index, processes) in processes.iter().enumerate() {
             text["hosts"][index]["processes"] = json!(processes);
         }
-        println!("{text:#}");
+        say!("{text:#}");
     } else {
-        print!("{}", table(&lab, &processes));
+        terminal::put(format_args!("{}", table(&lab, &processes)));
     }
     Ok(exit::FINE)
 }
@@ -179,7 +180,7 @@ pub(super) fn kill(arguments: &KillArguments) -> Ending {
     let hosts: Vec<&HostDescription> = arguments.hosts.iter().map(|host| find(&lab, host)).collect::<Result<_, _>>()?;
     for host in hosts {
         let count = signal_host(&keeper, host, arguments.signal)?;
-        println!("{}: {count} processes", host.name);
+        say!("{}: {count} processes", host.name);
     }
     Ok(exit::FINE)
 }
@@ -240,7 +241,7 @@ pub(super) fn list() -> Ending {
     let sockets = fs::read_to_string("/proc/net/unix")
         .map_err(|error| Failure::new(exit::FILE, format!("cannot read /proc/net/unix: {error}")))?;
     for name in labs_in(&sockets, &socket_names()) {
-        println!("{name}");
+        say!("{name}");
     }
     Ok(exit::FINE)
 }
@@ -263,7 +264,7 @@ pub(super) fn down(arguments: &DownArguments) -> Ending {
     if !process.wait(PATIENCE) {
         return Err(refused(format!("its keeper, process {}, does not end; a process in it waits", process.pid())));
     }
-    println!("lab {}: down", lab.name);
+    say!("lab {}: down", lab.name);
     Ok(exit::FINE)
 }
 

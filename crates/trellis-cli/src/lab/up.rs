@@ -12,6 +12,7 @@ use trellis_switch::switches::{self, Attach, KINDS};
 use super::messages::{Keeper, Order, Report, socket_name};
 use super::{Which, failure};
 use crate::exit::{self, Ending, Failure};
+use crate::terminal::say;
 
 /// The longest report of a keeper.
 const REPORT_BYTES_MAX: u64 = 65_536;
@@ -95,7 +96,7 @@ pub(super) fn up(arguments: &UpArguments) -> Ending {
     }
     let Order { clients, servers, switch, .. } = &order;
     let seconds = begin.elapsed().as_secs_f64();
-    println!("lab {name}: {clients} clients, {servers} servers, switch {switch}, up in {seconds:.2} s");
+    say!("lab {name}: {clients} clients, {servers} servers, switch {switch}, up in {seconds:.2} s");
     Ok(exit::FINE)
 }
 

@@ -12,6 +12,7 @@ use trellis::stored::region::{self, Details, Removed, Summary};
 use super::Which;
 use crate::chart::byte_text;
 use crate::exit::{self, Ending, Failure};
+use crate::terminal::{self, say};
 
 /// List the regions of a store
 #[derive(Debug, Args)]
@@ -76,11 +77,11 @@ pub(super) fn list(arguments: &ListArguments) -> Ending {
     let regions = region::list(&*store).map_err(failure)?;
     if arguments.json {
         let list: Vec<Value> = regions.iter().map(summary_json).collect();
-        println!("{}", json!({ "store": store.name(), "regions": list }));
+        say!("{}", json!({ "store": store.name(), "regions": list }));
     } else if regions.is_empty() {
-        println!("no regions in store {}", store.name());
+        say!("no regions in store {}", store.name());
     } else {
-        print!("{}", table(&regions));
+        terminal::put(format_args!("{}", table(&regions)));
     }
     Ok(exit::FINE)
 }
@@ -91,9 +92,9 @@ pub(super) fn stat(arguments: &StatArguments) -> Ending {
     let details = region::stat(&*store, &arguments.region).map_err(failure)?;
     let Some(details) = details else { return Err(no_region(&arguments.region, store.name())) };
     if arguments.json {
-        println!("{}", details_json(&details));
+        say!("{}", details_json(&details));
     } else {
-        print!("{}", described(&details));
+        terminal::put(format_args!("{}", described(&details)));
     }
     Ok(exit::FINE)
 }
@@ -103,7 +104,7 @@ pub(super) fn remove(arguments: &RemoveArguments) -> Ending {
     let store = arguments.which.open_existing()?;
     for name in &arguments.regions {
         match region::remove(&*store, name, arguments.force).map_err(failure)? {
-            Removed::Keys(keys) => println!("removed {name}: {keys} keys"),
+            Removed::Keys(keys) => say!("removed {name}: {keys} keys"),
             Removed::Nothing => return Err(no_region(name, store.name())),
             Removed::InUse(members) => {
                 let whom: Vec<String> = members.iter().map(|member| member.describe()).collect();

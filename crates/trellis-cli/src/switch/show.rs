@@ -9,6 +9,7 @@ use trellis_switch::{Counters, EventKind, HotPage, PageRun, Switch};
 
 use super::{Which, failure};
 use crate::exit::{self, Ending, Failure};
+use crate::terminal::say;
 
 /// Show who is plugged in, what became of their packets, and which pages have ports of their own
 #[derive(Debug, Args)]
@@ -66,32 +67,39 @@ pub(super) fn status(arguments: &StatusArguments) -> Ending {
             .iter()
             .map(|(run, port)| json!({ "home": run.home(), "first": run.first(), "pages": run.pages(), "port": port }))
             .collect();
-        println!(
+        say!(
             "{}",
             json!({ "switch": about.name, "cluster": cluster, "redirects_max": about.redirects_max,
                 "grants": about.grants, "ports": ports, "runs": runs })
         );
         return Ok(exit::FINE);
     }
-    println!("switch {}: {} hosts of {cluster}, room for {} redirects", about.name, ports.len(), about.redirects_max);
-    println!(
+    say!("switch {}: {} hosts of {cluster}, room for {} redirects", about.name, ports.len(), about.redirects_max);
+    say!(
         "{:>5} {:>6} {:<7} {:>12} {:>12} {:>10} {:>10} {:>10}",
-        "port", "host", "role", "in", "out", "redirected", "granted", "refused"
+        "port",
+        "host",
+        "role",
+        "in",
+        "out",
+        "redirected",
+        "granted",
+        "refused"
     );
     for (host, is_memory, port, counters) in ports {
         let role = if is_memory { "server" } else { "client" };
         let Counters { redirected, granted, packets_out, .. } = counters;
         let sent_on = counters.delivered + redirected;
         let (came, refused) = (counters.packets_in(), counters.packets_in() - sent_on);
-        println!(
+        say!(
             "{port:>5} {host:>6x} {role:<7} {came:>12} {packets_out:>12} {redirected:>10} {granted:>10} {refused:>10}"
         );
     }
     if !runs.is_empty() {
-        println!("{:>5} {:>6} pages", "port", "home");
+        say!("{:>5} {:>6} pages", "port", "home");
     }
     for (run, port) in runs {
-        println!("{port:>5} {:>6x} {} to {}", run.home(), run.first(), run.first() + run.pages() - 1);
+        say!("{port:>5} {:>6x} {} to {}", run.home(), run.first(), run.first() + run.pages() - 1);
     }
     Ok(exit::FINE)
 }
@@ -122,13 +130,13 @@ pub(super) fn pages(arguments: &PagesArguments) -> Ending {
             let by_port: Vec<_> = by_port.iter().map(port).collect();
             json!({ "home": page.home, "page": page.number, "requests": requests, "by_port": by_port })
         };
-        println!("{}", json!(pages.iter().map(page).collect::<Vec<_>>()));
+        say!("{}", json!(pages.iter().map(page).collect::<Vec<_>>()));
         return Ok(exit::FINE);
     }
-    println!("{:>6} {:>12} {:>12}  from ports", "home", "page", "requests");
+    say!("{:>6} {:>12} {:>12}  from ports", "home", "page", "requests");
     for HotPage { page, requests, by_port } in pages {
         let ports: Vec<String> = by_port.iter().map(|(port, requests)| format!("{port}: {requests}")).collect();
-        println!("{:>6x} {:>12} {requests:>12}  {}", page.home, page.number, ports.join(", "));
+        say!("{:>6x} {:>12} {requests:>12}  {}", page.home, page.number, ports.join(", "));
     }
     Ok(exit::FINE)
 }
@@ -147,7 +155,7 @@ pub(super) fn events(arguments: &EventsArguments) -> Ending {
                 EventKind::Expired => "expired",
             };
             let (home, page, port) = (event.page.home, event.page.number, event.port);
-            println!(
+            say!(
                 "{:>14.6} {what:<9} home {home:x} page {page} port {port} epoch {:x}",
                 event.time.as_secs_f64(),
                 event.epoch
