@@ -248,6 +248,11 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
             let output = switch(arguments);
             assert!(output.status.code() == Some(code) && told(&output).contains(sentence), "{}", told(&output));
         }
+        for words in [&["route", "fd00::/48", "99"][..], &["redirect", "fd00::", "99"], &["copy", "fd00::/48", "99"]] {
+            let refused = switch(words);
+            assert_eq!(refused.status.code(), Some(1));
+            assert!(told(&refused).contains("nothing is plugged in at port 99"), "{}", told(&refused));
+        }
         // It forgets what it was told, and goes on.
         assert!(lab.ask("restart", &[]).status.success());
         let forgotten = switch(&["redirect", &page]);
@@ -329,12 +334,13 @@ fn a_lab_that_cannot_be_is_refused() {
     }
     let lab = Lab { name: format!("refused-{}", std::process::id()) };
     for (arguments, code, part) in [
-        (&["--switch", "hub"][..], 78, "accepted: bpf, user"),
+        (&["--switch", "hub"][..], 78, "accepted: "),
         (&["--rootless", "--switch", "bpf"], 78, "give --switch user"),
         (&["--rootless", "--clients", "0", "--servers", "0"], 78, "1 to 1000"),
         (&["--rootless", "--mtu", "100"], 78, "1280 to 65535"),
         (&["--rootless", "--faults", "lose=1%"], 78, "accepted: drop"),
         (&["--clients", "x"], 2, "invalid value"),
+        (&["--redirects", "0"], 2, "invalid value"),
     ] {
         let output = lab.ask("up", arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", told(&output));

@@ -92,6 +92,7 @@ impl SwitchError {
             Some(libc::EPERM | libc::EACCES) => {
                 "it takes root, or a user namespace where the switch works in one (`user`)"
             }
+            Some(libc::ENODEV) => "`ip link` lists the interfaces that there are",
             Some(libc::ENOSPC) => "the machine allows no more namespaces; see /proc/sys/user",
             Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (`ulimit -n`)",
             _ => "see the kernel's log for more",

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use clap::Args;
+use clap::{Args, value_parser};
 use trellis_switch::lab::space;
 use trellis_switch::switches::{self, Attach, KINDS};
 
@@ -45,7 +45,7 @@ pub(super) struct UpArguments {
     #[arg(long, value_name = "FAULTS", default_value = "")]
     faults: String,
     /// Room for redirects in the switch
-    #[arg(long, value_name = "N", default_value_t = switches::REDIRECTS)]
+    #[arg(long, value_name = "N", default_value_t = switches::REDIRECTS, value_parser = value_parser!(u32).range(1..))]
     redirects: u32,
     /// Take no rights over the machine, even where there are some: everything happens in a user namespace
     #[arg(long)]

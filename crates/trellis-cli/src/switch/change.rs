@@ -37,6 +37,7 @@ pub(super) struct RedirectArguments {
     #[command(flatten)]
     which: Which,
     /// An address in the page
+    #[arg(value_parser = pointer)]
     pointer: Ipv6Addr,
     /// The port; none to send them home
     port: Option<u16>,
@@ -87,6 +88,7 @@ pub(super) struct LeaseArguments {
     #[command(flatten)]
     which: Which,
     /// Milliseconds; none to grant nothing
+    #[arg(value_parser = milliseconds)]
     term: Option<u64>,
 }
 
@@ -103,6 +105,17 @@ fn ended(done: Result<(), SwitchError>) -> Ending {
     done.map(|()| exit::FINE).map_err(|error| failure(&error))
 }
 
+/// That a host is plugged in: at other ports everything would be lost without a word.
+fn check_ports(switch: &Remote, ports: &[u16]) -> Result<(), Failure> {
+    let plugged = &switch.description().ports;
+    let Some(missing) = ports.iter().find(|&&port| !plugged.iter().any(|plugged| plugged.port == port)) else {
+        return Ok(());
+    };
+    let sentence =
+        format!("nothing is plugged in at port {missing}; `trellis switch status` shows the ports that there are");
+    Err(Failure::new(exit::FAILED, sentence))
+}
+
 /// What was there, or was not.
 fn was_there(was: Result<bool, SwitchError>, otherwise: &str) -> Ending {
     if was.map_err(|error| failure(&error))? { Ok(exit::FINE) } else { Err(Failure::new(exit::FAILED, otherwise)) }
@@ -111,6 +124,7 @@ fn was_there(was: Result<bool, SwitchError>, otherwise: &str) -> Ending {
 pub(super) fn route(arguments: &RouteArguments) -> Ending {
     let RouteArguments { which, prefix, port, memory, pages } = arguments;
     let switch = which.open()?;
+    check_ports(&switch, port.as_slice())?;
     if let Some(pages) = pages {
         return route_pages(&switch, *prefix, *pages, *port);
     }
@@ -143,6 +157,7 @@ fn route_pages(switch: &Remote, prefix: Prefix, pages: Pages, port: Option<u16>)
 pub(super) fn redirect(arguments: &RedirectArguments) -> Ending {
     let RedirectArguments { which, pointer, port, lasts, epoch } = arguments;
     let switch = which.open()?;
+    check_ports(&switch, port.as_slice())?;
     if pointer.octets()[..4] != switch.cluster().scope() {
         let addresses = switch.cluster().everything();
         let sentence = format!("{pointer} is not of this cluster, whose addresses are {addresses}");
@@ -164,7 +179,9 @@ pub(super) fn redirect(arguments: &RedirectArguments) -> Ending {
 
 pub(super) fn copy(arguments: &CopyArguments) -> Ending {
     let CopyArguments { which, prefix, classes, ports } = arguments;
-    ended(which.open()?.set_group(&Group { prefix: *prefix, classes: *classes, ports: ports.clone() }))
+    let switch = which.open()?;
+    check_ports(&switch, ports)?;
+    ended(switch.set_group(&Group { prefix: *prefix, classes: *classes, ports: ports.clone() }))
 }
 
 pub(super) fn allow(arguments: &AllowArguments) -> Ending {
@@ -184,6 +201,14 @@ pub(super) fn lease(arguments: &LeaseArguments) -> Ending {
 
 pub(super) fn faults(arguments: &FaultsArguments) -> Ending {
     ended(arguments.which.open()?.set_faults(&arguments.faults))
+}
+
+fn pointer(text: &str) -> Result<Ipv6Addr, String> {
+    text.parse().map_err(|_| format!("`{text}` is no address; an example: fd12:3456:7:100::3000"))
+}
+
+fn milliseconds(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("`{text}` is no time; give whole milliseconds, as 500"))
 }
 
 fn classes(text: &str) -> Result<Classes, String> {
@@ -223,6 +248,13 @@ fn rules(text: &str) -> Result<Vec<Rule>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_address_and_no_time_is_told_with_an_example() {
+        assert!(pointer("fd12:3456:7:100::3000").is_ok() && milliseconds("500") == Ok(500));
+        assert!(pointer("foo").unwrap_err().contains("fd12:3456:7:100::3000"));
+        assert!(milliseconds("5s").unwrap_err().contains("milliseconds, as 500"));
+    }
 
     #[test]
     fn rules_are_lines() {

@@ -10,7 +10,7 @@ use std::process::Command;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use clap::Args;
+use clap::{ArgGroup, Args, value_parser};
 use trellis_switch::control::{self, PortDescription, Server};
 use trellis_switch::switches::openflow::{COUNTED_PAGES, Meeting, OpenFlow, OpenFlowPort, OpenFlowWiring};
 use trellis_switch::switches::{self, Attach, KINDS, Wiring};
@@ -32,15 +32,16 @@ const MEETING_PATIENCE: Duration = Duration::from_secs(60);
 ///
 /// Ports are numbered in this order, from 1. What goes to anywhere goes to the first server. Prints one line when hosts may send.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("listed").required(true).multiple(true)))]
 pub(super) struct RunArguments {
     /// The addresses of all hosts, 32 bits
     #[arg(long, value_name = "PREFIX")]
     cluster: String,
     /// A file that lists the hosts
-    #[arg(long, value_name = "FILE", required_unless_present = "host")]
+    #[arg(long, value_name = "FILE", group = "listed")]
     hosts: Option<PathBuf>,
     /// A host, as in the file; may be given often
-    #[arg(long, value_name = "LINE")]
+    #[arg(long, value_name = "LINE", group = "listed")]
     host: Vec<String>,
     /// Which kind; the fastest that this build and these rights allow, unless told
     #[arg(long, value_name = "KIND")]
@@ -58,7 +59,7 @@ pub(super) struct RunArguments {
     #[arg(long, value_name = "PLACE")]
     meet: Option<Meeting>,
     /// Room for redirects
-    #[arg(long, value_name = "N", default_value_t = switches::REDIRECTS)]
+    #[arg(long, value_name = "N", default_value_t = switches::REDIRECTS, value_parser = value_parser!(u32).range(1..))]
     redirects: u32,
     /// The socket that it is told what to do by
     #[arg(long, value_name = "SOCKET", env = "TRELLIS_SWITCH", default_value_os_t = default_socket())]
@@ -215,7 +216,22 @@ fn listed(arguments: &RunArguments) -> Result<Vec<Listed>, Failure> {
     for line in &arguments.host {
         listed.push(read(line).map_err(|what| Failure::new(exit::CONFIGURATION, what))?);
     }
+    check(&listed).map_err(|what| Failure::new(exit::CONFIGURATION, what))?;
     Ok(listed)
+}
+
+/// That no two hosts are behind the same interface, or have the same prefix.
+fn check(listed: &[Listed]) -> Result<(), String> {
+    for (place, host) in listed.iter().enumerate() {
+        let before = &listed[..place];
+        if before.iter().any(|other| other.interface == host.interface) {
+            return Err(format!("two hosts are listed at `{}`; give each a port of its own", host.interface));
+        }
+        if before.iter().any(|other| other.prefix == host.prefix) {
+            return Err(format!("two hosts are listed with {}; give each a prefix of its own", host.prefix));
+        }
+    }
+    Ok(())
 }
 
 fn read(line: &str) -> Result<Listed, String> {
@@ -266,6 +282,16 @@ mod tests {
         ] {
             assert!(read(line).unwrap_err().contains(why), "{line}");
         }
+    }
+
+    #[test]
+    fn a_host_is_listed_once() {
+        let check = |lines: &[&str]| check(&lines.iter().map(|line| read(line).unwrap()).collect::<Vec<_>>());
+        let host = "server eth1 02:00:00:00:00:07 fd12:3456:7::/48";
+        assert!(check(&[host, "server eth2 02:00:00:00:00:08 fd12:3456:8::/48"]).is_ok());
+        assert!(check(&[host, host]).unwrap_err().contains("two hosts are listed at `eth1`"));
+        let again = "client eth2 02:00:00:00:00:08 fd12:3456:7::/48";
+        assert!(check(&[host, again]).unwrap_err().contains("two hosts are listed with fd12:3456:7::/48"));
     }
 
     #[test]

@@ -103,7 +103,8 @@ pub struct Wiring {
 /// [`SwitchError::Unknown`] for a name that is none.
 pub fn kind(name: &str) -> Result<SwitchKind, SwitchError> {
     let found = KINDS.into_iter().find(|kind| kind.name == name);
-    let accepted = || KINDS.map(|kind| kind.name).join(", ");
+    let built = KINDS.into_iter().filter(|kind| kind.is_built);
+    let accepted = || built.map(|kind| kind.name).collect::<Vec<_>>().join(", ");
     found.ok_or_else(|| SwitchError::Unknown { name: name.to_owned(), accepted: accepted() })
 }
 
@@ -265,7 +266,8 @@ mod tests {
     #[test]
     fn what_is_no_switch_is_answered_with_what_is() {
         let sentence = kind("hub").unwrap_err().to_string();
-        assert_eq!(sentence, "there is no switch `hub` here; accepted: bpf, user, nft, openflow");
+        let built = if cfg!(feature = "bpf") { "bpf, user" } else { "user" };
+        assert_eq!(sentence, format!("there is no switch `hub` here; accepted: {built}, nft, openflow"));
     }
 
     #[cfg(not(feature = "bpf"))]
