@@ -43,7 +43,7 @@ pub(super) struct RunArguments {
     /// A host, as in the file; may be given often
     #[arg(long, value_name = "LINE", group = "listed")]
     host: Vec<String>,
-    /// Which kind; the fastest that this build and these rights allow, unless told
+    /// Which kind; bpf where this build has it and there is root, else user, unless told
     #[arg(long, value_name = "KIND")]
     switch: Option<String>,
     /// Grant leases to the first who asks, for this long
