@@ -234,6 +234,15 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
         let rules = std::env::temp_dir().join(format!("{}-rules", lab.name));
         std::fs::write(&rules, "any any reading # and nothing else\n").expect("a file");
         done(&["allow", rules.to_str().expect("a path")]);
+        // A WRITE is of the class changing, a READ is not.
+        let before = lab.count("c1", "delivered");
+        for command in ["1000", "100"] {
+            let pointer = prefix.replace("::/48", &format!(":{command}::9000"));
+            let script = format!("echo hello > /dev/udp/{pointer}/5000");
+            assert!(lab.ask("run", &["c1", "--", "bash", "-c", &script]).status.success());
+        }
+        wait_until("one passes", || lab.count("c1", "delivered") == before + 1);
+        assert_eq!(lab.count("c1", "denied"), 1);
         std::fs::remove_file(&rules).expect("it is there");
         done(&["allow", "--all"]);
         for (arguments, code, sentence) in [
@@ -289,7 +298,7 @@ fn a_lab_runs_a_switch_that_takes_only_its_own_socket_away() {
     let Some(way) = ways("a_lab_runs_a_switch_that_takes_only_its_own_socket_away").into_iter().next() else {
         return;
     };
-    let lab = Lab::up("ends", way);
+    let lab = Lab::up("asked", way);
     let folder = std::env::temp_dir().join(format!("trellis-switch-run-{}", std::process::id()));
     std::fs::create_dir(&folder).expect("a folder");
     // A host of the lab is its machine: it has an interface, and rights over it.
@@ -313,6 +322,12 @@ fn a_lab_runs_a_switch_that_takes_only_its_own_socket_away() {
 
 #[test]
 fn a_lab_does_not_meet_another() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixListener};
+    // Sockets of other programs may have names that are no text.
+    let name = [b"\xff\xfe-".as_slice(), &std::process::id().to_ne_bytes()].concat();
+    let other = SocketAddr::from_abstract_name(name).and_then(|name| UnixListener::bind_addr(&name));
+    let _other = other.expect("the name is free");
     for way in ways("a_lab_does_not_meet_another") {
         println!("{way:?}");
         let (one, other) = (Lab::up("one", way), Lab::up("other", way));

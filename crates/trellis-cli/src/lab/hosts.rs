@@ -238,9 +238,10 @@ pub(super) fn restart(arguments: &RestartArguments) -> Ending {
 }
 
 pub(super) fn list() -> Ending {
-    let sockets = fs::read_to_string("/proc/net/unix")
+    let sockets = fs::read("/proc/net/unix")
         .map_err(|error| Failure::new(exit::FILE, format!("cannot read /proc/net/unix: {error}")))?;
-    for name in labs_in(&sockets, &socket_names()) {
+    // Names of other programs' sockets need not be text.
+    for name in labs_in(&String::from_utf8_lossy(&sockets), &socket_names()) {
         say!("{name}");
     }
     Ok(exit::FINE)
