@@ -395,8 +395,8 @@ struct Machines {
 impl Machines {
     /// What every machine has before somebody reads a guide: network devices, joined by cables to the switch's machine. And folders
     /// that are this test's.
-    fn new(rack: &str) -> Machines {
-        let folder = Folder::new("machines");
+    fn new(name: &str, rack: &str) -> Machines {
+        let folder = Folder::new(name);
         std::fs::write(folder.0.join("rack.txt"), rack).expect("a file");
         let mut enter = Command::new("bash");
         enter.env_remove("XDG_RUNTIME_DIR");
@@ -630,7 +630,7 @@ fn machines_become_a_fabric_and_are_operated() {
     in_namespaces("machines_become_a_fabric_and_are_operated", || {
         let guide = Guide::read(OPERATE);
         let rack = guide.others.iter().find(|(language, _)| language == "text").expect("it lists hosts");
-        let mut machines = Machines::new(&rack.1);
+        let mut machines = Machines::new("fabric", &rack.1);
         guide.of("Set up").for_each(|step| machines.carry_out(step));
         machines.operate(&guide);
     });
@@ -655,7 +655,7 @@ fn machines_give_a_program_the_racks_memory() {
     in_namespaces(test, || {
         let (operate, give) = (Guide::read(OPERATE), Guide::read(GIVE));
         let rack = operate.others.iter().find(|(language, _)| language == "text").expect("it lists hosts");
-        let mut machines = Machines::new(&rack.1);
+        let mut machines = Machines::new("memory", &rack.1);
         let is_network = |step: &&Step| !step.text.starts_with("trellis serve ");
         operate.of("Set up").filter(is_network).for_each(|step| machines.carry_out(step));
         give.of("On real machines").for_each(|step| machines.carry_out(step));
