@@ -171,6 +171,7 @@ impl Orders {
                 Blow::Cut(first, pages) => (self.setup.controller(), Cause::Cut(first, pages)),
                 Blow::Join => (self.setup.controller(), Cause::Join(0)),
                 Blow::MovePart(to) => (self.setup.controller(), Cause::Wish(1, Wish::Move(to))),
+                Blow::BackPart(host) => (self.setup.controller(), Cause::Wish(1, Wish::Back(host))),
             },
         })
     }

@@ -7,8 +7,8 @@
 //! view is left, no order explains what clients saw.
 //!
 //! More rules are looked at in every state: a page has one owner and one home at an instant of real time, nobody answers
-//! from a copy while it has an owner, and what a settled home shows its backups have. It must never look into a machine for
-//! anything else.
+//! from a copy while it has an owner, what a settled home shows its backups have, and what any home shows everybody has
+//! whom the controller may make home next. It must never look into a machine for anything else.
 
 use super::node::{Machine, Node};
 use super::{Setup, Value};
@@ -191,6 +191,11 @@ pub fn check_rights<'a>(
             let lacks = |(_, node): &(usize, &Node)| home.differs_from_backup(node, page);
             if let Some((other, _)) = nodes.clone().enumerate().take(usize::from(setup.servers)).find(lacks) {
                 return Err(format!("node {one} is settled, and its backup {other} has another page {page}"));
+            }
+            let controller = nodes.clone().nth(setup.controller()).expect("there is a controller");
+            let lacks = |(_, node): &(usize, &Node)| home.shows_more(node, controller, page);
+            if let Some((other, _)) = nodes.clone().enumerate().take(usize::from(setup.servers)).find(lacks) {
+                return Err(format!("node {other} is taken for complete, and home {one} shows another page {page}"));
             }
         }
     }

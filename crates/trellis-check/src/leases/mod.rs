@@ -84,6 +84,8 @@ pub enum Blow {
     Join,
     /// The first part shall move to this server.
     MovePart(Host),
+    /// This server shall be a backup of the first part.
+    BackPart(Host),
 }
 
 /// A cluster and what its clients do. Nodes are numbered: servers, clients, readers, the controller.
@@ -97,8 +99,10 @@ pub struct Setup {
     pub servers: u16,
     /// Its backups at the start; they have everything.
     pub backups: Vec<Host>,
-    /// Parts at the start; they are at the home of the range, and its backups have them.
+    /// Parts at the start; they are at the home of the range.
     pub parts: Vec<Part>,
+    /// Backups of the parts at the start; they have everything.
+    pub part_backups: Vec<Host>,
     /// What each client does.
     pub clients: Vec<Vec<Operation>>,
     /// How often each server, while it is home, changes the last page itself; clients only read that one.

@@ -80,7 +80,9 @@ impl Node {
         match &mut self.machine {
             Machine::Server(range) => {
                 for part in &setup.parts {
-                    let machine = Machine::Server(Server { report_at: None, ..range.cut(0, part, 0) });
+                    let mut server = Server { report_at: None, ..range.cut(0, part, 0) };
+                    server.home.iter_mut().for_each(|home| home.backups.clone_from(&setup.part_backups));
+                    let machine = Machine::Server(server);
                     let zeros = vec![0; part.pages as usize];
                     self.units.push(Unit { part: *part, machine, bytes: zeros.clone(), aside: zeros, log: None });
                 }
@@ -90,7 +92,8 @@ impl Node {
             }
             Machine::Controller(range) => {
                 for part in &setup.parts {
-                    let record = Record { parts: Vec::new(), ..range.record.clone() };
+                    let (backups, complete) = (setup.part_backups.clone(), setup.part_backups.clone());
+                    let record = Record { backups, complete, parts: Vec::new(), ..range.record.clone() };
                     let machine = Machine::Controller(Controller { record: record.clone(), ..range.clone() });
                     self.units.push(unit(*part, machine, Some(record)));
                 }
@@ -153,6 +156,21 @@ impl Node {
             let is_still = home.is_settled() && !home.staged.contains_key(&place);
             is_backup && is_named && is_still && bytes[place as usize] != copy[place as usize]
         })
+    }
+
+    /// Whether this home shows of a page what a server lacks that the controller takes for complete. What happened before the
+    /// home's incarnation, or will after it, the controller's record says nothing of.
+    pub fn shows_more(&self, other: &Node, controller: &Node, page: PageNumber) -> bool {
+        let (Some((server, _, place, bytes)), Some((kept, _, at, copy))) = (self.of_page(page), other.of_page(page))
+        else {
+            return false;
+        };
+        let of_part = controller.units.iter().find(|unit| unit.part.run().contains(&page));
+        let log = of_part.map_or(&controller.log, |unit| &unit.log);
+        let (Some(home), Some(record)) = (&server.home, log) else { return false };
+        let is_named = home.incarnation == record.incarnation && record.complete.contains(&kept.me);
+        let shows = !home.is_hidden(place) && !home.staged.contains_key(&place);
+        is_named && shows && !kept.memory.is_blank && bytes[place as usize] != copy[at as usize]
     }
 
     /// What follows of a cause.

@@ -50,6 +50,7 @@ fn setup(name: &str, servers: u16, backups: &[u16], clients: Vec<Vec<Operation>>
         servers,
         backups: backups.to_vec(),
         parts: Vec::new(),
+        part_backups: Vec::new(),
         clients,
         home_changes: 0,
         window: 64,
@@ -86,7 +87,8 @@ fn two(first: Vec<Operation>, second: Vec<Operation>) -> Vec<Vec<Operation>> {
 
 /// The page is a part from the start, at the home of the range.
 fn with_part(setup: Setup) -> Setup {
-    Setup { parts: vec![Part { number: PARTS_FROM, first: 0, pages: 1, since: 1 }], ..setup }
+    let part_backups = setup.backups.clone();
+    Setup { parts: vec![Part { number: PARTS_FROM, first: 0, pages: 1, since: 1 }], part_backups, ..setup }
 }
 
 /// Takes a lease and looks at the page.
@@ -205,6 +207,12 @@ pub fn small() -> Vec<Setup> {
         with_part(Setup { blows: vec![Blow::Join], ..setup("join-owned", 1, &[], two(look(), change(true))) }),
         // While a commit is on its way to a backup.
         with_part(Setup { blows: vec![Blow::Join], ..setup("join-staged", 2, &[1], vec![change(true)]) }),
+        // The part gets the backup of the range, which lacks what was committed.
+        Setup {
+            part_backups: Vec::new(),
+            blows: vec![Blow::BackPart(1), Blow::Join],
+            ..with_part(setup("join-lacking", 2, &[1], vec![change(true)]))
+        },
         // The home stops and starts again meanwhile.
         with_part(Setup {
             blows: vec![Blow::Join, Blow::Restart(0)],

@@ -112,6 +112,7 @@ fn draw(random: &mut Random, fault: Fault) -> (Setup, Weather) {
         servers,
         backups,
         parts: Vec::new(),
+        part_backups: Vec::new(),
         clients,
         home_changes,
         window: 1 + random.below(4) as usize,

@@ -205,7 +205,8 @@ impl Home {
         epoch_of(self.incarnation) + self.counter
     }
 
-    pub(super) fn is_hidden(&self, page: PageNumber) -> bool {
+    /// Whether a page is not shown yet.
+    pub fn is_hidden(&self, page: PageNumber) -> bool {
         self.hides && !self.settling.is_given(page)
     }
 
