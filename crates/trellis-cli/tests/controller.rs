@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use inside::{LONG, client, good, in_a_lab, leased, number};
-use rack::{Ends, Ledger, Nothing, PAGE, Rack, SHORT, Times, count_of, page_of};
+use rack::{CONTROLLER, Ends, Ledger, Nothing, PAGE, Rack, SHORT, Times, count_of, page_of};
 use trellis::remote::leased::{Leased, LeasedOptions};
 use trellis::remote::{Host, Pointer, RemoteError};
 
@@ -194,6 +194,7 @@ fn a_controller_that_starts_again_loses_no_lease() {
             }
         };
         commit(SOME);
+        rack.wait_for("s1", |range| range["is_served"] == true);
         let before = rack.range("s1");
         for _ in 0..3 {
             rack.kill(rack::CONTROLLER);
@@ -241,44 +242,107 @@ fn who_asks_any_server_waits_until_one_knows_that_it_may_answer() {
     });
 }
 
+/// Two ranges are at one server, and both are asked for without a pause, while something happens that shall part them.
+fn with_a_busy_server(rack: &mut Rack, happens: impl FnOnce(&mut Rack, &dyn Fn(&Rack) -> bool)) {
+    for server in ["s1", "s2"] {
+        rack.serve(server);
+        rack.is_at(server, server, 0);
+    }
+    let numbers = ["s1", "s2"].map(|server| number(&rack.lab, server));
+    let mut maker = client(&rack.lab, "c1", LONG);
+    let objects = numbers.map(|server| good(maker.create(server, PAGE as u64)));
+    rack.ask(&["move", &numbers[1].0.to_string(), &numbers[0].0.to_string()]);
+    rack.is_at("s2", "s1", 0);
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (host, object, byte) in [("c1", objects[0], 1), ("c2", objects[1], 2)] {
+            let mut client = client(&rack.lab, host, LONG);
+            good(client.write(object, &[byte; PAGE]));
+            let is_over = &is_over;
+            scope.spawn(move || {
+                let mut bytes = [0; PAGE];
+                while !is_over.load(Ordering::Relaxed) {
+                    good(client.read(object, &mut bytes));
+                    assert_eq!(bytes, [byte; PAGE]);
+                }
+            });
+        }
+        // A range, or the part of one that is asked for.
+        let is_one_there = |rack: &Rack| {
+            let status = rack.status();
+            status["ranges"].as_array().expect("a list").iter().any(|range| range["home"] == numbers[1].0)
+        };
+        happens(rack, &is_one_there);
+        // It stays so, also when that is counted: each server has one of two that are as busy.
+        let is_counted = |rack: &Rack| {
+            let status = rack.status();
+            let mut servers = status["servers"].as_array().expect("a list").iter();
+            servers.all(|server| server["requests_per_second"] != 0)
+        };
+        let deadline = Instant::now() + LONG;
+        while !is_counted(rack) {
+            assert!(Instant::now() < deadline, "{:#}", rack.status());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let told = rack.ask_until_it_can_be(&["rebalance", "--dry-run"]);
+        is_over.store(true, Ordering::Relaxed);
+        assert!(is_one_there(rack) && told.contains("nothing"), "{told}");
+    });
+}
+
 #[test]
 fn a_busy_server_gives_one_of_its_ranges_to_one_that_is_not() {
     in_a_rack("a_busy_server_gives_one_of_its_ranges_to_one_that_is_not", 2, SHORT, "4MiB", |mut rack| {
         rack.control(0);
-        for server in ["s1", "s2"] {
-            rack.serve(server);
-            rack.is_at(server, server, 0);
-        }
-        let numbers = ["s1", "s2"].map(|server| number(&rack.lab, server));
-        let mut maker = client(&rack.lab, "c1", LONG);
-        let objects = numbers.map(|server| good(maker.create(server, PAGE as u64)));
-        rack.ask(&["move", &numbers[1].0.to_string(), &numbers[0].0.to_string()]);
-        rack.is_at("s2", "s1", 0);
-        let is_over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
-            for (host, object, byte) in [("c1", objects[0], 1), ("c2", objects[1], 2)] {
-                let mut client = client(&rack.lab, host, LONG);
-                good(client.write(object, &[byte; PAGE]));
-                let is_over = &is_over;
-                scope.spawn(move || {
-                    let mut bytes = [0; PAGE];
-                    while !is_over.load(Ordering::Relaxed) {
-                        good(client.read(object, &mut bytes));
-                        assert_eq!(bytes, [byte; PAGE]);
-                    }
-                });
-            }
+        with_a_busy_server(&mut rack, |rack, is_one_there| {
             let deadline = Instant::now() + LONG;
             // Nothing is busy before its requests were counted for a while.
-            let is_one_there = |rack: &Rack| ["s1", "s2"].iter().any(|of| rack.range(of)["home"] == numbers[1].0);
-            while !is_one_there(&rack) && Instant::now() < deadline {
+            while !is_one_there(rack) && Instant::now() < deadline {
                 rack.ask_until_it_can_be(&["rebalance"]);
             }
-            // It stays so: each server has one of two that are as busy.
-            let told = rack.ask_until_it_can_be(&["rebalance", "--dry-run"]);
-            is_over.store(true, Ordering::Relaxed);
-            assert!(is_one_there(&rack) && told.contains("nothing"), "{told}");
         });
+    });
+}
+
+#[test]
+fn a_busy_server_gives_one_of_its_ranges_away_by_itself() {
+    in_a_rack("a_busy_server_gives_one_of_its_ranges_away_by_itself", 2, SHORT, "4MiB", |mut rack| {
+        rack.control_with(0, &["--rebalance"]);
+        with_a_busy_server(&mut rack, |rack, is_one_there| {
+            let deadline = Instant::now() + LONG;
+            while !is_one_there(rack) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+    });
+}
+
+#[test]
+fn what_is_no_report_leaves_a_controller_as_it_was() {
+    in_a_rack("what_is_no_report_leaves_a_controller_as_it_was", 1, STEADY, "4MiB", |mut rack| {
+        rack.control(0);
+        rack.serve("s1");
+        rack.is_at("s1", "s1", 0);
+        rack.wait_for("s1", |range| range["is_served"] == true);
+        let before = rack.range("s1");
+        let (cluster, controller) = (rack.lab.cluster(), number(&rack.lab, CONTROLLER).0);
+        let own = cluster.address(number(&rack.lab, "c1").0, 0x80, 1, 7);
+        let socket = rack.lab.host("c1").unwrap().socket(own, 0).unwrap();
+        // Truncated, oversized, without a tag that fits, of every command.
+        let header = [&[1, 0, 1, 0, 8, 0, 0, 0, 7][..], &[0; 23]].concat();
+        let payloads =
+            [vec![], vec![1], vec![0xff; 20], header.clone(), [&header[..], &[0xff; 9]].concat(), vec![0xff; 40_000]];
+        for command in 0..=u8::MAX {
+            let to = cluster.address(controller, command, 0, 0);
+            for payload in &payloads {
+                socket.send_to(payload, (to, trellis::remote::PORT)).unwrap();
+            }
+        }
+        // It goes on: what is told is decided by somebody who hears servers.
+        rack.ask_until_it_can_be(&["backups", &number(&rack.lab, "s1").0.to_string(), "--count", "0"]);
+        let after = rack.range("s1");
+        let kept = ["home", "incarnation", "is_served", "pages"];
+        assert_eq!(kept.map(|of| after[of].clone()), kept.map(|of| before[of].clone()));
     });
 }
 

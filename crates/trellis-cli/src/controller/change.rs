@@ -268,7 +268,9 @@ pub(super) fn rebalance(arguments: &RebalanceArguments) -> Ending {
                 "range {range:#x} has {requests_per_second} requests a second: {what} from host {home:#x} to host {to:#x}"
             );
         }
-        None => say!("nothing to move: no server has much more to do than another, or something moves already"),
+        None => say!(
+            "nothing to move: no server has much more to do than another, or it is not known: something moves, or just did"
+        ),
     }
     Ok(exit::FINE)
 }

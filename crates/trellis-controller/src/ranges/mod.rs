@@ -362,11 +362,11 @@ impl Ranges {
         self.choose_anywhere(orders);
         if self.settings.rebalances {
             self.tick_pulls(now, orders);
-            if now >= self.rebalance_at {
+            if now >= self.rebalance_at
+                && let Some(moved) = self.rebalancing()
+            {
                 self.rebalance_at = now + 10 * LOAD_OVER;
-                if let Some(moved) = self.rebalancing() {
-                    let _ = self.let_go(now, moved, orders);
-                }
+                let _ = self.let_go(now, moved, orders);
             }
         }
     }

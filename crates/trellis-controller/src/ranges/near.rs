@@ -257,7 +257,8 @@ impl Ranges {
 
     /// Runs that are no parts, and requests a second for them.
     pub(super) fn busy_runs(&self) -> impl Iterator<Item = (&Run, u64)> {
-        self.pulls.hot.iter().filter(|(run, _)| run.part.is_none()).map(|(run, asked)| (run, asked.per_second))
+        let is_one = |run: &Run| run.part.is_none() && self.run_of((run.range, run.first)).as_ref() == Some(run);
+        self.pulls.hot.iter().filter(move |(run, _)| is_one(run)).map(|(run, asked)| (run, asked.per_second))
     }
 
     /// Parts that nobody asks for come home, one after the other.

@@ -288,7 +288,9 @@ impl Ranges {
     /// What should go elsewhere, so that the busiest server has less to do, and where it should go; nothing while anything goes
     /// or is not served. Where a run of pages makes half of what a range is asked for, that is better than the range.
     pub fn rebalancing(&self) -> Option<Moved> {
-        if !self.is_calm() {
+        // What went was not counted where it is now: the busiest may be another one.
+        let is_known = |range: &Range| range.is_counted() || !range.is_served();
+        if !self.is_calm() || !self.ranges.values().all(is_known) {
             return None;
         }
         let there = self.servers.keys().copied().filter(|host| self.is_there(*host));

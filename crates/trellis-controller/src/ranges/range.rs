@@ -45,7 +45,8 @@ pub(super) enum Wait {
 struct Load {
     /// By this one, when, and how many in all.
     counted: Option<(Host, Nanoseconds, u64)>,
-    per_second: u64,
+    /// Since it has this home and these pages; nothing before that was counted for long enough.
+    per_second: Option<u64>,
 }
 
 /// See the top of this file.
@@ -198,7 +199,12 @@ impl Range {
 
     /// Requests a second.
     pub(super) fn load(&self) -> u64 {
-        self.load.per_second
+        self.load.per_second.unwrap_or(0)
+    }
+
+    /// Whether that is known of this home and these pages.
+    pub(super) fn is_counted(&self) -> bool {
+        self.load.per_second.is_some()
     }
 
     /// How long its home may still answer without a word.
@@ -404,6 +410,9 @@ impl Range {
         }
         if record.home != before.home {
             self.blank_pages = None;
+        }
+        // What another home, or nobody, answers, and for which pages, is counted anew.
+        if self.machine.is_open || record.home != before.home || record.parts != before.parts {
             self.load = Load::default();
         }
     }
@@ -466,7 +475,7 @@ impl Range {
                 let passed = now.saturating_sub(at);
                 if passed >= LOAD_OVER {
                     let more = u128::from(about.requests - requests) * 1_000_000_000 / u128::from(passed);
-                    self.load.per_second = more as u64;
+                    self.load.per_second = Some(more as u64);
                     self.load.counted = Some((from, now, about.requests));
                 }
             }

@@ -632,6 +632,33 @@ fn the_busiest_server_gives_something_away() {
 }
 
 #[test]
+fn nothing_goes_before_what_went_last_is_counted_where_it_is() {
+    let mut world = World::new(0);
+    [7, 8, 9].into_iter().for_each(|host| world.serve(host, 100));
+    world.run(500);
+    for range in [8, 9] {
+        world.order(|ranges, now, orders| ranges.move_range(now, range, 7, orders));
+        world.run(500);
+    }
+    world.busy = [(7, 4_000), (8, 4_000), (9, 4_000)].into();
+    world.run(3_000);
+    let mut to = Vec::new();
+    for _ in 0..2 {
+        let moved = world.ranges.rebalancing().expect("one server does everything");
+        to.push(moved.to);
+        world.order(|ranges, now, orders| ranges.let_go(now, moved, orders));
+        while world.range(moved.range).home != moved.to {
+            world.run(10);
+        }
+        world.run(200);
+        assert_eq!(world.ranges.rebalancing(), None, "nobody knows yet what that made of it");
+        world.run(3_000);
+    }
+    to.sort_unstable();
+    assert_eq!((to, world.ranges.rebalancing()), (vec![8, 9], None));
+}
+
+#[test]
 fn a_server_that_is_drained_keeps_the_last_copy_until_another_can_have_it() {
     let mut world = World::new(1);
     [7, 8].into_iter().for_each(|host| world.serve(host, 100));
