@@ -13,12 +13,13 @@ use crate::terminal::{self, say};
 
 const EXAMPLES: &str = "\
 Examples:
-  trellis leave               list the processes of this user that joined a cluster from this machine
-  trellis leave 4711          ask the process 4711 to leave, or all that the `trellis run --join` with this number started
+  trellis leave               list the processes of this user that joined a cluster from here
+  trellis leave 4711          ask process 4711 to leave, or all of the `trellis run --join` 4711
   trellis leave --node 5      the same for node 5
-  trellis leave --all         the same for all of them; with several clusters, say which by --cluster, or --every-cluster
+  trellis leave --all         the same for all of them; of one cluster with --cluster, or of
+                              every one with --every-cluster
 
-The program sees the wish (Cluster::is_leave_requested, trellis_leave_requested), finishes its piece of work and leaves;
+The program sees the wish (Cluster::is_leave_requested, trellis_leave_requested), finishes its piece of work and leaves; \
 `trellis run --join` then ends.
 
 Exit codes: 0 listed or asked; 1 there is no such process; 2 wrong command line; 71 refused by the operating system.";

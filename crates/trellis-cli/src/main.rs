@@ -31,7 +31,7 @@ use clap::{Parser, Subcommand};
 const AFTER_HELP: &str = "\
 Examples:
   trellis run -n 4 ./program arguments    start four nodes on this host
-  trellis run --join 127.0.0.1:4711 --secret-file FILE ./program      take part in a cluster that runs already
+  trellis run --join 127.0.0.1:4711 --secret-file FILE ./program    take part in one that runs
   trellis leave                           list the processes that joined one, or ask some to leave
   trellis doctor                          say what this machine offers and what would make it faster
   trellis bench fault --nodes 2           measure remote faults beside the floor of this machine
@@ -44,8 +44,8 @@ Examples:
   trellis controller status               which server is home of which memory, and who keeps copies
   trellis lab up --clients 3 --servers 3  hosts and a switch on this machine, to try networks with
 
-Exit codes: 0 fine; 1 the answer is no; 2 wrong command line; 70 cluster failure; 71 refused by the operating system;
-74 a file cannot be read or written; 78 configuration refused; 126 and 127 the program cannot be executed or found;
+Exit codes: 0 fine; 1 the answer is no; 2 wrong command line; 70 cluster failure; 71 refused by the operating system; \
+74 a file cannot be read or written; 78 configuration refused; 126 and 127 the program cannot be executed or found; \
 `run` ends with the status of the node that failed, or 128 + its signal.";
 
 /// One memory over several processes
@@ -138,6 +138,29 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         CommandLine::command().debug_assert();
+    }
+
+    /// How wide help is where nobody says how wide the terminal is.
+    const HELP_COLUMNS: usize = 100;
+
+    /// Paragraphs are one line each, which the terminal breaks; what is indented fits.
+    fn broken_lines(command: &clap::Command, path: &str, broken: &mut Vec<String>) {
+        let help = command.get_after_help().map_or(String::new(), |help| help.to_string());
+        let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':');
+        let lines: Vec<&str> = help.lines().collect();
+        let torn = lines.windows(2).filter(|pair| is_prose(pair[0]) && is_prose(pair[1])).map(|pair| pair[1]);
+        let long = lines.iter().filter(|line| line.starts_with(' ') && line.chars().count() > HELP_COLUMNS);
+        broken.extend(torn.chain(long.copied()).map(|line| format!("{path}: {line}")));
+        for inner in command.get_subcommands() {
+            broken_lines(inner, &format!("{path} {}", inner.get_name()), broken);
+        }
+    }
+
+    #[test]
+    fn help_breaks_where_the_terminal_does() {
+        let mut broken = Vec::new();
+        broken_lines(&CommandLine::command(), "trellis", &mut broken);
+        assert!(broken.is_empty(), "{}", broken.join("\n"));
     }
 
     #[test]

@@ -17,11 +17,11 @@ const EXAMPLES: &str = "\
 Examples:
   trellis serve --memory 8GiB --prefix fd12:3456:7::/48
   trellis serve --memory 512MiB --quota 64MiB --prefix fd12:3456:7::/48
-  trellis lab run s1 -- trellis serve --memory 64MiB --prefix fd00:1:1001::/48    in a host of `trellis lab`
+  trellis lab run s1 -- trellis serve --memory 64MiB --prefix fd00:1:1001::/48
   trellis serve --memory 8GiB --backup-memory 8GiB --controller 200 --prefix fd12:3456:7::/48
 
-The prefix is fd, a cluster of 24 bits, a host of 16 bits (1 to fffe) and /48; all hosts have the same cluster and each its own
-number. Prints one line when clients may come, and serves until it gets SIGINT or SIGTERM. The memory lives as long as the
+The prefix is fd, a cluster of 24 bits, a host of 16 bits (1 to fffe) and /48; all hosts have the same cluster and each its own \
+number. Prints one line when clients may come, and serves until it gets SIGINT or SIGTERM. The memory lives as long as the \
 process.
 
 A host reaches all others through one next hop, and takes everything that arrives for the cluster as its own, whatever the
@@ -32,20 +32,20 @@ address; for a network device eth0 and a switch or router at fe80::1:
 `trellis lab` does that for its hosts. On this machine alone: ip -6 route add local fd12:3456::/32 dev lo
 
 READ, and WRITE that need not be done once, are answered in the kernel, without waking this process, where that is possible:
-as root, on Linux 6.6, in a build with the cargo feature `bpf`; the line at the start says so, or why not. The kernel answers
+as root, on Linux 6.6, in a build with the cargo feature `bpf`; the line at the start says so, or why not. The kernel answers \
 before the host's own packet filter sees the request. --in-kernel off leaves all to the process.
 
-With --controller, `trellis controller` at that host says which server answers for which range of memory (the one that a host
-began with), and who keeps copies: a range survives the death of its server while a copy is complete, and moves while clients
-work. --backup-memory is what this server gives to ranges of others. What is changed in a range that has copies is changed under
-a lease; it is acknowledged when every copy has it. With several controllers the first that answers is obeyed, and the next is
-asked when it does not. A server that hears none for --tenure answers nothing until it does. --lease-term and --tenure must be
-the same at all servers and controllers. What happens to ranges is said on stderr, a sentence each. The kernel answers nothing
+With --controller, `trellis controller` at that host says which server answers for which range of memory (the one that a host \
+began with), and who keeps copies: a range survives the death of its server while a copy is complete, and moves while clients \
+work. --backup-memory is what this server gives to ranges of others. What is changed in a range that has copies is changed under \
+a lease; it is acknowledged when every copy has it. With several controllers the first that answers is obeyed, and the next is \
+asked when it does not. A server that hears none for --tenure answers nothing until it does. --lease-term and --tenure must be \
+the same at all servers and controllers. What happens to ranges is said on stderr, a sentence each. The kernel answers nothing \
 then, because it does not know when this server may answer no more.
 
 Nobody is asked who he is: give the port to hosts that you trust, behind a switch that lets no host use another's addresses.
 
-Exit codes: 2 wrong command line; 71 the memory or the port cannot be had, or with --in-kernel on the kernel's help; 78 a size
+Exit codes: 2 wrong command line; 71 the memory or the port cannot be had, or with --in-kernel on the kernel's help; 78 a size \
 or a prefix is refused.";
 
 /// Give memory to other machines: a server of objects that are named by IPv6 addresses
@@ -62,7 +62,7 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     quota: Option<u64>,
     /// UDP port
-    #[arg(long, value_name = "PORT", default_value_t = PORT)]
+    #[arg(long, value_name = "PORT", default_value_t = PORT, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
     /// Whether READ and WRITE are answered in the kernel: where it can be done, always, or never
     #[arg(long, value_name = "WHEN", value_enum, default_value_t = InKernel::Auto)]
@@ -137,6 +137,10 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Ending {
 fn open(options: ServerOptions, arguments: &ServeArguments) -> Result<(Server, String), Failure> {
     options.check().map_err(failure)?;
     let shared = match arguments.in_kernel {
+        InKernel::Off if arguments.device.is_some() => {
+            let why = "--device is for the kernel, which shall not answer; leave out --device or --in-kernel off";
+            return Err(Failure::new(exit::CONFIGURATION, why.to_owned()));
+        }
         InKernel::On if !options.controllers.is_empty() => {
             let why = "the kernel cannot answer for memory that a controller places, because it does not know when this server may \
                        answer no more; leave out --in-kernel or --controller";

@@ -111,6 +111,8 @@ fn what_cannot_be_is_said_with_what_can() {
     let near = ["--records", "embedded:", "--rebalance", "--near", "1,2", "--near"];
     let (sentence, code) = run(&[&near[..], &["3,2"]].concat());
     assert!(code == Some(78) && sentence.contains("host 0x2 is near the hosts of two groups"), "{sentence}");
+    let (sentence, code) = run(&[&near[..], &["3,0x3"]].concat());
+    assert!(code == Some(78) && sentence.contains("host 0x3 is named twice in a group"), "{sentence}");
     let (sentence, code) = run(&[&near[..], &["3,0xf000"]].concat());
     assert!(code == Some(2) && sentence.contains("name parts of ranges"), "{sentence}");
     let (sentence, code) = run(&["--records", "embedded:", "--near", "1,2"]);

@@ -146,3 +146,13 @@ fn what_memory_servers_cannot_keep_is_said_before_the_program_starts() {
     let told = String::from_utf8_lossy(&listed.stderr);
     assert_eq!((listed.status.code(), told.contains("which nobody else can look at")), (Some(78), true), "{told}");
 }
+
+#[test]
+fn a_run_whose_host_has_no_addresses_says_so_once() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
+    command.args(["run", "-n", "3", "--home", "memory-server", "--memory-server", "fd12:3456:7::/48", "true"]);
+    let output = command.env_remove("TRELLIS_PREFIX").output().expect("it can be started");
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), told.lines().count()), (Some(78), 1), "{told}");
+    assert!(told.contains("add --set prefix=PREFIX, or set TRELLIS_PREFIX"), "{told}");
+}

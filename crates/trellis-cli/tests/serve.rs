@@ -125,6 +125,8 @@ fn what_does_not_fit_a_controller_is_one_sentence() {
         (&["--controller", "7"][..], 78, "cannot be the controller of the server at host 7"),
         (&["--controller", "0"], 2, "`0` is no host; give a number (7, 0x1001) or a prefix"),
         (&["--controller", "200", "--in-kernel", "on"], 78, "leave out --in-kernel or --controller"),
+        (&["--device", "lo", "--in-kernel", "off"], 78, "leave out --device or --in-kernel off"),
+        (&["--port", "0"], 2, "0 is not in 1..=65535"),
         (&["--controller", "200", "--tenure", "1ms"], 78, "give 10 ms or more"),
         (&["--controller", "200", "--tenure", "soon"], 2, "write milliseconds or seconds"),
         (&["--backup-memory", "1GiB"], 2, "--controller"),

@@ -19,15 +19,18 @@ use crate::exit::{self, Ending, Failure};
 
 const EXAMPLES: &str = "\
 Examples:
-  trellis controller run --prefix fd12:3456:c8::/48 --records embedded-durable:/var/lib/trellis/records
+  trellis controller run --prefix fd12:3456:c8::/48 \\
+    --records embedded-durable:/var/lib/trellis/records
                                           one controller, whose records are a file
   trellis controller run --prefix fd12:3456:c9::/48 --records etcd://10.0.0.1:2379,10.0.0.2:2379
                                           one of several: one of them leads, the others wait
-  trellis controller status               ranges: home, incarnation, backups; servers: spare memory, load
+  trellis controller status               ranges: home, backups; servers: spare memory, load
   trellis controller move 7 8             let host 8 be home of range 7; clients go on meanwhile
-  trellis controller move 7 8 --pages 0-63  let host 8 be home of 64 pages of range 7; `move 7 7 --pages 0-63` brings them home
+  trellis controller move 7 8 --pages 0-63
+                                          let host 8 be home of 64 pages of range 7; with
+                                          `move 7 7 --pages 0-63` they come home
   trellis controller backups 7 --count 2  two copies of range 7; `backups 7 8 9` says where
-  trellis controller drain 8              let everything go away from host 8, and wait until it is empty
+  trellis controller drain 8              let everything go from host 8; wait until it is empty
   trellis controller reset 7              let range 7 begin anew, empty, that nobody has any more
   trellis controller rebalance --dry-run  what would be moved from the busiest server
   trellis controller events --follow      what happens, as it happens
@@ -35,7 +38,7 @@ Examples:
 A range or a host is a number (7, 0x1001) or a prefix (fd12:3456:7::/48). Servers name the hosts of controllers:
 `trellis serve --controller 200,201`. Servers and controllers have the same --lease-term and --tenure.
 
-Exit codes: 0 fine; 1 the controller refuses, does not lead or is not there; 2 wrong command line; 71 refused by the operating
+Exit codes: 0 fine; 1 the controller refuses, does not lead or is not there; 2 wrong command line; 71 refused by the operating \
 system; 78 a configuration that cannot be.";
 
 /// Who says which memory server answers for which range

@@ -19,22 +19,23 @@ use messages::Keeper;
 
 const EXAMPLES: &str = "\
 Examples:
-  trellis lab up --clients 3 --servers 3              six hosts c1 to c3 and s1 to s3, joined by a switch
+  trellis lab up --clients 3 --servers 3  six hosts c1 to c3 and s1 to s3, joined by a switch
   trellis lab up --rootless --switch user --faults drop=1%,delay=200us,seed=7
-                                                      without rights over the machine, on a bad network
-  trellis lab run c1 -- ping -c 1 -I fd00:1:1::1 fd00:1:1001::1    a command in a host; `status` lists the addresses
-  trellis lab status --json                           hosts, addresses, processes, counters
-  trellis lab partition c1,s1 c2                      c1 and s1 reach each other, c2 nobody, the others each other
-  trellis lab partition --heal                        everybody reaches everybody
-  trellis lab faults drop=10%                         lose a tenth of all packets from now on
-  trellis lab restart                     end the switch and start it again; it has forgotten what it was told
-  trellis lab kill s1                                 end everything that runs in s1
-  trellis lab down                                    end all of it; nothing is left
+                                          without rights over the machine, on a bad network
+  trellis lab run c1 -- ping -c 1 -I fd00:1:1::1 fd00:1:1001::1
+                                          a command in a host; `status` lists the addresses
+  trellis lab status --json               hosts, addresses, processes, counters
+  trellis lab partition c1,s1 c2          c1 and s1 see each other, c2 nobody, the rest each other
+  trellis lab partition --heal            everybody reaches everybody
+  trellis lab faults drop=10%             lose a tenth of all packets from now on
+  trellis lab restart                     end the switch and start it again; it has forgotten all
+  trellis lab kill s1                     end everything that runs in s1
+  trellis lab down                        end all of it; nothing is left
 
 Several labs at once have names: --name, or TRELLIS_LAB.
 
-Exit codes: 0 fine; 1 there is no such lab or host; 2 wrong command line; 71 refused by the operating system; 78 a lab
-that cannot be; 126 and 127 the command cannot be executed or found; `run` ends with the status of its command, or 128 +
+Exit codes: 0 fine; 1 there is no such lab or host; 2 wrong command line; 71 refused by the operating system; 78 a lab \
+that cannot be; 126 and 127 the command cannot be executed or found; `run` ends with the status of its command, or 128 + \
 its signal.";
 
 /// Hosts and a switch on this machine, made of network namespaces

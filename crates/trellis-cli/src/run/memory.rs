@@ -30,8 +30,16 @@ pub(super) struct Place {
 impl Place {
     /// A place, where the configuration wants one and names none.
     pub(super) fn for_run(read: &Config, nodes: usize) -> Result<Option<Place>, Failure> {
-        if !read.is_leased() || !read.memory_servers.is_empty() {
+        if !read.is_leased() {
             return Ok(None);
+        }
+        if let Some(server) = read.memory_servers.first() {
+            // Said once, and not by every node.
+            let sentence = format!(
+                "the memory server {server} is named, but not which addresses this host has in its network; add --set \
+                 prefix=PREFIX, or set TRELLIS_PREFIX"
+            );
+            return read.prefix.map(|_| None).ok_or_else(|| Failure::new(exit::CONFIGURATION, sentence));
         }
         let cluster = match read.prefix {
             Some(prefix) => prefix.cluster,

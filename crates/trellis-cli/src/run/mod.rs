@@ -53,7 +53,7 @@ const EXAMPLES: &str = "\
 Examples:
   trellis run -n 4 ./psort --input numbers.bin --output sorted.bin
   trellis run -n 2 --set region_bytes=1GiB --stats -- ./program --verbose
-  trellis run -n 4 --home memory-server --cache 64MiB ./psort --input numbers.bin --output sorted.bin
+  trellis run -n 4 --home memory-server --cache 64MiB ./psort --input in.bin --output out.bin
   trellis run -n 3 --output files --output-directory logs ./program part-{node}-of-{nodes}
   trellis run -n 2 --record record ./program && trellis report record
 
@@ -62,13 +62,13 @@ A cluster that others may join, and a process that joins it; its output has the 
   trellis run -n 3 --joiners-max 2 ./program
   trellis run --join 127.0.0.1:4711 --secret-file /run/user/1000/trellis-4242.secret ./program
 
-With --home memory-server the region lies at memory servers (`trellis serve`). Where none is named the run starts one for
-itself and, unless this machine takes the server's addresses as its own, a network of its own, in which the program sees no
+With --home memory-server the region lies at memory servers (`trellis serve`). Where none is named the run starts one for \
+itself and, unless this machine takes the server's addresses as its own, a network of its own, in which the program sees no \
 other machine.
 
 Standard input goes to node 0; the other nodes read from /dev/null.
 
-Exit codes: 0 every node ended well; the failed node's own status, or 128 + its signal; 70 cluster failure;
+Exit codes: 0 every node ended well; the failed node's own status, or 128 + its signal; 70 cluster failure; \
 78 configuration refused; 126 program cannot be executed; 127 program not found; 2 wrong command line.";
 
 /// Start the nodes of a cluster on this host

@@ -21,15 +21,15 @@ use crate::exit::{self, Ending, Failure};
 const EXAMPLES: &str = "\
 Examples:
   trellis store run --store redis://127.0.0.1:6379 --cache 256MiB ./wordcount text
-  trellis store run --store embedded-durable:/var/tmp/heap --cache 1GiB --statistics /usr/bin/python3 big.py
+  trellis store run --store embedded-durable:/var/tmp/heap --cache 1GiB --statistics ./program
   trellis store run --store redis://127.0.0.1:6379 --region queue ./consumer     shared with others
-  trellis store run --store memory-server:fd12:3456:7::/48 --cache 256MiB ./sort    in a memory server
+  trellis store run --store memory-server:fd12:3456:7::/48 --cache 256MiB ./sort
 
-The heap of the program lies in the store, and at most --cache bytes of it in memory. Its threads,
+The heap of the program lies in the store, and at most --cache bytes of it in memory. Its threads, \
 files and system calls work as ever; a child after fork that touches the heap ends with a sentence.
 
-Exit codes: the program's; 70 the store cannot be opened or is gone; 74 the library that is loaded
-first is not there; 78 the address, the region or a size is refused; 126 and 127 the program cannot
+Exit codes: the program's; 70 the store cannot be opened or is gone; 74 the library that is loaded \
+first is not there; 78 the address, the region or a size is refused; 126 and 127 the program cannot \
 be executed or found.";
 
 /// The library that takes the place of `malloc`.

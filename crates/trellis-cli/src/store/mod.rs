@@ -26,7 +26,7 @@ pub(crate) fn stores_of_this_build() -> String {
     if !missing.is_empty() {
         let (missing, features) = (names(&missing).join(", "), names(&missing).join(","));
         text += &format!(
-            "\nNot in this build: {missing}; `cargo xtask install --prefix PREFIX --features {features}` installs one with them."
+            " Not in this build: {missing}; `cargo xtask install --prefix PREFIX --features {features}` installs one with them."
         );
     }
     text

@@ -28,11 +28,11 @@ const STAT_EXAMPLES: &str = "\
 Example:
   trellis store stat queue --store redis://127.0.0.1:6379
 
-Pages are counted in the store: those that somebody stored to and released. A process that was
-killed is listed among those that use the region until another one takes its place, or the region
+Pages are counted in the store: those that somebody stored to and released. A process that was \
+killed is listed among those that use the region until another one takes its place, or the region \
 is removed.
 
-Exit codes: 0 it is there; 1 there is no such region; 70 the store failed; 78 its address is
+Exit codes: 0 it is there; 1 there is no such region; 70 the store failed; 78 its address is \
 refused, or names a file that is not there.";
 
 /// Say what is in a region, and who uses it
@@ -54,7 +54,7 @@ Examples:
   trellis store rm '#17'                what a program that was killed left behind
   trellis store rm '#18' --force        the same, of a program of another machine
 
-Exit codes: 0 removed; 1 there is no such region, or processes use it; 70 the store failed; 78 its
+Exit codes: 0 removed; 1 there is no such region, or processes use it; 70 the store failed; 78 its \
 address is refused, or names a file that is not there.";
 
 /// Remove regions with all that is in them

@@ -18,11 +18,11 @@ Examples:
   trellis store serve --resp unix:/run/store.socket --store etcd://127.0.0.1:2379
   redis-cli -p 7001 SET greeting hello
 
-Prints `listening on ADDRESS` when clients may come, and serves until it gets SIGINT or SIGTERM.
-What clients keep lies beside the regions of the store, and is none of them. Programs reach regions
+Prints `listening on ADDRESS` when clients may come, and serves until it gets SIGINT or SIGTERM. \
+What clients keep lies beside the regions of the store, and is none of them. Programs reach regions \
 through it too: --store redis://127.0.0.1:7001.
 
-Exit codes: 70 the store failed; 71 the address of --resp cannot be had; 74 the file with the
+Exit codes: 70 the store failed; 71 the address of --resp cannot be had; 74 the file with the \
 password cannot be read; 78 the store's address is refused.";
 
 /// Offer a store through the Redis protocol

@@ -18,17 +18,21 @@ use crate::lab;
 
 const EXAMPLES: &str = "\
 Examples:
-  trellis switch run --cluster fd12:3456::/32 --hosts rack.txt          join the hosts that the file lists
+  trellis switch run --cluster fd12:3456::/32 --hosts rack.txt
+                                          join the hosts that the file lists
   trellis switch status                   who is plugged in, and what became of their packets
   trellis switch pages --top 20           the pages that were asked for most in the last second
   trellis switch events                   leases, as they come and go
-  trellis switch route fd12:3456:7::/48 4 --memory                      what host 7 answered for is at port 4 now
-  trellis switch route fd12:3456:7::/48 5 --pages 64-127                64 of its pages are at port 5; without a port no more
-  trellis switch redirect fd12:3456:7:100::3000 2 --for 500             one page is at port 2 for half a second
+  trellis switch route fd12:3456:7::/48 4 --memory
+                                          what host 7 answered for is at port 4 now
+  trellis switch route fd12:3456:7::/48 5 --pages 64-127
+                                          64 of its pages are at port 5; without a port no more
+  trellis switch redirect fd12:3456:7:100::3000 2 --for 500
+                                          one page is at port 2 for half a second
   trellis switch allow rules.txt          let only what the rules allow pass; --all lifts that
   trellis switch status --lab rack        the same for the switch of a lab
 
-Exit codes: 0 fine; 1 the switch refuses or is not there; 2 wrong command line; 71 refused by the operating system; 74 a
+Exit codes: 0 fine; 1 the switch refuses or is not there; 2 wrong command line; 71 refused by the operating system; 74 a \
 file cannot be read; 78 a switch that cannot be.";
 
 /// A switch that knows where memory lies

@@ -46,9 +46,13 @@ impl Near {
     ///
     /// # Errors
     ///
-    /// A sentence, when a host is in two of them.
+    /// A sentence, when a host is in two of them, or twice in one.
     pub fn new(groups: Vec<Vec<Host>>) -> Result<Near, String> {
         for (number, group) in groups.iter().enumerate() {
+            let again = (1..group.len()).find(|place| group[..*place].contains(&group[*place]));
+            if let Some(place) = again {
+                return Err(format!("host {:#x} is named twice in a group; name it once", group[place]));
+            }
             let twice = |host: &&Host| groups.iter().skip(number + 1).any(|other| other.contains(host));
             if let Some(host) = group.iter().find(twice) {
                 return Err(format!("host {host:#x} is near the hosts of two groups; name it in one"));

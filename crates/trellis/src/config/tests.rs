@@ -178,7 +178,7 @@ fn every_refusal_of_a_toml_file_names_file_line_and_key() {
         ),
         (
             "region_bytes = 1.5\n",
-            "trellis.toml:1: region_bytes: this is a number with a fraction; accepted: a number of bytes, or a number with KiB, MiB or GiB, such as 256MiB",
+            "trellis.toml:1: region_bytes: this is a number with a fraction; accepted: a number of bytes, or a number with KiB, MiB, GiB or TiB, such as 256MiB",
         ),
         (
             "base_address = \"0x10000100\"\n",
@@ -311,7 +311,7 @@ fn every_refusal_of_a_json_file_names_file_line_and_key() {
         ),
         (
             LISTING_2.replace("268435456", "null"),
-            "ivy.json:8: region_sz: this is null; accepted: a number of bytes, or a number with KiB, MiB or GiB, such as 256MiB",
+            "ivy.json:8: region_sz: this is null; accepted: a number of bytes, or a number with KiB, MiB, GiB or TiB, such as 256MiB",
         ),
     ];
     for (text, expected) in cases {

@@ -49,7 +49,7 @@ pub(super) fn number(raw: &Raw, least: u64, most: u64) -> Result<u64, String> {
 
 /// A number of bytes: `268435456`, `256MiB`, `64 KiB`.
 pub(super) fn bytes(raw: &Raw) -> Result<u64, String> {
-    const ACCEPTED: &str = "accepted: a number of bytes, or a number with KiB, MiB or GiB, such as 256MiB";
+    const ACCEPTED: &str = "accepted: a number of bytes, or a number with KiB, MiB, GiB or TiB, such as 256MiB";
     match raw {
         Raw::Number(value) => u64::try_from(*value).map_err(|_| format!("{value} is no size; {ACCEPTED}")),
         Raw::Text(text) => bytes_of_text(text).ok_or_else(|| format!("`{text}` is no size; {ACCEPTED}")),

@@ -28,8 +28,8 @@ use program::{Program, Run};
 
 const EXAMPLES: &str = "\
 Examples:
-  sudo trellis bench stored-words                  4 GiB of text in 256 MiB of memory; takes many minutes
-  trellis bench stored-words --quick --json        512 MiB in 128 MiB, to see that everything works
+  sudo trellis bench stored-words            4 GiB of text in 256 MiB of memory; many minutes
+  trellis bench stored-words --quick --json  512 MiB in 128 MiB, to see that everything works
   trellis bench stored-words --bytes 16GiB --cache 1GiB --directory /var/tmp
 
 The program is examples/stored/word_count.c. Limits of memory and swap need root: without, the kernel's ways are left out, \

@@ -32,11 +32,11 @@ Examples:
   trellis reproduce bluebridge table1 --runs 9 --json
   trellis reproduce bluebridge --quick
 
-The paper ran three hosts, three servers and a switch under Mininet on a Core 2 Quad. Here a lab of network namespaces is made
-for it, as `trellis lab` makes them; root is needed for switches in the kernel only. Everything that is timed runs on one
+The paper ran three hosts, three servers and a switch under Mininet on a Core 2 Quad. Here a lab of network namespaces is made \
+for it, as `trellis lab` makes them; root is needed for switches in the kernel only. Everything that is timed runs on one \
 processor.
 
-Exit codes: 0 fine; 1 an answer was wrong; 71 refused by the operating system; 74 a file cannot be made; 78 a switch that
+Exit codes: 0 fine; 1 an answer was wrong; 71 refused by the operating system; 74 a file cannot be made; 78 a switch that \
 there is not, or that takes root.";
 
 /// BlueBridge: Pushing Shared Memory Management into the Network (Ruffy and Carbonari)

@@ -35,13 +35,13 @@ Examples:
   trellis reproduce kv figure2.1 --stores etcd://127.0.0.1:2379
   trellis reproduce kv --quick --json
 
-Figures 2.1 to 2.6 need java and, the first time, mvn and a way to Maven Central; what is built
-stays in $XDG_CACHE_HOME/trellis. Table 6.1 and figures 4.2 and 6.1 need clang 19. Servers of Redis
-and etcd are started where they are installed; for those of Bigtable, Spanner and Datastore set
-BIGTABLE_EMULATOR_HOST, SPANNER_EMULATOR_HOST or DATASTORE_EMULATOR_HOST, or give the store's
+Figures 2.1 to 2.6 need java and, the first time, mvn and a way to Maven Central; what is built \
+stays in $XDG_CACHE_HOME/trellis. Table 6.1 and figures 4.2 and 6.1 need clang 19. Servers of Redis \
+and etcd are started where they are installed; for those of Bigtable, Spanner and Datastore set \
+BIGTABLE_EMULATOR_HOST, SPANNER_EMULATOR_HOST or DATASTORE_EMULATOR_HOST, or give the store's \
 address.
 
-Exit codes: 0 fine; 1 a result was wrong, or something cannot be built; 70 a store that was named
+Exit codes: 0 fine; 1 a result was wrong, or something cannot be built; 70 a store that was named \
 cannot be opened; 74 a file or library is not there; 127 java, mvn or clang is not there.";
 
 /// Shared memory through key-value stores (Serapinas, 2018)

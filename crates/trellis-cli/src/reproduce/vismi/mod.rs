@@ -25,16 +25,16 @@ use programs::Program;
 
 const EXAMPLES: &str = "\
 Examples:
-  trellis reproduce vismi                           everything; the picture goes to trellis-reproduce/
+  trellis reproduce vismi                 everything; the picture goes to trellis-reproduce/
   trellis reproduce vismi table3 --program lu,fft --nodes 2
   trellis reproduce vismi figure3 --svg breakdown.svg
   trellis reproduce vismi --quick --json
   trellis reproduce vismi table3 --set coherence=ivy
 
-The programs are built first: a C compiler and m4 are needed. The paper ran on four machines with InfiniBand; here all
+The programs are built first: a C compiler and m4 are needed. The paper ran on four machines with InfiniBand; here all \
 nodes are on this one.
 
-Exit codes: 0 every result was verified; 1 one was not, or a program cannot be built; 74 the programs' sources or the
+Exit codes: 0 every result was verified; 1 one was not, or a program cannot be built; 74 the programs' sources or the \
 library are not there; 127 the compiler or m4 is not there; else as `trellis run`.";
 
 /// ViSMI: Software Distributed Shared Memory for InfiniBand Clusters (Osendorfer, Tao, Trinitis and Mairandres, 2004)
