@@ -1,5 +1,6 @@
 //! `trellis lab`, driven from outside, in a user namespace and, where the tests run as root, without one.
 
+use std::fs;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -290,6 +291,28 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
         assert!(lab.ask("down", &[]).status.success());
         // Its command ended with the lab.
         child.wait().expect("waited for");
+    }
+}
+
+#[test]
+fn what_a_killed_controller_listened_at_goes_with_its_lab() {
+    for way in ways("what_a_killed_controller_listened_at_goes_with_its_lab").into_iter().take(1) {
+        let lab = Lab::up("sockets", way);
+        let folder = std::env::temp_dir().join(format!("trellis-{}", lab.name));
+        fs::create_dir(&folder).expect("a folder");
+        let sockets = || fs::read_dir(&folder).expect("it is there").count();
+        let start = |records: &str| {
+            let arguments = ["c1", "--", env!("CARGO_BIN_EXE_trellis"), "controller", "run", "--records", records];
+            lab.command("run", &arguments).env("XDG_RUNTIME_DIR", &folder).spawn().expect("started")
+        };
+        let mut child = start("embedded:");
+        wait_until("it listens", || sockets() == 1);
+        assert!(lab.ask("kill", &["c1"]).status.success());
+        child.wait().expect("waited for");
+        assert_eq!(sockets(), 1, "what was killed takes nothing away");
+        let down = lab.command("down", &[]).env("XDG_RUNTIME_DIR", &folder).status().expect("started");
+        assert!(down.success());
+        fs::remove_dir(&folder).expect("nothing is left");
     }
 }
 

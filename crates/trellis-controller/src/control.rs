@@ -116,14 +116,27 @@ pub fn default_socket(prefix: HostPrefix) -> PathBuf {
 
 /// The sockets there at which somebody listens; of one cluster, if it is named.
 pub fn sockets_here(cluster: Option<Cluster>) -> Vec<PathBuf> {
+    sockets(cluster).filter(|path| UnixStream::connect(path).is_ok()).collect()
+}
+
+/// Takes away what controllers of a cluster that were killed left behind: the sockets there at which nobody listens.
+pub fn forget_sockets(cluster: Cluster) {
+    let is_left = |path: &PathBuf| {
+        UnixStream::connect(path).is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    };
+    // One that another user left cannot be taken away, and does no harm.
+    sockets(Some(cluster)).filter(is_left).for_each(|path| drop(fs::remove_file(path)));
+}
+
+fn sockets(cluster: Option<Cluster>) -> impl Iterator<Item = PathBuf> {
     let (before, after) = SOCKET;
     let before = before.to_owned() + &cluster.map_or_else(String::new, |cluster| format!("{:06x}-", cluster.number()));
-    let is_one = |path: &PathBuf| {
+    let is_one = move |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| name.starts_with(&before) && name.ends_with(after)) && UnixStream::connect(path).is_ok()
+        name.is_some_and(|name| name.starts_with(&before) && name.ends_with(after))
     };
     let entries = fs::read_dir(folder()).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).filter(is_one).collect()
+    entries.map(|entry| entry.path()).filter(is_one)
 }
 
 /// The same for who listens and who asks: the first folder that this user may write to.

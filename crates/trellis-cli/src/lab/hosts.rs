@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
+use trellis::remote::HostPrefix;
+use trellis_controller::control::forget_sockets;
 use trellis_switch::lab::space::Process;
 
 use super::Which;
@@ -264,6 +266,11 @@ pub(super) fn down(arguments: &DownArguments) -> Ending {
     process.signal(libc::SIGKILL).map_err(|error| refused(error.to_string()))?;
     if !process.wait(PATIENCE) {
         return Err(refused(format!("its keeper, process {}, does not end; a process in it waits", process.pid())));
+    }
+    // What its processes listened at for others of this machine lies outside of the lab.
+    let of_host = |host: &HostDescription| host.prefix.parse::<HostPrefix>().ok();
+    if let Some(prefix) = lab.hosts.iter().find_map(of_host) {
+        forget_sockets(prefix.cluster);
     }
     say!("lab {}: down", lab.name);
     Ok(exit::FINE)
