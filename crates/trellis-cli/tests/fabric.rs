@@ -11,12 +11,13 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use inside::{LONG, good, in_a_lab, status};
+use inside::{LONG, good, in_a_lab, in_a_lab_of, lab_of, status};
 use trellis::remote::leased::{Bytes, Events};
 use trellis::remote::{Client, Host, HostPrefix, PORT, Pointer, Server, ServerOptions, Stop};
 use trellis_protocol::wire::datagram::Status;
-use trellis_switch::lab::Lab;
-use trellis_switch::{Counters, Page, Prefix, Redirect, Route};
+use trellis_switch::lab::{Lab, space};
+use trellis_switch::switches::openflow::OpenFlow;
+use trellis_switch::{Classes, Counters, Page, Prefix, Redirect, Route, Rule};
 
 /// How long leases last.
 const TERM: Duration = Duration::from_millis(400);
@@ -285,36 +286,88 @@ fn a_partition_ends_and_so_do_the_calls_that_waited_for_it() {
     });
 }
 
+/// A switch that forgets everything, under load, loses nothing.
+fn forgets_everything(mut fabric: Fabric) {
+    fabric.serve("s1");
+    let mut client = fabric.client("c1");
+    let counter = good(client.create(fabric.number("s1"), 8));
+    let (done, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let (counts, ends) = (Arc::clone(&done), Arc::clone(&is_over));
+    let adding = std::thread::spawn(move || {
+        while !ends.load(Ordering::Relaxed) {
+            let before = counts.load(Ordering::Relaxed);
+            assert_eq!(good(client.fetch_add(counter, 1)), before, "each addition is done once");
+            counts.store(before + 1, Ordering::Relaxed);
+        }
+    });
+    // Between what is done to the switch something is added, so none of it comes when all is over.
+    for _ in 0..4 {
+        let before = done.load(Ordering::Relaxed);
+        fabric.redirect(counter, "c2");
+        fabric.lab.restart_switch().unwrap();
+        while done.load(Ordering::Relaxed) < before + 20 {
+            assert!(!adding.is_finished(), "an addition failed");
+            std::thread::yield_now();
+        }
+    }
+    is_over.store(true, Ordering::Relaxed);
+    adding.join().expect("each addition is done once");
+    let mut bytes = [0; 8];
+    good(fabric.client("c2").read(counter, &mut bytes));
+    assert_eq!(u64::from_le_bytes(bytes), done.load(Ordering::Relaxed));
+    fabric.end("s1");
+}
+
 #[test]
 fn a_switch_that_forgets_everything_loses_nothing() {
-    in_a_fabric("a_switch_that_forgets_everything_loses_nothing", |mut fabric| {
+    in_a_fabric("a_switch_that_forgets_everything_loses_nothing", forgets_everything);
+}
+
+#[test]
+fn the_kernels_switch_that_forgets_everything_loses_nothing() {
+    let test = "the_kernels_switch_that_forgets_everything_loses_nothing";
+    in_a_lab_of("nft", test, 2, 2, |lab| forgets_everything(Fabric { lab, servers: BTreeMap::new() }));
+}
+
+#[test]
+fn open_vswitch_that_forgets_everything_loses_nothing() {
+    let test = "open_vswitch_that_forgets_everything_loses_nothing";
+    if !space::is_root() {
+        return println!("SKIPPED {test}: Open vSwitch takes root");
+    }
+    if let Some(lacking) = OpenFlow::lacking() {
+        return println!("SKIPPED {test}: {lacking}");
+    }
+    forgets_everything(Fabric { lab: lab_of("openflow", test, 2, 2), servers: BTreeMap::new() });
+}
+
+#[cfg(feature = "bpf")]
+#[test]
+fn a_program_that_forgets_everything_loses_nothing() {
+    let test = "a_program_that_forgets_everything_loses_nothing";
+    if !space::is_root() {
+        return println!("SKIPPED {test}: a program in the kernel takes root");
+    }
+    forgets_everything(Fabric { lab: lab_of("bpf", test, 2, 2), servers: BTreeMap::new() });
+}
+
+#[test]
+fn who_may_not_ask_is_told_where_to_look() {
+    in_a_fabric("who_may_not_ask_is_told_where_to_look", |mut fabric| {
         fabric.serve("s1");
-        let mut client = fabric.client("c1");
-        let counter = good(client.create(fabric.number("s1"), 8));
-        let (done, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-        let (counts, ends) = (Arc::clone(&done), Arc::clone(&is_over));
-        let adding = std::thread::spawn(move || {
-            while !ends.load(Ordering::Relaxed) {
-                let before = counts.load(Ordering::Relaxed);
-                assert_eq!(good(client.fetch_add(counter, 1)), before, "each addition is done once");
-                counts.store(before + 1, Ordering::Relaxed);
-            }
-        });
-        // Between what is done to the switch something is added, so none of it comes when all is over.
-        for _ in 0..4 {
-            let before = done.load(Ordering::Relaxed);
-            fabric.redirect(counter, "c2");
-            fabric.lab.restart_switch().unwrap();
-            while done.load(Ordering::Relaxed) < before + 20 {
-                assert!(!adding.is_finished(), "an addition failed");
-                std::thread::yield_now();
-            }
-        }
-        is_over.store(true, Ordering::Relaxed);
-        adding.join().expect("each addition is done once");
-        let mut bytes = [0; 8];
-        good(fabric.client("c2").read(counter, &mut bytes));
-        assert_eq!(u64::from_le_bytes(bytes), done.load(Ordering::Relaxed));
+        let server = fabric.number("s1");
+        let (mut client, mut hasty) = (fabric.client("c1"), fabric.client_for("c1", Duration::from_secs(1)));
+        let counter = good(client.create(server, 8));
+        let may_read = Rule { client: None, home: None, classes: Classes::READING };
+        fabric.lab.switch().set_rules(Some(&[may_read])).unwrap();
+        good(client.read(counter, &mut [0; 8]));
+        let before = fabric.counters("c1").denied;
+        let sentence = hasty.fetch_add(counter, 1).expect_err("it may only read").to_string();
+        assert!(sentence.contains("1001") && sentence.contains("the switch's routes and rules"), "{sentence}");
+        assert!(fabric.counters("c1").denied > before);
+        // What was denied was not done.
+        fabric.lab.switch().set_rules(None).unwrap();
+        assert_eq!(good(client.fetch_add(counter, 1)), 0);
         fabric.end("s1");
     });
 }

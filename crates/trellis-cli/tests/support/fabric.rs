@@ -25,13 +25,16 @@ pub(crate) fn in_a_lab(test: &str, clients: u16, servers: u16, body: impl FnOnce
 
 /// The same with this switch.
 pub(crate) fn in_a_lab_of(switch: &str, test: &str, clients: u16, servers: u16, body: impl FnOnce(Lab)) {
-    in_namespaces(test, || {
-        let name: String = test.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
-        let switch = switch.to_owned();
-        let (mtu_bytes, redirects_max) = (9000, 512);
-        let plan = Plan { name, clients, servers, switch, mtu_bytes, redirects_max, attach: Attach::Auto };
-        body(Lab::up(&plan).unwrap_or_else(|error| panic!("{error}")));
-    });
+    in_namespaces(test, || body(lab_of(switch, test, clients, servers)));
+}
+
+/// A lab with this switch, for who has the rights to make one.
+pub(crate) fn lab_of(switch: &str, test: &str, clients: u16, servers: u16) -> Lab {
+    let name: String = test.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
+    let switch = switch.to_owned();
+    let (mtu_bytes, redirects_max) = (9000, 512);
+    let plan = Plan { name, clients, servers, switch, mtu_bytes, redirects_max, attach: Attach::Auto };
+    Lab::up(&plan).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// Runs a test in a user namespace, with mounts, networks and processes of its own.

@@ -99,7 +99,7 @@ impl fmt::Display for NoAnswer {
             None => write!(
                 f,
                 "the host {host}/48 did not answer within {:.3} s, though it was asked {sent} times about {about}; look \
-                 whether its server runs, and at the switch's routes",
+                 whether its server runs, and at the switch's routes and rules",
                 self.waited.as_secs_f64()
             ),
         }
