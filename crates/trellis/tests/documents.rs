@@ -62,6 +62,15 @@ mod release_consistency {
     }
 }
 
+fn containers_of_the_memory() -> Result<(), trellis::stored::StoredError> {
+    use trellis::stored::{RemoteHeap, allocator_api2::vec::Vec};
+
+    let heap = RemoteHeap::open("memory-server:fd12:3456:1001::/48", 64 << 30, 256 << 20)?;
+    let mut field = Vec::with_capacity_in(1 << 30, &heap);
+    field.resize(1 << 30, 0.0_f64);
+    Ok(())
+}
+
 fn only_a_part_of_the_memory() -> Result<(), trellis::stored::StoredError> {
     let mut memory = trellis::stored::RemoteMemory::map("memory-server:fd12:3456:1001::/48", 8 << 30, 256 << 20)?;
     let field = memory.slice_mut::<f64>();

@@ -10,9 +10,12 @@ use std::time::{Duration, Instant};
 
 use network::in_own_network;
 use trellis::remote::{Client, ClientOptions, Host, HostPrefix, Server, ServerOptions, Stop};
-use trellis::stored::RemoteMemory;
+use trellis::stored::allocator_api2::alloc::{Allocator, Layout};
+use trellis::stored::allocator_api2::boxed::Box as BoxIn;
+use trellis::stored::allocator_api2::vec::Vec as VecIn;
 use trellis::stored::settings::Settings;
 use trellis::stored::stores;
+use trellis::stored::{RemoteHeap, RemoteMemory};
 use trellis_store::{Applied, Change, Expect, Guard, Key, Kind, Operation, Outcome, Store, StoreError};
 
 const REGION: u32 = 3;
@@ -355,6 +358,54 @@ fn a_process_has_more_memory_than_its_cache() {
         assert!(pages.pages_fetched > 0 && pages.bytes_written_back > 0, "{pages:?}");
         assert!((pages.frames + pages.twins) * PAGE_BYTES as u64 <= 2 << 20, "{pages:?}");
         memory.close().unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(servers.map(Running::stop), [0; 2], "nothing is left at the servers");
+    });
+}
+
+#[test]
+fn containers_have_their_elements_at_memory_servers() {
+    let test = "containers_have_their_elements_at_memory_servers";
+    in_own_network(test, &[], || {
+        let servers = [5, 6].map(|host| Running::start(host, 64 << 20));
+        let store = settings(&[5, 6], "&object=4MiB").store;
+        let heap = match RemoteHeap::open(&store, 32 << 20, 2 << 20) {
+            Ok(heap) => heap,
+            Err(error) => return println!("SKIPPED {test}: {error}"),
+        };
+        // Each grows from nothing to four times what is here at a time, beside those of other threads.
+        std::thread::scope(|scope| {
+            for thread in 0..2 {
+                let heap = &heap;
+                scope.spawn(move || {
+                    let value = |at: u64| at.wrapping_mul(0x9e37_79b9) ^ thread;
+                    let mut numbers = VecIn::new_in(heap);
+                    let mut names: VecIn<BoxIn<[u8; 100], &RemoteHeap>, &RemoteHeap> = VecIn::new_in(heap);
+                    for at in 0..(1 << 20) / 2 {
+                        numbers.push(value(at));
+                        if at % 1000 == 0 {
+                            names.push(BoxIn::new_in([(at / 1000) as u8; 100], heap));
+                        }
+                    }
+                    assert!(numbers.iter().zip(0..).all(|(number, at)| *number == value(at)));
+                    assert!(names.iter().zip(0..).all(|(name, at)| name.iter().all(|byte| *byte == at as u8)));
+                    numbers.truncate(10);
+                    numbers.shrink_to_fit();
+                    assert!(numbers.iter().zip(0..).all(|(number, at)| *number == value(at)));
+                });
+            }
+        });
+        assert_eq!(heap.usage().blocks, 0, "what went out of scope is free: {:?}", heap.usage());
+        let pages = heap.statistics().pages;
+        assert!(pages.pages_fetched > 0 && pages.bytes_written_back > 0, "{pages:?}");
+        assert!((pages.frames + pages.twins) * PAGE_BYTES as u64 <= 2 << 20, "{pages:?}");
+        for align in [1_usize, 16, 64, 8192] {
+            let block = heap.allocate_zeroed(Layout::from_size_align(300, align).expect("a layout")).expect("room");
+            assert_eq!((block.cast::<u8>().addr().get() % align, block.len()), (0, 300));
+        }
+        assert!(heap.allocate(Layout::from_size_align(1 << 30, 16).expect("a layout")).is_err());
+        let nothing = Layout::from_size_align(0, 64).expect("a layout");
+        assert_eq!(heap.allocate(nothing).expect("nothing is always there").len(), 0);
+        heap.close().unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(servers.map(Running::stop), [0; 2], "nothing is left at the servers");
     });
 }

@@ -35,13 +35,16 @@ pub mod paging;
 pub(crate) mod readahead;
 pub mod record;
 pub mod region;
+pub mod remote_heap;
 pub mod remote_memory;
 pub mod settings;
 pub mod stores;
 pub mod synchronisation;
 pub mod words;
 
+pub use allocator_api2;
 pub use error::StoredError;
+pub use remote_heap::RemoteHeap;
 pub use remote_memory::RemoteMemory;
 /// What came of a change.
 pub use trellis_store::Applied;

@@ -74,6 +74,11 @@ impl RemoteMemory {
         Ok(RemoteMemory { memory: Memory::open(&settings, Mode::Pages)?, bytes })
     }
 
+    /// What it is to the rest of this module.
+    pub(super) fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
     /// How many bytes there are.
     pub fn bytes(&self) -> usize {
         self.bytes
