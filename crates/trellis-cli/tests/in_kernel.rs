@@ -352,10 +352,12 @@ fn sealed(header: &Header, body: &[u8], from: Address, to: Address, number: u64)
 fn without_differences(wanted: &Wanted, answer: Option<Vec<u8>>) -> Option<Vec<u8>> {
     let mut answer = answer?;
     let is_moved = answer[1] == Status::Moved as u8;
-    if wanted.command >= 0x30 || is_moved {
+    // What a spoilt bit made of the command is what is answered.
+    let command = wanted.spoilt_destination.filter(|(at, _)| *at == 6).map_or(0, |(_, bit)| bit) ^ wanted.command;
+    if command >= 0x30 || is_moved {
         answer[16..24].fill(0);
     }
-    if (is_moved || wanted.command == 0x23) && answer.len() >= HEADER_BYTES + 16 {
+    if (is_moved || command == 0x23) && answer.len() >= HEADER_BYTES + 16 {
         answer[HEADER_BYTES..HEADER_BYTES + 16].fill(0);
     }
     answer[8..16].fill(0);

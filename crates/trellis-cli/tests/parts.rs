@@ -10,10 +10,12 @@ mod rack;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use inside::{LONG, client, good, in_a_lab_of, leased, number};
+use inside::{LONG, client, good, in_a_lab_of, lab_of, leased, number};
 use rack::{Ends, Ledger, Nothing, PAGE, Rack, SHORT, Times, at, page_of};
 use serde_json::Value;
 use trellis::remote::{Call, Pointer, RemoteError};
+use trellis_switch::lab::{Lab, space};
+use trellis_switch::switches::openflow::OpenFlow;
 
 /// Where rights last long: a machine that is busy loses none of them.
 const STEADY: Times = Times { lease_term: Duration::from_secs(20), tenure: Duration::from_secs(3) };
@@ -27,13 +29,16 @@ const SWITCH: &str = "nft";
 
 /// Runs a test with three clients, the last of which has the controller, and so many servers, each home of its own range.
 fn in_a_rack(test: &str, servers: &[&'static str], backups: u16, times: Times, body: impl FnOnce(Rack)) {
-    in_a_lab_of(SWITCH, test, 3, servers.len() as u16, |lab| {
-        let mut rack = Rack::new(lab, times, "32MiB");
-        rack.control(backups);
-        servers.iter().for_each(|host| rack.serve(host));
-        servers.iter().for_each(|host| rack.is_at(host, host, usize::from(backups)));
-        body(rack);
-    });
+    in_a_lab_of(SWITCH, test, 3, servers.len() as u16, |lab| body(rack_in(lab, servers, backups, times)));
+}
+
+/// Such a rack in a lab.
+fn rack_in(lab: Lab, servers: &[&'static str], backups: u16, times: Times) -> Rack {
+    let mut rack = Rack::new(lab, times, "32MiB");
+    rack.control(backups);
+    servers.iter().for_each(|host| rack.serve(host));
+    servers.iter().for_each(|host| rack.is_at(host, host, usize::from(backups)));
+    rack
 }
 
 /// What the controller says of the parts of a range, in their order.
@@ -148,26 +153,57 @@ fn worked_while(rack: &mut Rack, objects: &Objects, happens: impl FnOnce(&mut Ra
     assert_eq!(good(client.fetch_add(objects.counter, 0)), added);
 }
 
+/// The page that a counter is in goes to another server and comes back, while clients work.
+fn a_page_goes_and_comes_back(mut rack: Rack) {
+    let objects = Objects::new(&rack, "s1", 2);
+    let page = objects.counter.page();
+    worked_while(&mut rack, &objects, |rack, ledger| {
+        move_pages(rack, "s1", page..=page, "s2", 0);
+        ledger.wait_for(SOME);
+        rack.ask_until_it_can_be(&[
+            "move",
+            &number(&rack.lab, "s1").0.to_string(),
+            &number(&rack.lab, "s1").0.to_string(),
+            "--pages",
+            &page.to_string(),
+        ]);
+        wait_for_parts(rack, "s1", <[Value]>::is_empty);
+    });
+    assert_eq!(rack.range("s1")["home"], number(&rack.lab, "s1").0);
+}
+
 #[test]
 fn a_page_goes_to_another_server_and_comes_back_while_clients_work() {
     const TEST: &str = "a_page_goes_to_another_server_and_comes_back_while_clients_work";
-    in_a_rack(TEST, &["s1", "s2"], 0, STEADY, |mut rack| {
-        let objects = Objects::new(&rack, "s1", 2);
-        let page = objects.counter.page();
-        worked_while(&mut rack, &objects, |rack, ledger| {
-            move_pages(rack, "s1", page..=page, "s2", 0);
-            ledger.wait_for(SOME);
-            rack.ask_until_it_can_be(&[
-                "move",
-                &number(&rack.lab, "s1").0.to_string(),
-                &number(&rack.lab, "s1").0.to_string(),
-                "--pages",
-                &page.to_string(),
-            ]);
-            wait_for_parts(rack, "s1", <[Value]>::is_empty);
-        });
-        assert_eq!(rack.range("s1")["home"], number(&rack.lab, "s1").0);
-    });
+    in_a_rack(TEST, &["s1", "s2"], 0, STEADY, a_page_goes_and_comes_back);
+}
+
+#[test]
+fn a_page_goes_and_comes_back_where_the_switch_is_a_process() {
+    const TEST: &str = "a_page_goes_and_comes_back_where_the_switch_is_a_process";
+    in_a_lab_of("user", TEST, 3, 2, |lab| a_page_goes_and_comes_back(rack_in(lab, &["s1", "s2"], 0, STEADY)));
+}
+
+#[test]
+fn a_page_goes_and_comes_back_through_open_vswitch() {
+    const TEST: &str = "a_page_goes_and_comes_back_through_open_vswitch";
+    if !space::is_root() {
+        return println!("SKIPPED {TEST}: Open vSwitch takes root");
+    }
+    if let Some(lacking) = OpenFlow::lacking() {
+        return println!("SKIPPED {TEST}: {lacking}");
+    }
+    a_page_goes_and_comes_back(rack_in(lab_of("openflow", TEST, 3, 2), &["s1", "s2"], 0, STEADY));
+}
+
+#[cfg(feature = "bpf")]
+#[test]
+fn a_page_goes_and_comes_back_through_a_program() {
+    const TEST: &str = "a_page_goes_and_comes_back_through_a_program";
+    if !space::is_root() {
+        return println!("SKIPPED {TEST}: a program in the kernel takes root");
+    }
+    a_page_goes_and_comes_back(rack_in(lab_of("bpf", TEST, 3, 2), &["s1", "s2"], 0, STEADY));
 }
 
 #[test]

@@ -23,7 +23,8 @@ const TESTS: &[(&[&str], &[&str], Option<&str>)] = &[
     (&["trellis"], &["stored_stores"], None),
     (&["trellis-cli"], &["stores", "controllers"], None),
     (&["trellis-switch"], &[LIBRARY, "bpf", "memory"], None),
-    (&["trellis-cli"], &["lab", "in_kernel", "bench_switch", "fabric"], None),
+    (&["trellis-cli"], &["lab", "in_kernel", "bench_switch"], None),
+    (&["trellis-cli"], &["fabric", "parts"], Some("a_program")),
 ];
 
 /// What `trellis check` does over the link with processes.
