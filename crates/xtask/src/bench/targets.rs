@@ -382,6 +382,7 @@ pub(crate) const TARGETS: &[Benchmark] = &[
         figures: &[
             figure("read_4k_us_p50", "READ of 4 KiB, switch nft (us)", Target::None),
             figure("read_4k_over_veth", "READ of 4 KiB, switch nft / bare pair", Target::AtMost(1.25)),
+            figure("update_over_read_4k", "UPDATE granted by the switch nft / READ", Target::AtMost(1.25)),
             figure("rack_unanswered", "nft: 42 x 1,200 READs: without an answer", Target::AtMost(0.0)),
             figure("failover_gap_ms_max", "nft, failover: longest gap once it is known (ms)", Target::AtMost(10.0)),
             figure("migration_lost", "nft, 64 MiB move: requests without an answer", Target::AtMost(0.0)),
