@@ -1,12 +1,13 @@
 //! `trellis/compiled.h` and `trellis/stored.h`, called by a C program as the compiler pass and people call them.
 
+#[path = "../../trellis-store/tests/redis_server/mod.rs"]
+mod redis_server;
 mod support;
 
-use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::Command;
 
+use redis_server::RedisServer;
 use support::{C, Node};
 
 fn program(test: &str) -> Option<PathBuf> {
@@ -82,25 +83,13 @@ fn a_store_that_goes_ends_who_needs_a_page() {
     if cannot_catch(test) {
         return;
     }
-    let port = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("an address").port();
-    let started = Command::new("redis-server")
-        .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port", &port.to_string()])
-        .stdout(Stdio::null())
-        .spawn();
-    let mut server = match started {
-        Ok(server) => server,
-        Err(error) => return println!("SKIPPED {test}: redis-server cannot be started: {error}"),
-    };
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let Some(mut server) = RedisServer::start(test, &[]) else { return };
     let folder = support::fresh_folder("c-stored-lost-run");
-    let (url, process) = (format!("redis://127.0.0.1:{port}"), server.id().to_string());
+    let (url, process) = (server.url(), server.process().to_string());
     let variables = [("TRELLIS_STORE", url.as_str()), ("TRELLIS_STORE_REGION", "lost")];
     let mut node = start(&folder, &program, &["lost", &process], &variables);
     let status = node.end();
-    let _ = server.kill();
-    server.wait().expect("it was started here");
+    server.kill();
     assert_eq!((status.code(), node.printed().as_str()), (Some(70), "asked\n"), "{}", node.complained());
     assert!(node.complained().contains("a page of the region could not be had: store redis"), "{}", node.complained());
 }

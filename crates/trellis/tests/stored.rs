@@ -1,11 +1,14 @@
 //! Regions in a real Redis, used by several processes: what one releases another finds, whenever anybody is killed.
 
+#[path = "../../trellis-store/tests/redis_server/mod.rs"]
+mod redis_server;
+
 use std::io::{BufRead, BufReader, Read};
-use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis_server::RedisServer;
 use trellis::stored::coherence::Shared;
 use trellis::stored::layout::{PAGE_BYTES, REGION_BASE};
 use trellis::stored::memory::{Memory, Mode};
@@ -16,42 +19,6 @@ const ROLE: &str = "TRELLIS_TEST_ROLE";
 const URL: &str = "TRELLIS_TEST_URL";
 /// So many pages are stored to at once by who is killed.
 const PAGES: usize = 300;
-
-/// A Redis of this test; ends with it.
-struct Redis {
-    process: Child,
-    url: String,
-}
-
-impl Redis {
-    fn start(test: &str) -> Option<Redis> {
-        let port = TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("an address").port();
-        let started = Command::new("redis-server")
-            .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--port"])
-            .arg(port.to_string())
-            .stdout(Stdio::null())
-            .spawn();
-        let process = match started {
-            Ok(process) => process,
-            Err(error) => {
-                println!("SKIPPED {test}: redis-server cannot be started: {error}");
-                return None;
-            }
-        };
-        let redis = Redis { process, url: format!("redis://127.0.0.1:{port}") };
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Some(redis)
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
 
 fn cannot(test: &str) -> bool {
     let missing = trellis::memory::choose(Some(trellis::memory::Catcher::Handler), &trellis::memory::probe()).err();
@@ -156,11 +123,11 @@ fn what_one_process_releases_another_finds() {
     if cannot(test) {
         return;
     }
-    let Some(redis) = Redis::start(test) else { return };
-    finish("writer", process("writer", &redis.url));
-    finish("changer", process("changer", &redis.url));
+    let Some(redis) = RedisServer::start(test, &[]) else { return };
+    finish("writer", process("writer", &redis.url()));
+    finish("changer", process("changer", &redis.url()));
     // As words, straight from the store.
-    let memory = open(&redis.url, Mode::Words);
+    let memory = open(&redis.url(), Mode::Words);
     let words = memory.words().expect("a mode of words");
     for index in [0, 1, 999, 1000, 1_000_000, (1 << 20) - 1] {
         let mut found = [0; 8];
@@ -183,12 +150,12 @@ fn a_killed_process_leaves_whole_releases() {
     if cannot(test) {
         return;
     }
-    let Some(redis) = Redis::start(test) else { return };
-    let memory = open(&redis.url, Mode::Words);
+    let Some(redis) = RedisServer::start(test, &[]) else { return };
+    let memory = open(&redis.url(), Mode::Words);
     let words = memory.words().expect("a mode of words");
     let mut least = 0;
     for milliseconds in [3, 17, 40, 90] {
-        let mut child = process("killed", &redis.url);
+        let mut child = process("killed", &redis.url());
         let mut lines = BufReader::new(child.stdout.take().expect("it is piped"));
         let mut line = String::new();
         while !line.contains("ready") {

@@ -4,6 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -40,6 +41,10 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn socket(&self) -> PathBuf {
         self.folder.join("socket")
     }
@@ -58,7 +63,8 @@ impl RedisServer {
 
     /// What `redis-cli` would print.
     pub(crate) fn ask(&self, command: &str) -> String {
-        ask(self.port, command).expect("the server answers")
+        let stream = TcpStream::connect(("127.0.0.1", self.port)).expect("the server is there");
+        ask(stream, command).expect("the server answers")
     }
 
     fn launch(&mut self, port: u16) -> bool {
@@ -78,8 +84,10 @@ impl RedisServer {
             if self.child.try_wait().expect("it is our child").is_some() {
                 return false;
             }
-            // With a password it answers that it wants one, which is an answer too.
-            if ask(port, "PING").is_ok_and(|answer| !answer.starts_with("-LOADING")) {
+            // At its own socket nobody else answers, as at a port somebody may who was faster. With a password it answers that
+            // it wants one, which is an answer too.
+            let answer = UnixStream::connect(self.socket()).and_then(|stream| ask(stream, "PING"));
+            if answer.is_ok_and(|answer| !answer.is_empty() && !answer.starts_with("-LOADING")) {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -98,8 +106,7 @@ impl Drop for RedisServer {
 }
 
 /// Sends a line and returns the first bytes of the answer.
-fn ask(port: u16, command: &str) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
+fn ask(mut stream: impl Read + Write, command: &str) -> std::io::Result<String> {
     stream.write_all(format!("{command}\r\n").as_bytes())?;
     let mut answer = [0; 4096];
     let read = stream.read(&mut answer)?;
