@@ -24,14 +24,14 @@ The prefix is fd, a cluster of 24 bits, a host of 16 bits (1 to fffe) and /48; a
 number. Prints one line when clients may come, and serves until it gets SIGINT or SIGTERM. The memory lives as long as the \
 process.
 
-A host reaches all others through one next hop, and takes everything that arrives for the cluster as its own, whatever the
+A host reaches all others through one next hop, and takes everything that arrives for the cluster as its own, whatever the \
 address; for a network device eth0 and a switch or router at fe80::1:
   ip -6 route add fd12:3456::/32 via fe80::1 dev eth0
   ip -6 route add local fd12:3456::/32 dev lo table 100
   ip -6 rule add pref 5 iif eth0 lookup 100
 `trellis lab` does that for its hosts. On this machine alone: ip -6 route add local fd12:3456::/32 dev lo
 
-READ, and WRITE that need not be done once, are answered in the kernel, without waking this process, where that is possible:
+READ, and WRITE that need not be done once, are answered in the kernel, without waking this process, where that is possible: \
 as root, on Linux 6.6, in a build with the cargo feature `bpf`; the line at the start says so, or why not. The kernel answers \
 before the host's own packet filter sees the request. --in-kernel off leaves all to the process.
 

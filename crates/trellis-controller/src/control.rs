@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -121,8 +122,10 @@ pub fn sockets_here(cluster: Option<Cluster>) -> Vec<PathBuf> {
 
 /// Takes away what controllers of a cluster that were killed left behind: the sockets there at which nobody listens.
 pub fn forget_sockets(cluster: Cluster) {
+    let is_socket = |path: &PathBuf| fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket());
     let is_left = |path: &PathBuf| {
-        UnixStream::connect(path).is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+        let refused = |error: std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
+        is_socket(path) && UnixStream::connect(path).is_err_and(refused)
     };
     // One that another user left cannot be taken away, and does no harm.
     sockets(Some(cluster)).filter(is_left).for_each(|path| drop(fs::remove_file(path)));

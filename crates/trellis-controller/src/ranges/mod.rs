@@ -362,11 +362,13 @@ impl Ranges {
         self.choose_anywhere(orders);
         if self.settings.rebalances {
             self.tick_pulls(now, orders);
-            if now >= self.rebalance_at
-                && let Some(moved) = self.rebalancing()
-            {
-                self.rebalance_at = now + 10 * LOAD_OVER;
-                let _ = self.let_go(now, moved, orders);
+            if now >= self.rebalance_at {
+                // No load changes sooner.
+                self.rebalance_at = now + LOAD_OVER;
+                if let Some(moved) = self.rebalancing() {
+                    self.rebalance_at = now + 10 * LOAD_OVER;
+                    let _ = self.let_go(now, moved, orders);
+                }
             }
         }
     }

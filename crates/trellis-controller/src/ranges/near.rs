@@ -252,6 +252,11 @@ impl Ranges {
         self.ranges.values().filter(|range| range.machine.record.home == host).map(Range::load).sum()
     }
 
+    /// Whether that is known of all that it is home of.
+    fn is_load_known(&self, host: Host) -> bool {
+        self.ranges.values().filter(|range| range.machine.record.home == host).all(Range::is_counted)
+    }
+
     /// Whether a run may be where only the load is looked at: what most of a group asks for stays near that.
     pub(super) fn is_near_enough(&self, run: (Host, u64), host: Host) -> bool {
         let asked = self.pulls.hot.iter().find(|(of, _)| (of.range, of.first) == run).map(|(_, asked)| asked);
@@ -267,14 +272,16 @@ impl Ranges {
 
     /// Parts that nobody asks for come home, one after the other.
     pub(super) fn tick_pulls(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
-        let idle = self.ranges.range(PARTS_FROM..).filter(|(_, part)| part.load() == 0 && !part.returns);
+        let idle =
+            self.ranges.range(PARTS_FROM..).filter(|(_, part)| part.is_counted() && part.load() == 0 && !part.returns);
         let before = &self.pulls.idle;
         let idle: BTreeMap<Host, Nanoseconds> =
             idle.map(|(number, _)| (*number, before.get(number).copied().unwrap_or(now))).collect();
         self.pulls.idle = idle;
         let is_due = |number: &Host, since: Nanoseconds| {
             let of = self.part_and_range(*number).map(|(_, range)| range.machine.record.home);
-            now >= since + IDLE_FOR && of.is_some_and(|home| self.load_of(home) < BUSY_FROM)
+            let is_calm = |home| self.is_load_known(home) && self.load_of(home) < BUSY_FROM;
+            now >= since + IDLE_FOR && of.is_some_and(is_calm)
         };
         let due = self.pulls.idle.iter().find(|(number, since)| is_due(number, **since)).map(|(number, _)| *number);
         if let Some(part) = due.filter(|_| self.is_calm()) {

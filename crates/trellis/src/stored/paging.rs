@@ -19,7 +19,7 @@ mod copies;
 mod faults;
 mod fetching;
 #[cfg(test)]
-mod tests;
+pub(in crate::stored) mod tests;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -17,13 +17,13 @@ const REGION: u32 = 9;
 const MIB: usize = 1 << 20;
 
 /// Only so many regions of a process catch faults at a time, and one has the table of lines.
-fn alone() -> MutexGuard<'static, ()> {
+pub(in crate::stored) fn alone() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Prints why a test does nothing where pages cannot be caught.
-fn cannot(test: &str) -> bool {
+pub(in crate::stored) fn cannot(test: &str) -> bool {
     let missing = trellis_memory::choose(Some(trellis_memory::Catcher::Handler), &trellis_memory::probe()).err();
     if let Some(why) = &missing {
         println!("SKIPPED {test}: {why}");
