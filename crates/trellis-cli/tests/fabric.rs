@@ -11,12 +11,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use inside::{LONG, good, in_a_lab, in_a_lab_of, lab_of, status};
+use inside::{LONG, good, in_a_lab, in_a_lab_of, in_a_lab_of_root, status};
 use trellis::remote::leased::{Bytes, Events};
 use trellis::remote::{Client, Host, HostPrefix, PORT, Pointer, Server, ServerOptions, Stop};
 use trellis_protocol::wire::datagram::Status;
-use trellis_switch::lab::{Lab, space};
-use trellis_switch::switches::openflow::OpenFlow;
+use trellis_switch::lab::Lab;
 use trellis_switch::{Classes, Counters, Page, Prefix, Redirect, Route, Rule};
 
 /// How long leases last.
@@ -332,23 +331,14 @@ fn the_kernels_switch_that_forgets_everything_loses_nothing() {
 #[test]
 fn open_vswitch_that_forgets_everything_loses_nothing() {
     let test = "open_vswitch_that_forgets_everything_loses_nothing";
-    if !space::is_root() {
-        return println!("SKIPPED {test}: Open vSwitch takes root");
-    }
-    if let Some(lacking) = OpenFlow::lacking() {
-        return println!("SKIPPED {test}: {lacking}");
-    }
-    forgets_everything(Fabric { lab: lab_of("openflow", test, 2, 2), servers: BTreeMap::new() });
+    in_a_lab_of_root("openflow", test, 2, 2, |lab| forgets_everything(Fabric { lab, servers: BTreeMap::new() }));
 }
 
 #[cfg(feature = "bpf")]
 #[test]
 fn a_program_that_forgets_everything_loses_nothing() {
     let test = "a_program_that_forgets_everything_loses_nothing";
-    if !space::is_root() {
-        return println!("SKIPPED {test}: a program in the kernel takes root");
-    }
-    forgets_everything(Fabric { lab: lab_of("bpf", test, 2, 2), servers: BTreeMap::new() });
+    in_a_lab_of_root("bpf", test, 2, 2, |lab| forgets_everything(Fabric { lab, servers: BTreeMap::new() }));
 }
 
 #[test]

@@ -10,12 +10,11 @@ mod rack;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use inside::{LONG, client, good, in_a_lab_of, lab_of, leased, number};
+use inside::{LONG, client, good, in_a_lab_of, in_a_lab_of_root, leased, number};
 use rack::{Ends, Ledger, Nothing, PAGE, Rack, SHORT, Times, at, page_of};
 use serde_json::Value;
 use trellis::remote::{Call, Pointer, RemoteError};
-use trellis_switch::lab::{Lab, space};
-use trellis_switch::switches::openflow::OpenFlow;
+use trellis_switch::lab::Lab;
 
 /// Where rights last long: a machine that is busy loses none of them.
 const STEADY: Times = Times { lease_term: Duration::from_secs(20), tenure: Duration::from_secs(3) };
@@ -187,23 +186,14 @@ fn a_page_goes_and_comes_back_where_the_switch_is_a_process() {
 #[test]
 fn a_page_goes_and_comes_back_through_open_vswitch() {
     const TEST: &str = "a_page_goes_and_comes_back_through_open_vswitch";
-    if !space::is_root() {
-        return println!("SKIPPED {TEST}: Open vSwitch takes root");
-    }
-    if let Some(lacking) = OpenFlow::lacking() {
-        return println!("SKIPPED {TEST}: {lacking}");
-    }
-    a_page_goes_and_comes_back(rack_in(lab_of("openflow", TEST, 3, 2), &["s1", "s2"], 0, STEADY));
+    in_a_lab_of_root("openflow", TEST, 3, 2, |lab| a_page_goes_and_comes_back(rack_in(lab, &["s1", "s2"], 0, STEADY)));
 }
 
 #[cfg(feature = "bpf")]
 #[test]
 fn a_page_goes_and_comes_back_through_a_program() {
     const TEST: &str = "a_page_goes_and_comes_back_through_a_program";
-    if !space::is_root() {
-        return println!("SKIPPED {TEST}: a program in the kernel takes root");
-    }
-    a_page_goes_and_comes_back(rack_in(lab_of("bpf", TEST, 3, 2), &["s1", "s2"], 0, STEADY));
+    in_a_lab_of_root("bpf", TEST, 3, 2, |lab| a_page_goes_and_comes_back(rack_in(lab, &["s1", "s2"], 0, STEADY)));
 }
 
 #[test]

@@ -8,8 +8,9 @@ use std::time::Duration;
 use trellis::remote::leased::{Events, Leased, LeasedOptions};
 use trellis::remote::{Client, ClientOptions, Host, HostPrefix, Pointer, RemoteError};
 use trellis_protocol::wire::datagram::Status;
-use trellis_switch::lab::{Lab, Plan};
+use trellis_switch::lab::{Lab, Plan, space};
 use trellis_switch::switches::Attach;
+use trellis_switch::switches::openflow::OpenFlow;
 
 /// Set in the test that runs itself again in a user namespace.
 const INSIDE: &str = "TRELLIS_TEST_INSIDE_A_USER_NAMESPACE";
@@ -28,8 +29,19 @@ pub(crate) fn in_a_lab_of(switch: &str, test: &str, clients: u16, servers: u16, 
     in_namespaces(test, || body(lab_of(switch, test, clients, servers)));
 }
 
+/// The same with a switch that takes root, and so outside of such namespaces.
+pub(crate) fn in_a_lab_of_root(switch: &str, test: &str, clients: u16, servers: u16, body: impl FnOnce(Lab)) {
+    if !space::is_root() {
+        return println!("SKIPPED {test}: the switch {switch} takes root");
+    }
+    if let Some(lacking) = OpenFlow::lacking().filter(|_| switch == "openflow") {
+        return println!("SKIPPED {test}: {lacking}");
+    }
+    body(lab_of(switch, test, clients, servers));
+}
+
 /// A lab with this switch, for who has the rights to make one.
-pub(crate) fn lab_of(switch: &str, test: &str, clients: u16, servers: u16) -> Lab {
+fn lab_of(switch: &str, test: &str, clients: u16, servers: u16) -> Lab {
     let name: String = test.chars().filter(char::is_ascii_alphanumeric).take(20).collect();
     let switch = switch.to_owned();
     let (mtu_bytes, redirects_max) = (9000, 512);

@@ -254,7 +254,7 @@ impl Ranges {
 
     /// Whether that is known of all that it is home of.
     fn is_load_known(&self, host: Host) -> bool {
-        self.ranges.values().filter(|range| range.machine.record.home == host).all(Range::is_counted)
+        self.ranges.values().filter(|range| range.machine.record.home == host).all(Range::is_load_known)
     }
 
     /// Whether a run may be where only the load is looked at: what most of a group asks for stays near that.
@@ -272,8 +272,7 @@ impl Ranges {
 
     /// Parts that nobody asks for come home, one after the other.
     pub(super) fn tick_pulls(&mut self, now: Nanoseconds, orders: &mut Vec<Order>) {
-        let idle =
-            self.ranges.range(PARTS_FROM..).filter(|(_, part)| part.is_counted() && part.load() == 0 && !part.returns);
+        let idle = self.ranges.range(PARTS_FROM..).filter(|(_, part)| part.is_idle() && !part.returns);
         let before = &self.pulls.idle;
         let idle: BTreeMap<Host, Nanoseconds> =
             idle.map(|(number, _)| (*number, before.get(number).copied().unwrap_or(now))).collect();

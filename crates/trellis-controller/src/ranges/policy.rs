@@ -289,8 +289,7 @@ impl Ranges {
     /// or is not served. Where a run of pages makes half of what a range is asked for, that is better than the range.
     pub fn rebalancing(&self) -> Option<Moved> {
         // What went was not counted where it is now: the busiest may be another one.
-        let is_known = |range: &Range| range.is_counted() || !range.is_served();
-        if !self.is_calm() || !self.ranges.values().all(is_known) {
+        if !self.is_calm() || !self.ranges.values().all(Range::is_load_known) {
             return None;
         }
         let there = self.servers.keys().copied().filter(|host| self.is_there(*host));

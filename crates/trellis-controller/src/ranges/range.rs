@@ -202,9 +202,14 @@ impl Range {
         self.load.per_second.unwrap_or(0)
     }
 
-    /// Whether that is known of this home and these pages.
-    pub(super) fn is_counted(&self) -> bool {
-        self.load.per_second.is_some()
+    /// Whether that is known of this home and these pages, or nobody answers for them.
+    pub(super) fn is_load_known(&self) -> bool {
+        self.load.per_second.is_some() || !self.is_served()
+    }
+
+    /// Whether it is known that nobody asks for it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.load.per_second == Some(0)
     }
 
     /// How long its home may still answer without a word.

@@ -40,7 +40,7 @@ plain!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64);
 /// let mut memory = RemoteMemory::map("memory-server:fd12:3456:7::/48", 1 << 30, 256 << 20)?;
 /// let numbers = memory.slice_mut::<u64>();
 /// numbers.iter_mut().zip(0..).for_each(|(number, i)| *number = i * i);
-/// println!("{}", numbers.iter().sum::<u64>());
+/// println!("{:?}", numbers.last());
 /// memory.close()?;
 /// # Ok::<(), trellis::stored::StoredError>(())
 /// ```
