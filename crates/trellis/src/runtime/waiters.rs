@@ -1,7 +1,8 @@
 //! Places where threads wait: a fixed number of slots, each with a futex.
 //!
-//! Promises: a slot that was signalled stays signalled until it is given back, so a signal is never lost; taking,
-//! signalling and giving back a slot allocate nothing and take no lock, because the fault path does all three.
+//! Promises: a slot that was signalled stays signalled until it is given back, so a signal is never lost; a signal for an
+//! earlier use of a slot neither ends the wait of the present one nor changes what comes with it; taking, signalling and
+//! giving back a slot allocate nothing and take no lock, because the fault path does all three.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -10,10 +11,17 @@ use std::time::Duration;
 /// Most threads of one node that wait at the same time; one more waits for a slot.
 pub(crate) const WAITERS_MAX: usize = 1024;
 
+// What a slot's word says in its low bits. Above them it counts how often the slot was taken: whoever signals changes
+// both with one instruction, or nothing.
 const IDLE: u32 = 0;
 const WAITING: u32 = 1;
 const SLEEPING: u32 = 2;
-const DONE: u32 = 3;
+/// Somebody signals: the outcome is being written, for a few instructions.
+const SIGNALLING: u32 = 3;
+const DONE: u32 = 4;
+const STATES: u32 = 8;
+/// Uses of a slot that have different names; a signal would have to be late by as many.
+const USES: u32 = u32::MAX / WAITERS_MAX as u32 + 1;
 
 /// The slots of one node.
 pub(crate) struct Waiters {
@@ -24,13 +32,24 @@ pub(crate) struct Waiters {
 
 #[derive(Default)]
 struct Slot {
-    state: AtomicU32,
-    /// Counts how often the slot was taken: a late signal for an earlier use is not taken for this one's.
-    uses: AtomicU32,
+    /// The number of this use times [`STATES`], and the state.
+    word: AtomicU32,
     value: AtomicU64,
     is_refused: AtomicBool,
     /// Why; only looked at when refused, which the fault path never is.
     refusal: Mutex<&'static str>,
+}
+
+impl Slot {
+    /// Changes the state of the present use from `before`, if it is that.
+    fn change(&self, before: u32, after: u32) -> bool {
+        let word = self.word.load(Ordering::Relaxed) / STATES * STATES;
+        self.word.compare_exchange(word | before, word | after, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    fn state(&self) -> u32 {
+        self.word.load(Ordering::Acquire) % STATES
+    }
 }
 
 /// A taken slot; given back when dropped.
@@ -38,6 +57,23 @@ pub(crate) struct Ticket<'a> {
     waiters: &'a Waiters,
     index: u32,
     name: u32,
+}
+
+/// The right to say how the wait of one use of a slot ended: nobody else can, and the slot is not taken anew meanwhile.
+struct Signal<'a> {
+    slot: &'a Slot,
+    /// The word while this lives.
+    word: u32,
+    was_sleeping: bool,
+}
+
+impl Signal<'_> {
+    fn finish(self) {
+        self.slot.word.store(self.word - SIGNALLING + DONE, Ordering::Release);
+        if self.was_sleeping {
+            futex_wake(&self.slot.word);
+        }
+    }
 }
 
 impl Waiters {
@@ -57,10 +93,9 @@ impl Waiters {
                 if bit < 64 && word.fetch_or(1 << bit, Ordering::AcqRel) >> bit & 1 == 0 {
                     let index = word_index as u32 * 64 + bit;
                     let slot = &self.slots[index as usize];
-                    let uses = slot.uses.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-                    slot.state.store(WAITING, Ordering::Release);
-                    let name = uses.wrapping_mul(WAITERS_MAX as u32) | index;
-                    return Ticket { waiters: self, index, name };
+                    let uses = (slot.word.load(Ordering::Relaxed) / STATES + 1) % USES;
+                    slot.word.store(uses * STATES + WAITING, Ordering::Release);
+                    return Ticket { waiters: self, index, name: uses * WAITERS_MAX as u32 + index };
                 }
             }
             std::thread::yield_now();
@@ -69,42 +104,39 @@ impl Waiters {
 
     /// Signals the ticket of this name with `value`; a name that nobody has any more is ignored.
     pub(crate) fn signal(&self, name: u32, value: u64) {
-        if let Some(slot) = self.named(name) {
-            slot.value.store(value, Ordering::Relaxed);
-            self.finish(slot);
+        if let Some(signal) = self.begin_signal(name) {
+            signal.slot.value.store(value, Ordering::Relaxed);
+            signal.finish();
         }
     }
 
     /// Signals the ticket of this name: the call was refused.
     pub(crate) fn refuse(&self, name: u32, why: &'static str) {
-        if let Some(slot) = self.named(name) {
-            *slot.refusal.lock().unwrap_or_else(PoisonError::into_inner) = why;
-            slot.is_refused.store(true, Ordering::Relaxed);
-            self.finish(slot);
+        if let Some(signal) = self.begin_signal(name) {
+            *signal.slot.refusal.lock().unwrap_or_else(PoisonError::into_inner) = why;
+            signal.slot.is_refused.store(true, Ordering::Relaxed);
+            signal.finish();
         }
     }
 
-    fn named(&self, name: u32) -> Option<&Slot> {
-        let slots = WAITERS_MAX as u32;
-        let slot = &self.slots[(name % slots) as usize];
-        let uses = slot.uses.load(Ordering::Acquire);
-        (uses.wrapping_mul(slots) == name - name % slots).then_some(slot)
+    /// `None` where the use of this name is over, or was signalled already.
+    fn begin_signal(&self, name: u32) -> Option<Signal<'_>> {
+        let slot = &self.slots[name as usize % WAITERS_MAX];
+        let use_of_name = name / WAITERS_MAX as u32;
+        let claim = |word: u32| {
+            let is_awaited = word / STATES == use_of_name && matches!(word % STATES, WAITING | SLEEPING);
+            is_awaited.then_some(use_of_name * STATES + SIGNALLING)
+        };
+        let before = slot.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, claim).ok()?;
+        Some(Signal { slot, word: use_of_name * STATES + SIGNALLING, was_sleeping: before % STATES == SLEEPING })
     }
 
     /// Makes every sleeping thread look again; used when the cluster failed.
     pub(crate) fn rouse_all(&self) {
         for slot in &self.slots {
-            if slot.state.compare_exchange(SLEEPING, WAITING, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
-                futex_wake(&slot.state);
+            if slot.change(SLEEPING, WAITING) {
+                futex_wake(&slot.word);
             }
-        }
-    }
-
-    fn finish(&self, slot: &Slot) {
-        let before =
-            slot.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |state| (state != IDLE).then_some(DONE));
-        if before == Ok(SLEEPING) {
-            futex_wake(&slot.state);
         }
     }
 }
@@ -116,7 +148,7 @@ impl Ticket<'_> {
     }
 
     pub(crate) fn is_done(&self) -> bool {
-        self.slot().state.load(Ordering::Acquire) == DONE
+        self.slot().state() == DONE
     }
 
     /// What came with the signal: a value, or why the call was refused.
@@ -129,17 +161,39 @@ impl Ticket<'_> {
 
     /// Makes the slot ready to be signalled again.
     pub(crate) fn rearm(&self) {
-        self.slot().state.store(WAITING, Ordering::Release);
+        self.settle(WAITING);
     }
 
     /// Sleeps until signalled, roused, or `timeout` passed; may also return for no reason.
     pub(crate) fn sleep(&self, timeout: Duration) {
-        let state = &self.slot().state;
-        if state.compare_exchange(WAITING, SLEEPING, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        let slot = self.slot();
+        if !slot.change(WAITING, SLEEPING) {
             return;
         }
-        futex_wait(state, SLEEPING, timeout);
-        let _ = state.compare_exchange(SLEEPING, WAITING, Ordering::AcqRel, Ordering::Relaxed);
+        futex_wait(&slot.word, self.word(SLEEPING), timeout);
+        slot.change(SLEEPING, WAITING);
+    }
+
+    /// Gives the slot this state, once whoever is signalling it has ended.
+    fn settle(&self, state: u32) {
+        loop {
+            let seen = self.slot().word.load(Ordering::Acquire);
+            let is_settled = seen % STATES != SIGNALLING
+                && self
+                    .slot()
+                    .word
+                    .compare_exchange(seen, self.word(state), Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok();
+            if is_settled {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// The slot's word in this state.
+    fn word(&self, state: u32) -> u32 {
+        self.name / WAITERS_MAX as u32 * STATES + state
     }
 
     fn slot(&self) -> &Slot {
@@ -149,9 +203,8 @@ impl Ticket<'_> {
 
 impl Drop for Ticket<'_> {
     fn drop(&mut self) {
-        let slot = self.slot();
-        slot.is_refused.store(false, Ordering::Relaxed);
-        slot.state.store(IDLE, Ordering::Release);
+        self.settle(IDLE);
+        self.slot().is_refused.store(false, Ordering::Relaxed);
         let bit = 1 << (self.index % 64);
         self.waiters.taken[self.index as usize / 64].fetch_and(!bit, Ordering::AcqRel);
     }
@@ -194,6 +247,29 @@ mod tests {
         ticket.sleep(Duration::from_secs(60));
         assert!(ticket.is_done());
         assert_eq!(ticket.outcome(), Ok(7));
+    }
+
+    /// A stale signal that comes at any moment of the next use; found in less than a second where the use and the state
+    /// are looked at one after the other.
+    #[test]
+    fn a_late_signal_never_ends_the_next_use_of_its_slot() {
+        let waiters = Waiters::new();
+        let stale = AtomicU32::new(u32::MAX);
+        std::thread::scope(|scope| {
+            let uses = scope.spawn(|| {
+                for round in 0..400_000u64 {
+                    let ticket = waiters.take();
+                    assert!(!ticket.is_done(), "round {round}: ended by a signal for an earlier use");
+                    waiters.signal(ticket.name(), round);
+                    assert_eq!(ticket.outcome(), Ok(round), "round {round}: the outcome of an earlier use");
+                    stale.store(ticket.name(), Ordering::Relaxed);
+                }
+            });
+            while !uses.is_finished() {
+                waiters.signal(stale.load(Ordering::Relaxed), u64::MAX);
+                waiters.refuse(stale.load(Ordering::Relaxed), "late");
+            }
+        });
     }
 
     #[test]
