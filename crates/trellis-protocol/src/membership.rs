@@ -1,9 +1,10 @@
 //! Who is there: peers that were heard, that fell silent, that came late, that left.
 //!
-//! Promises: a peer whose connection breaks before it said that it leaves is reported as dead, once;
+//! Promises: a peer whose connection breaks before it said that it leaves, or while this node still needs what it serves,
+//! is reported as dead, once;
 //! a peer that is connected but says nothing for the configured time is reported as silent, once
 //! per silence; the end of the program's work is reached when every connected node has said that
-//! it leaves. It must never report a peer that left, nor one that never came; nor must a cluster fail because one that was
+//! it leaves. It must never report a peer that left when everybody was done, nor one that never came; nor must a cluster fail because one that was
 //! not let in does.
 //!
 //! # Founders and joined nodes
@@ -547,6 +548,8 @@ impl Membership {
         self.linked[index] = false;
         match before {
             Peer::Present => effects.push(Effect::Died(peer)),
+            // Its program is done, but it serves until everybody's is: this node's is not.
+            Peer::Leaving if !self.leaving => effects.push(Effect::Died(peer)),
             // Nobody else can let this node in.
             Peer::Absent if self.hears_coordinator(peer, Stage::Calling) => effects.push(Effect::Ended),
             // It came and went before it was let in: its number is not given again.

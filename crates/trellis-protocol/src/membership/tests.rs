@@ -25,12 +25,21 @@ fn leaving_waits_for_everybody_who_came() {
     step(&mut m, 0, Input::Connected(NodeId(1)));
     step(&mut m, 0, Input::Connected(NodeId(2)));
     step(&mut m, 1, Input::Message(NodeId(2), Message::Leave));
-    assert_eq!(step(&mut m, 2, Input::Lost(NodeId(2))), [], "it had left");
     let said = step(&mut m, 3, Input::Leave);
-    assert_eq!(said, [Effect::Send(NodeId(1), Message::Leave)]);
+    assert_eq!(said, [Effect::Send(NodeId(1), Message::Leave), Effect::Send(NodeId(2), Message::Leave)]);
     assert_eq!(m.missing().collect::<Vec<_>>(), [NodeId(1)]);
+    assert_eq!(step(&mut m, 3, Input::Lost(NodeId(2))), [], "this node needs nothing of it any more");
     let end = step(&mut m, 4, Input::Message(NodeId(1), Message::Leave));
     assert_eq!(end, [Effect::AllLeft]);
+}
+
+#[test]
+fn who_said_that_it_leaves_and_breaks_off_while_this_node_works_is_dead() {
+    let mut m = Membership::new(NodeId(0), 3, 1000);
+    step(&mut m, 0, Input::Connected(NodeId(1)));
+    step(&mut m, 0, Input::Connected(NodeId(2)));
+    step(&mut m, 1, Input::Message(NodeId(2), Message::Leave));
+    assert_eq!(step(&mut m, 2, Input::Lost(NodeId(2))), [Effect::Died(NodeId(2))], "it served pages until now");
 }
 
 #[test]
