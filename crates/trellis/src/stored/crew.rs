@@ -16,6 +16,9 @@ use trellis_memory::Region;
 
 use super::readahead::Window;
 
+/// Windows that wait to be fetched, at most: more would be read so late that what they guess is old.
+const WINDOWS_MAX: usize = 64;
+
 /// The threads, and what they wait for.
 pub(crate) struct Crew {
     lead: Mutex<()>,
@@ -112,9 +115,15 @@ impl Crew {
         !self.is_over()
     }
 
-    /// Lets a thread fetch a window.
+    /// Lets a thread fetch a window. Where too many wait, the one that waited the longest is dropped: it is a guess, and
+    /// its pages come when they are touched.
     pub(crate) fn queue(&self, window: Window) {
-        self.windows().push_back(window);
+        let mut windows = self.windows();
+        if windows.len() == WINDOWS_MAX {
+            windows.pop_front();
+        }
+        windows.push_back(window);
+        drop(windows);
         self.window_came.notify_one();
     }
 
@@ -146,5 +155,21 @@ impl Crew {
 
     fn windows(&self) -> MutexGuard<'_, VecDeque<Window>> {
         self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_that_nobody_fetches_do_not_pile_up() {
+        let crew = Crew::new().expect("a descriptor can be had");
+        for first in 0..1000 {
+            crew.queue(Window { pages: first..first + 1, trigger: None });
+        }
+        assert_eq!(crew.windows().len(), WINDOWS_MAX);
+        assert!(crew.take_window_with(999).is_some(), "the youngest guesses are kept");
+        assert!(crew.take_window_with(0).is_none());
     }
 }
