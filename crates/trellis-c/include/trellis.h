@@ -277,7 +277,8 @@ int trellis_broadcast(trellis_cluster *cluster, uint64_t id, size_t from, uint64
 int trellis_barrier_of(trellis_cluster *cluster, uint64_t id, uint32_t participants);
 
 /* Take and give back lock `id`: any 64-bit number names a lock, none has to be made. Fair, first come first served.
- * Not recursive. Errors: ARGUMENT, STATE (released but not held), DEADLINE, NODE_LOST. */
+ * Not recursive. Errors: ARGUMENT, STATE (released but not held), DEADLINE, NODE_LOST. After DEADLINE from
+ * trellis_unlock() the lock is still held, because a home has not taken what this node stored: call it again. */
 int trellis_lock(trellis_cluster *cluster, uint64_t id);
 int trellis_unlock(trellis_cluster *cluster, uint64_t id);
 
@@ -287,8 +288,8 @@ int trellis_try_lock(trellis_cluster *cluster, uint64_t id);
 int trellis_try_lock_for(trellis_cluster *cluster, uint64_t id, uint64_t microseconds);
 
 /* Read-write lock `id`: one writer, or any number of readers, in the order in which they asked. The `try` functions
- * answer 1 when it was taken, 0 when not. Not recursive. Errors: ARGUMENT, STATE (ended but not held), DEADLINE,
- * NODE_LOST. */
+ * answer 1 when it was taken, 0 when not. Not recursive. Errors: ARGUMENT, STATE (ended but not held), DEADLINE (where
+ * the lock is given back: as for trellis_unlock()), NODE_LOST. */
 int trellis_rwlock_read(trellis_cluster *cluster, uint64_t id);
 int trellis_rwlock_try_read(trellis_cluster *cluster, uint64_t id);
 int trellis_rwlock_try_read_for(trellis_cluster *cluster, uint64_t id, uint64_t microseconds);

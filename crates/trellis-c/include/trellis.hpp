@@ -105,9 +105,10 @@ private:
 namespace detail {
 
 /// What unlock functions do, which never throw because guards call them while an exception passes: a lost cluster is
-/// reported by the next call that can throw; a lock given back that is not held is a broken program and ends here.
+/// reported by the next call that can throw. The program ends here where a lock is given back that is not held, and
+/// where it cannot be given back in time, because the other nodes would wait for it for ever.
 inline void ended(int status) noexcept {
-    if (status == TRELLIS_ERROR_STATE) {
+    if (status == TRELLIS_ERROR_STATE || status == TRELLIS_ERROR_DEADLINE) {
         std::fprintf(stderr, "trellis: %s\n", trellis_last_error());
         std::terminate();
     }

@@ -104,6 +104,8 @@ struct World {
     rounds_left: usize,
     /// Carried pages that were put into copies.
     merged: u64,
+    /// Publications that nobody waited for to the end.
+    gave_up: u64,
     seed: u64,
 }
 
@@ -161,6 +163,7 @@ impl World {
             scribbled: vec![false; pages * WORDS],
             rounds_left: 4,
             merged: 0,
+            gave_up: 0,
             random,
             seed,
         }
@@ -293,6 +296,11 @@ impl World {
                         self.barrier();
                     }
                 }
+            }
+            // The time to wait is over: what the publication was for has not come about, and the next one goes on with it.
+            Doing::Publishing(Some(lock)) if self.random.below(16) == 0 => {
+                self.gave_up += 1;
+                self.nodes[node].doing = Doing::Inside(lock, self.random.below(3));
             }
             Doing::Publishing(_) => {}
             Doing::Leaving if self.nodes[node].heard == self.nodes.len() - 1 => {
@@ -578,14 +586,15 @@ fn what_was_released_is_seen_in_random_clusters() {
     }
     let runs = if cfg!(debug_assertions) { 3_000 } else { 100_000 };
     let first = std::env::var("TRELLIS_FIRST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
-    let merged: u64 = (first..first + runs)
-        .map(|seed| {
-            let mut world = World::new(seed);
-            world.run();
-            world.merged
-        })
-        .sum();
+    let (mut merged, mut gave_up) = (0, 0);
+    for seed in first..first + runs {
+        let mut world = World::new(seed);
+        world.run();
+        merged += world.merged;
+        gave_up += world.gave_up;
+    }
     assert!(merged > runs, "only {merged} pages were carried in {runs} runs");
+    assert!(gave_up > runs / 4, "only {gave_up} publications were given up in {runs} runs");
 }
 
 #[test]

@@ -5,10 +5,10 @@ mod support;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use support::{ADDRESS_STEP, NEXT_BASE, REGION_BYTES, on_every_kind, run, word};
+use support::{REGION_BYTES, on_every_kind, run, word};
+use trellis::Cluster;
 use trellis::config::Catch;
 use trellis::transport::links::in_process;
-use trellis::{Cluster, Config};
 
 #[test]
 fn what_one_node_writes_the_others_read_after_a_barrier() {
@@ -220,36 +220,43 @@ fn a_range_outside_the_region_is_refused() {
     );
 }
 
+/// A header as docs/reference/wire-format.md draws it: kind, epoch, page, count, flags.
+fn header(kind: u8, epoch: u8, page: u32, count: u32, flags: u8) -> [u8; 32] {
+    let mut header = [0u8; 32];
+    header[..8].copy_from_slice(&[b'T', b'R', trellis_protocol::wire::VERSION, kind, epoch, 0, 0, 0]);
+    header[8..12].copy_from_slice(&page.to_le_bytes());
+    header[16..20].copy_from_slice(&count.to_le_bytes());
+    header[30] = flags;
+    header
+}
+
+/// Whoever sent it waits for an answer, and would for ever if the frame were thrown away.
 #[test]
-fn a_frame_past_the_region_is_dropped_and_counted_and_the_cluster_goes_on() {
+fn a_frame_of_a_peer_that_cannot_be_used_ends_the_cluster_with_a_sentence_that_names_the_peer() {
     use trellis::transport::{Link, Payload};
-    let mut links = in_process::mesh(2).expect("descriptors can be made");
-    let peer = links.pop().unwrap();
-    let config = Config {
-        nodes: vec!["localhost:1".to_owned(), "localhost:2".to_owned()],
-        region_bytes: 1 << 20,
-        base_address: NEXT_BASE.fetch_add(ADDRESS_STEP, Ordering::Relaxed),
-        ..Config::default()
-    };
-    let node = std::thread::spawn(move || Cluster::join_over(config, Box::new(links.pop().unwrap())).unwrap());
-    // A header as docs/reference/wire-format.md draws it: kind, page, count, flags.
-    let header = |kind: u8, page: u32, count: u32, flags: u8| {
-        let mut header = [0u8; 32];
-        header[..8].copy_from_slice(&[b'T', b'R', trellis_protocol::wire::VERSION, kind, 1, 0, 0, 0]);
-        header[8..12].copy_from_slice(&page.to_le_bytes());
-        header[16..20].copy_from_slice(&count.to_le_bytes());
-        header[30] = flags;
-        header
-    };
-    peer.send(0, &header(1, 256, 1, 0), Payload::Nothing).unwrap();
-    peer.send(0, &header(3, 9_999, 2, 4), Payload::Copy(&[7; 8192])).unwrap();
-    peer.send(0, &header(2, 300, 1, 0), Payload::Copy(&[1; 4])).unwrap();
-    peer.send(0, &header(33, 0, 0, 0), Payload::Nothing).unwrap();
-    let node = node.join().unwrap();
-    word(&node, 0).store(1, Ordering::Relaxed);
-    node.leave().expect("the node goes on and leaves");
-    assert_eq!(node.counters().frames_refused, 3);
-    drop(peer);
+    let frames = [
+        ("a page past the region", header(1, 1, 256, 1, 0), Payload::Nothing),
+        ("bytes of pages past the region", header(3, 1, 9_999, 2, 4), Payload::Copy(&[7; 8192])),
+        ("another epoch", header(1, 2, 3, 1, 0), Payload::Nothing),
+        ("a diff of no page", header(11, 1, 30, 1, 0), Payload::Copy(&[0; 24])),
+        ("another version", [b'T'; 32], Payload::Nothing),
+    ];
+    for (what, header, payload) in frames {
+        let mut links = in_process::mesh(2).expect("descriptors can be made");
+        let peer = links.pop().unwrap();
+        let mut config = support::config(0, 2);
+        config.region_bytes = 1 << 20;
+        let node = std::thread::spawn(move || {
+            let cluster = Cluster::join_over(config, Box::new(links.pop().unwrap())).unwrap();
+            let failed = cluster.lock(1).map(drop).and_then(|()| cluster.barrier(0)).unwrap_err();
+            (failed.to_string(), cluster.counters().frames_refused)
+        });
+        peer.send(0, &header, payload).unwrap();
+        let (failed, refused) = node.join().unwrap();
+        assert!(failed.contains("node 1 (localhost:2) sent what this node refuses"), "{what}: {failed}");
+        assert_eq!(refused, 1, "{what}");
+        drop(peer);
+    }
 }
 
 #[test]

@@ -117,8 +117,16 @@ impl Ranges {
 
     /// How many protocols have something to publish: those answer [`Input::Publish`], others need not be asked.
     pub fn publishers(&self) -> u32 {
-        let running = self.protocols.iter().filter_map(|(_, running)| running.as_hlrc());
-        running.filter(|hlrc| hlrc.has_news()).count() as u32
+        self.count_hlrc(Hlrc::has_news)
+    }
+
+    /// How many protocols owe an [`Effect::Published`]: a publication is under way.
+    pub fn publishing(&self) -> u32 {
+        self.count_hlrc(Hlrc::is_publishing)
+    }
+
+    fn count_hlrc(&self, is_one: impl Fn(&Hlrc) -> bool) -> u32 {
+        self.protocols.iter().filter_map(|(_, running)| running.as_hlrc()).filter(|hlrc| is_one(hlrc)).count() as u32
     }
 
     /// The nodes whose acknowledgements a publication waits for.

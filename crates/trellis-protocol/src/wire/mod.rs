@@ -45,7 +45,7 @@ mod sync;
 
 use crate::coherence::Content;
 use crate::coherence::hlrc::intervals::KNOWLEDGE_BYTES_MAX;
-use crate::page::{CHUNK_PAGES, NodeId, PageIndex, PageRange, PageSet};
+use crate::page::{NodeId, PageIndex, PageRange, PageSet};
 
 /// Of this format. Nodes of different versions do not talk to each other.
 pub const VERSION: u8 = 3;
@@ -296,40 +296,6 @@ fn small_body_of(fields: &Fields, limits: &Limits) -> Result<BodyKind, Malformed
         kind::HEAP_REQUEST..=kind::HEAP_REPLY => BodyKind::Nothing,
         other => return Err(Malformed::Kind(other)),
     })
-}
-
-/// Length of the body behind a header that [`body_of`] refuses, where that is beyond doubt: then the frame can be
-/// dropped and the next one read. `None` when the header is none of this version's, or speaks of more than a chunk.
-pub fn body_bytes_of_refused(header: &[u8; HEADER_BYTES], page_bytes: u32) -> Option<usize> {
-    if header[0..2] != MAGIC || header[2] != VERSION {
-        return None;
-    }
-    let count = u32::from_le_bytes([16, 17, 18, 19].map(|at| header[at]));
-    let attached = u32::from_le_bytes([24, 25, 26, 27].map(|at| header[at])) as usize;
-    if carries(header[3]) && attached > attached_bytes_max(header[3], page_bytes) {
-        return None;
-    }
-    let small = small_bytes_of_refused(header, count, page_bytes)?;
-    Some(if carries(header[3]) { small + attached } else { small })
-}
-
-fn small_bytes_of_refused(header: &[u8; HEADER_BYTES], count: u32, page_bytes: u32) -> Option<usize> {
-    match (header[3], header[30] >> 1 & 0b11) {
-        (kind::GRANT | kind::COPY, 2) => (count <= CHUNK_PAGES).then_some(count as usize * page_bytes as usize),
-        (kind::FORWARD, _) => Some(4),
-        (kind::DIFF, _) => Some(24),
-        (kind::UPDATE | kind::UPDATED, _) => Some(16),
-        (kind::DIFFED, _) => Some(32),
-        (kind::PLACED | kind::CARRIED, _) => Some(0),
-        (kind::ATOMIC_REQUEST, _) => Some(16),
-        (kind::BARRIER_ARRIVE | kind::BARRIER_RELEASE, _) if header[20..24] != [0; 4] => Some(8),
-        (kind::OBJECT_ABANDON | kind::LOCK_BUSY, _) => Some(0),
-        (kind::ATOMIC_REPLY | kind::OBJECT_REQUEST..=kind::STANDING, _) => Some(8),
-        (kind::REQUEST..=kind::PLACE | kind::LOCK_REQUEST..=kind::BARRIER_RELEASE, _) => Some(0),
-        (kind::LOCK_RETURN | kind::ALIVE..=kind::FAREWELL, _) => Some(0),
-        (kind::HEAP_REQUEST..=kind::HEAP_REPLY, _) => Some(0),
-        _ => None,
-    }
 }
 
 /// Reads a header and its small body (empty where page bytes follow).

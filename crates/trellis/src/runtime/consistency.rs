@@ -7,8 +7,8 @@
 //! let a message release something before what it rests on has come.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
 
 use trellis_protocol::coherence::Input;
 use trellis_protocol::coherence::hlrc::intervals::{Intervals, Learnt, Notice};
@@ -32,6 +32,10 @@ const TOGETHER_BYTES_MAX: usize = 256 << 10;
 const CARRIED_PAGES_MAX: usize = 4;
 const CARRIED_BYTES_MAX: usize = 16 << 10;
 
+/// Messages of one peer that wait for knowledge which they overtook: links that keep no order deliver at most so many
+/// behind one that is missing.
+const EARLY_MAX: usize = trellis_transport::links::udp::delivery::WINDOW as usize;
+
 /// What a node keeps for release consistency.
 pub(super) struct Consistency {
     /// Some pages of the region are under a protocol with release consistency.
@@ -41,7 +45,7 @@ pub(super) struct Consistency {
     turn: Mutex<()>,
     /// Held by the thread that applies notices: another acquire is not over before that.
     applying: Mutex<()>,
-    /// The ticket of that thread, and how many shards it waits for.
+    /// The ticket of that thread, and how many publications of shards are not over; one whose thread gave up still counts.
     publisher: AtomicU32,
     unpublished: AtomicU32,
     /// One bit per chunk in which stores are noticed by marks.
@@ -143,7 +147,8 @@ impl Consistency {
 
 impl Node {
     /// To be called before every release: before a lock is given back, a barrier entered, a semaphore raised, a word
-    /// stored to. When it returns, every store that this node's program made before is at its home.
+    /// stored to. When it returns without an error, every store that this node's program made before is at its home; with
+    /// one nothing may be released. The next call goes on with what one whose time was over has left.
     pub(super) fn publish(&self) -> Result<(), WaitError> {
         self.note_thread();
         if !self.consistency.is_used() {
@@ -154,8 +159,9 @@ impl Node {
         let _turn = lock(&self.consistency.turn);
         self.look_for_stores();
         let ticket = self.waiters.take();
+        // One more than shards owe, until all have been told: what a call that gave up left behind may end meanwhile.
+        self.consistency.unpublished.fetch_add(1, Ordering::AcqRel);
         self.consistency.publisher.store(ticket.name(), Ordering::Release);
-        self.consistency.unpublished.store(1, Ordering::Release);
         let unacknowledged_max = (UNACKNOWLEDGED_BYTES_MAX / self.config.page_bytes / self.shards.len()).max(1) as u32;
         let together_max = (TOGETHER_BYTES_MAX / self.config.page_bytes).max(1) as u32;
         let early = self.poll_early();
@@ -163,7 +169,8 @@ impl Node {
             let mut shard = lock(shard);
             let publishers = shard.protocol.publishers();
             if publishers > 0 {
-                self.consistency.unpublished.fetch_add(publishers, Ordering::AcqRel);
+                let owed_already = shard.protocol.publishing();
+                self.consistency.unpublished.fetch_add(publishers - owed_already, Ordering::AcqRel);
                 self.step(&mut shard, Input::Publish { unacknowledged_max, together_max });
             }
         }
@@ -343,8 +350,17 @@ impl Node {
         let mut knowledge = lock(&self.consistency.knowledge);
         match knowledge.intervals.learn(from, attached) {
             Ok(Learnt::Known) => {}
-            Ok(Learnt::TooEarly) => return knowledge.early.push((from, message, attached.to_vec())),
-            Err(_) => return self.refuse_knowledge(knowledge, from),
+            Ok(Learnt::TooEarly) if knowledge.early.iter().filter(|early| early.0 == from).count() < EARLY_MAX => {
+                return knowledge.early.push((from, message, attached.to_vec()));
+            }
+            Ok(Learnt::TooEarly) => {
+                drop(knowledge);
+                return self.refuse_frame(from, "more messages overtook what they rest on than can be under way");
+            }
+            Err(_) => {
+                drop(knowledge);
+                return self.refuse_frame(from, "its notices are none that a node can send");
+            }
         }
         drop(knowledge);
         self.use_message(from, message);
@@ -364,11 +380,6 @@ impl Node {
             drop(knowledge);
             self.use_message(from, message);
         }
-    }
-
-    fn refuse_knowledge(&self, knowledge: MutexGuard<'_, Knowledge>, from: NodeId) {
-        drop(knowledge);
-        self.fail(format!("{} sent notices that no node can have sent", self.name_of(from)));
     }
 
     fn use_message(&self, from: NodeId, message: wire::Message) {

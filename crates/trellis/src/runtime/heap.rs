@@ -255,7 +255,7 @@ impl Node {
                     self.waiters.signal(ticket, 0);
                 }
                 Effect::Surplus(first) => surplus.push(first),
-                Effect::Violation(from, what) => self.fail(format!("{} sent {what}", self.name_of(from))),
+                Effect::Violation(from, what) => self.refuse_frame(from, what),
             }
         }
     }

@@ -14,8 +14,9 @@ impl Node {
         self.met[usize::from(peer.0)].store(true, Ordering::Release);
     }
 
-    pub(super) fn member_lost(&self, peer: NodeId, why: &str) {
-        self.member_step(Input::Lost(peer), &format!("is gone without having left the cluster: {why}"));
+    /// The connection to `peer` ended; `what` follows its name in a sentence.
+    pub(super) fn member_lost(&self, peer: NodeId, what: &str) {
+        self.member_step(Input::Lost(peer), what);
     }
 
     pub(super) fn member_message(&self, from: NodeId, message: Message) {

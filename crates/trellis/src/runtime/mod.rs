@@ -27,7 +27,7 @@ mod sink;
 mod synchronisation;
 mod waiters;
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
@@ -117,8 +117,6 @@ pub(crate) struct Node {
     recent: AtomicU64,
     /// Peers that the membership knows to be up.
     met: Box<[AtomicBool]>,
-    /// Bodies of refused frames, per peer; made when a peer sends the first.
-    refused_bodies: Box<[OnceLock<Box<[AtomicU8]>>]>,
     waiters: Waiters,
     progress: Progress,
     started: Instant,
@@ -241,7 +239,6 @@ impl Node {
             prepared: (0..pages.div_ceil(64)).map(|_| AtomicU64::new(already)).collect(),
             recent: AtomicU64::new(0),
             met: (0..nodes).map(|_| AtomicBool::new(false)).collect(),
-            refused_bodies: (0..nodes).map(|_| OnceLock::new()).collect(),
             waiters: Waiters::new(),
             progress,
             recorder: Recorder::new(&config),

@@ -191,10 +191,7 @@ impl Node {
     pub(super) fn page_message(&self, from: NodeId, message: Message, attached: &[u8]) {
         let pieces = match Pieces::of(&message, attached, self.config.page_bytes) {
             Ok(pieces) => pieces,
-            Err(error) => {
-                LiveCounters::add(&self.counters().frames_refused, 1);
-                return self.fail(format!("{} sent a diff that no node can have sent: {error}", self.name_of(from)));
-            }
+            Err(error) => return self.refuse_frame(from, &format!("a diff that no node can have made: {error}")),
         };
         if message.carried().is_some() && self.has_changed_protocols() {
             // Nobody waited for it when all met to change protocols, so it may be of the time before.
@@ -334,7 +331,7 @@ impl Node {
                 Ok(())
             }
             Effect::Violation { from, what } => {
-                self.fail(format!("{} sent {what}", self.name_of(from)));
+                self.refuse_frame(from, what);
                 Ok(())
             }
         };

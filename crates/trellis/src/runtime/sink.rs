@@ -1,15 +1,15 @@
 //! What arrives from the link: checked, put in place, and given to the protocol that it is for.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::Ordering;
 
 use trellis_protocol::coherence::Coherence;
 use trellis_protocol::wire::{self, BodyKind, HEADER_BYTES};
 use trellis_protocol::{Access, NodeId, PageRange};
-use trellis_transport::{INLINE_BODY_BYTES_MAX, Lost, Placement, Refused, Sink};
+use trellis_transport::{INLINE_BODY_BYTES_MAX, Lost, Placement, QUEUE_BYTES_MAX, Refused, Sink};
 
+use super::Node;
 use super::pages::lock;
-use super::{Node, RUN_BYTES_MAX};
 use crate::record::LiveCounters;
 
 /// A run this long is worth one system call that makes its memory exist, instead of a kernel fault per page.
@@ -17,6 +17,13 @@ const POPULATE_PAGES_MIN: u32 = 8;
 
 /// Buffers that are kept for the next long body.
 const SPARE_BODIES_MAX: usize = 8;
+
+/// Long bodies of one peer that have begun and not arrived: a peer's link holds no more of them under way.
+const PLACED_BODIES_MAX: usize = QUEUE_BYTES_MAX / INLINE_BODY_BYTES_MAX;
+
+/// What the reader of a refusal can do.
+const CHANGED_ON_ITS_WAY: &str = "it was changed on its way, or that node runs another build: compare `trellis --version` \
+                                  on both hosts, and use `security = \"signed\"` where the network cannot be trusted";
 
 /// Bodies that are neither pages nor short: diffs, and notices. The header, which names one message of a peer, finds the
 /// body again.
@@ -30,13 +37,16 @@ struct Waiting {
 }
 
 impl Bodies {
-    fn place(&self, peer: usize, header: &[u8; HEADER_BYTES], bytes: usize) -> Placement {
+    fn place(&self, peer: usize, header: &[u8; HEADER_BYTES], bytes: usize) -> Result<Placement, &'static str> {
         let mut waiting = lock(&self.0);
+        if waiting.placed.iter().filter(|(from, ..)| *from == peer).count() >= PLACED_BODIES_MAX {
+            return Err("more long bodies have begun than can be under way");
+        }
         let mut body = waiting.spare.pop().unwrap_or_default();
         body.resize(bytes, 0);
         let pointer = body.as_mut_ptr();
         waiting.placed.push((peer, *header, body));
-        Placement::At { pointer, bytes }
+        Ok(Placement::At { pointer, bytes })
     }
 
     fn take(&self, peer: usize, header: &[u8; HEADER_BYTES]) -> Option<Vec<u8>> {
@@ -67,18 +77,11 @@ impl Sink for Receiver<'_> {
             LiveCounters::add(&self.0.counters().frames_refused, 1);
             Refused::from(why)
         };
-        let body = match wire::body_of(header, &self.0.limits) {
-            Ok(body) => body,
-            Err(error) => {
-                let place = self.0.place_of_refused(peer, header);
-                return place.ok_or_else(|| refuse(error.to_string()));
-            }
-        };
-        match body {
+        match wire::body_of(header, &self.0.limits).map_err(|error| refuse(error.to_string()))? {
             BodyKind::Nothing => Ok(Placement::Nothing),
             BodyKind::Small(bytes) => Ok(Placement::Inline(bytes)),
             BodyKind::Attached(bytes) if bytes <= INLINE_BODY_BYTES_MAX => Ok(Placement::Inline(bytes)),
-            BodyKind::Attached(bytes) => Ok(self.0.bodies.place(peer, header, bytes)),
+            BodyKind::Attached(bytes) => self.0.bodies.place(peer, header, bytes).map_err(|why| refuse(why.to_owned())),
             BodyKind::Pages(range) if self.0.expects(range) => {
                 if range.count() >= POPULATE_PAGES_MIN {
                     self.0.prepare(range).map_err(|error| refuse(error.to_string()))?;
@@ -98,7 +101,7 @@ impl Sink for Receiver<'_> {
         let body = long.as_deref().unwrap_or(body);
         let message = match wire::decode(header, body, &node.limits) {
             Ok(message) => message,
-            Err(_) => return LiveCounters::add(&counters.frames_refused, 1),
+            Err(error) => return node.refuse_frame(from, &error.to_string()),
         };
         let pages = match &message {
             wire::Message::Coherence(message) => message.bytes().map_or(0, |range| node.bytes_of(range)),
@@ -129,21 +132,23 @@ impl Sink for Receiver<'_> {
         {
             return self.0.fail(format!("this node cannot take part: {why}"));
         }
-        self.0.member_lost(NodeId(peer as u16), &why.to_string());
+        let what = match why {
+            Lost::FrameRefused { why } => format!("sent what this node refuses: {why}; {CHANGED_ON_ITS_WAY}"),
+            other => format!("is gone without having left the cluster: {other}"),
+        };
+        self.0.member_lost(NodeId(peer as u16), &what);
     }
 }
 
 impl Node {
-    /// Where the body of a refused frame goes: into a buffer of its peer that nobody reads. `None` if it is not known
-    /// where the frame ends.
-    fn place_of_refused(&self, peer: usize, header: &[u8; HEADER_BYTES]) -> Option<Placement> {
-        let bytes = wire::body_bytes_of_refused(header, self.limits.page_bytes)?;
-        if bytes == 0 {
-            return Some(Placement::Nothing);
-        }
-        let room = RUN_BYTES_MAX.max(self.config.page_bytes);
-        let buffer = self.refused_bodies[peer].get_or_init(|| (0..room).map(|_| AtomicU8::new(0)).collect());
-        (bytes <= room).then(|| Placement::At { pointer: buffer[0].as_ptr(), bytes })
+    /// A frame of an authenticated peer cannot be used: whoever waits for what it should have brought would wait for ever,
+    /// so the cluster ends and names the peer.
+    pub(super) fn refuse_frame(&self, from: NodeId, why: &str) {
+        LiveCounters::add(&self.counters().frames_refused, 1);
+        self.fail_because_of(
+            from,
+            format!("{} sent what this node refuses: {why}; {CHANGED_ON_ITS_WAY}", self.name_of(from)),
+        );
     }
 
     /// Whether the bytes of these pages were asked for and may be overwritten.

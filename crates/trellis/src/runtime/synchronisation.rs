@@ -1,9 +1,10 @@
 //! Locks, barriers and words, and what all waits for each other have in common: hands the program's calls to the pure
 //! state machine and waits.
 //!
-//! Promises: what releases is preceded by [`Node::publish`], what acquires is followed by [`Node::refresh`]; a call whose
-//! deadline passes asks around who is in its way, is abandoned, and leaves nothing locked; one that was granted at the
-//! last moment is granted. Must never wait while the state machine is locked.
+//! Promises: what releases is preceded by [`Node::publish`] and does not happen where that fails: the lock stays held and
+//! can be given back again. What acquires is followed by [`Node::refresh`]. A call whose deadline passes asks around who is
+//! in its way, is abandoned, and leaves nothing locked that was not; one that was granted at the last moment is granted.
+//! Must never wait while the state machine is locked.
 
 mod inquiry;
 mod objects;
@@ -115,12 +116,10 @@ impl Node {
         if !lock(&self.synchronisation).0.holds(id) {
             return Err(not_held());
         }
-        let published = self.publish();
-        // Another thread of this node may have given it back meanwhile; and who waits must not suffer from our failure.
-        match self.sync_step_if(|state| state.holds(id), Input::Release(id)) {
-            Some(_) => published,
-            None => Err(not_held()),
-        }
+        // The next holder must find these stores: until they are at their homes the lock stays here.
+        self.publish()?;
+        // Another thread of this node may have given it back meanwhile.
+        self.sync_step_if(|state| state.holds(id), Input::Release(id)).map(drop).ok_or_else(not_held)
     }
 }
 
@@ -260,9 +259,7 @@ impl Node {
                 }
                 Effect::Wake(ticket, value) => self.waiters.signal(ticket, value),
                 Effect::Refused(ticket, reason) => self.waiters.refuse(ticket, reason),
-                Effect::Violation(from, what) => {
-                    self.fail(format!("{} sent {what}", self.name_of(from)));
-                }
+                Effect::Violation(from, what) => self.refuse_frame(from, what),
             }
         }
         if self.is_leaving() && state.is_clear() {

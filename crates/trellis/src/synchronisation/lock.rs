@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
+use super::given_back;
 use crate::cluster::{Cluster, WaitError};
 use crate::runtime::Patience;
 
@@ -57,6 +58,11 @@ impl Cluster {
     }
 
     /// Gives lock `id` back.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitError::TooLong`] under release consistency: a home has not taken what this node stored. The lock is still
+    /// held, and giving it back again goes on waiting. [`WaitError::Misuse`] if this node does not hold it.
     pub fn lock_release(&self, id: u64) -> Result<(), WaitError> {
         self.inner().release(id)
     }
@@ -81,8 +87,7 @@ impl<'a> LockGuard<'a> {
 impl Drop for LockGuard<'_> {
     fn drop(&mut self) {
         if self.is_held {
-            // It can only fail where the cluster failed, which the next call reports.
-            let _ = self.cluster.lock_release(self.id);
+            given_back(self.cluster, self.cluster.lock_release(self.id));
         }
     }
 }

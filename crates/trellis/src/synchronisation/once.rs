@@ -2,6 +2,7 @@
 
 use trellis_protocol::sync::{Demand, OnceDemand};
 
+use super::given_back;
 use crate::cluster::{Cluster, WaitError};
 
 impl Cluster {
@@ -37,8 +38,7 @@ struct Turn<'a>(Option<Once<'a>>);
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if let Some(once) = self.0.take() {
-            // It can only fail where the cluster failed, which the next call reports.
-            let _ = once.failed();
+            given_back(once.cluster, once.failed());
         }
     }
 }

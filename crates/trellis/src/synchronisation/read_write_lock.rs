@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use trellis_protocol::sync::{Demand, ReadWriteDemand};
 
+use super::given_back;
 use crate::cluster::{Cluster, WaitError};
 use crate::runtime::Patience;
 
@@ -110,12 +111,12 @@ impl<'a> ReadWriteLock<'a> {
         self.demand_for(ReadWriteDemand::Write, duration)
     }
 
-    /// Ends one read of this node.
+    /// Ends one read of this node. Fails as [`Cluster::lock_release`] does.
     pub fn read_release(&self) -> Result<(), WaitError> {
         self.cluster.inner().end(self.id, ReadWriteDemand::EndRead)
     }
 
-    /// Ends the write of this node.
+    /// Ends the write of this node. Fails as [`Cluster::lock_release`] does.
     pub fn write_release(&self) -> Result<(), WaitError> {
         self.cluster.inner().end(self.id, ReadWriteDemand::EndWrite)
     }
@@ -168,8 +169,7 @@ impl WriteGuard<'_> {
 impl Drop for ReadGuard<'_> {
     fn drop(&mut self) {
         if self.is_held {
-            // It can only fail where the cluster failed, which the next call reports.
-            let _ = self.lock.read_release();
+            given_back(self.lock.cluster, self.lock.read_release());
         }
     }
 }
@@ -177,8 +177,7 @@ impl Drop for ReadGuard<'_> {
 impl Drop for WriteGuard<'_> {
     fn drop(&mut self) {
         if self.is_held {
-            // As for a reader.
-            let _ = self.lock.write_release();
+            given_back(self.lock.cluster, self.lock.write_release());
         }
     }
 }

@@ -41,16 +41,7 @@ pub(crate) fn run_over<L: Link + 'static>(
     let nodes = links.len();
     std::thread::scope(|scope| {
         for (node, link) in links.into_iter().enumerate() {
-            let mut config = Config {
-                nodes: (0..nodes).map(|node| format!("localhost:{}", 1 + node)).collect(),
-                node,
-                region_bytes: REGION_BYTES,
-                base_address: NEXT_BASE.fetch_add(ADDRESS_STEP, Ordering::Relaxed),
-                start_seconds_max: 20,
-                silence_seconds_max: 20,
-                wait_seconds_max: 60,
-                ..Config::default()
-            };
+            let mut config = config(node, nodes);
             change(&mut config);
             let program = &program;
             scope.spawn(move || {
@@ -60,6 +51,20 @@ pub(crate) fn run_over<L: Link + 'static>(
             });
         }
     });
+}
+
+/// What node `node` of `nodes` in this process is told; regions of the nodes lie at different addresses.
+pub(crate) fn config(node: usize, nodes: usize) -> Config {
+    Config {
+        nodes: (0..nodes).map(|node| format!("localhost:{}", 1 + node)).collect(),
+        node,
+        region_bytes: REGION_BYTES,
+        base_address: NEXT_BASE.fetch_add(ADDRESS_STEP, Ordering::Relaxed),
+        start_seconds_max: 20,
+        silence_seconds_max: 20,
+        wait_seconds_max: 60,
+        ..Config::default()
+    }
 }
 
 /// A word of the region as an atomic, because other nodes write it at the same time.

@@ -243,7 +243,12 @@ impl Hlrc {
 
     /// Whether a publication would have anything to do or to wait for.
     pub fn has_news(&self) -> bool {
-        !(self.dirty.is_empty() && self.awaited.is_empty() && self.late.is_empty())
+        self.is_publishing || !(self.dirty.is_empty() && self.awaited.is_empty() && self.late.is_empty())
+    }
+
+    /// Whether a publication is under way.
+    pub fn is_publishing(&self) -> bool {
+        self.is_publishing
     }
 
     fn message(&mut self, from: NodeId, message: Message, effects: &mut Vec<Effect>) {

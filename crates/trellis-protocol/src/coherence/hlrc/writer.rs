@@ -35,15 +35,17 @@ impl Hlrc {
         }
     }
 
+    /// Begins a publication, or goes on with one that nobody waits for any more because its time was over: what is stored
+    /// to since joins what has not been sent yet. [`Effect::Published`] comes once, when all of it is at its home.
     pub(super) fn publish(&mut self, unacknowledged_max: u32, together_max: u32, effects: &mut Vec<Effect>) {
-        debug_assert!(!self.is_publishing, "publications of a node follow one another");
+        debug_assert!(self.is_publishing || self.unsent.is_empty(), "what is not sent belongs to a publication");
         self.is_publishing = true;
         self.unacknowledged_max = unacknowledged_max.max(1);
         self.together_max = together_max.max(1);
         if !self.dirty.is_empty() {
             self.carryable.clear();
         }
-        self.unsent = core::mem::take(&mut self.dirty);
+        self.unsent.append(&mut self.dirty);
         // From the back: ascending pages make long runs.
         self.unsent.sort_unstable_by(|one, other| other.cmp(one));
         self.unsent.dedup();

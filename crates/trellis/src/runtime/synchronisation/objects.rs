@@ -77,11 +77,9 @@ impl Node {
     /// Gives a read-write lock back.
     pub(crate) fn end(&self, id: u64, end: ReadWriteDemand) -> Result<(), WaitError> {
         let demand = Demand::ReadWriteLock(end);
-        let published = self.publish();
-        match self.sync_step_if(|state| state.may_end(id, demand), Input::Demand(id, demand, 0)) {
-            Some(_) => published,
-            None => Err(not_held(id, demand)),
-        }
+        self.publish()?;
+        let ended = self.sync_step_if(|state| state.may_end(id, demand), Input::Demand(id, demand, 0));
+        ended.map(drop).ok_or_else(|| not_held(id, demand))
     }
 
     /// What was granted to a call that fails all the same goes back.
@@ -149,7 +147,7 @@ impl Node {
         }
         if let Err(error) = self.let_go(guarding) {
             self.sync_step(Input::AbandonDemand(ticket.name()));
-            return ConditionWait { signalled: Err(error), is_lock_held: false };
+            return ConditionWait { is_lock_held: !matches!(error, WaitError::Misuse(_)), signalled: Err(error) };
         }
         let started = self.now();
         let demand = Demand::Condition(ConditionDemand::Wait);
