@@ -121,6 +121,9 @@ pub(crate) struct Table {
     closed: VecDeque<u64>,
     fetches: HashSet<u64>,
     overlays: HashMap<u64, Vec<Overlay>>,
+    /// How many entries of the queues were looked at to list what is here.
+    #[cfg(test)]
+    pub(crate) listed: std::cell::Cell<usize>,
 }
 
 impl Table {
@@ -141,6 +144,8 @@ impl Table {
             closed: VecDeque::new(),
             fetches: HashSet::new(),
             overlays: HashMap::new(),
+            #[cfg(test)]
+            listed: std::cell::Cell::default(),
         }
     }
 
@@ -415,8 +420,10 @@ impl Table {
         self.dirty.extend_from_slice(pages);
     }
 
-    /// The frames that are here, in no order.
+    /// The frames that are here, ascending. Looks at all of them: not for each step of a long work.
     pub(crate) fn here(&self) -> Vec<u64> {
+        #[cfg(test)]
+        self.listed.set(self.listed.get() + self.active.len() + self.inactive.len());
         let mut pages: Vec<u64> = self.active.iter().chain(&self.inactive).copied().collect();
         pages.sort_unstable();
         pages.dedup();

@@ -4,8 +4,8 @@
 //! way back is not used, fetched or given back a second time until it is gone; who touches it meanwhile waits, and asks
 //! again then. Must never take the last frames of pages that were just used while others are there.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{HOLD, Paging, State as Shared};
@@ -103,27 +103,40 @@ impl Paging {
     }
 
     /// Gives everything back that is here: what was changed is at its home when this returns.
+    ///
+    /// What is here is listed once and given back piece by piece, each page looked at again when its turn comes. It is
+    /// listed anew only for what came meanwhile.
     pub(crate) fn flush(&self) {
         let mut state = self.state();
         loop {
-            let table = &mut state.table;
-            let mut here = table.here();
-            here.retain(|&page| !table.is_writing(page));
-            here.truncate(self.measure.pages);
+            let mut here = state.table.here();
+            here.retain(|&page| !state.table.is_writing(page));
             if here.is_empty() {
-                if !table.is_any_writing() {
+                if !state.table.is_any_writing() {
                     return;
                 }
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-                continue;
             }
-            let (owned, copies): (Vec<u64>, Vec<u64>) =
-                here.iter().partition(|&&page| table.state(page) == State::Dirty);
-            self.begin_giving(table, &copies, &owned);
-            drop(state);
-            self.give(&copies, &owned);
-            state = self.state();
+            for some in here.chunks(self.measure.pages) {
+                state = self.give_those_here(state, some);
+            }
         }
+    }
+
+    /// Gives those of ascending pages back that are still here and that nobody else gives back.
+    fn give_those_here<'a>(&'a self, mut state: MutexGuard<'a, Shared>, pages: &[u64]) -> MutexGuard<'a, Shared> {
+        let table = &mut state.table;
+        let of = |wanted: State| -> Vec<u64> {
+            pages.iter().copied().filter(|&page| table.state(page) == wanted && !table.is_writing(page)).collect()
+        };
+        let (copies, owned) = (of(State::Clean), of(State::Dirty));
+        if copies.is_empty() && owned.is_empty() {
+            return state;
+        }
+        self.begin_giving(table, &copies, &owned);
+        drop(state);
+        self.give(&copies, &owned);
+        self.state()
     }
 
     /// Ascending pages that are here are on their way back from now on, and nobody can use them.

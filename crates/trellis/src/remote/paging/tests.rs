@@ -134,8 +134,12 @@ fn four_times_the_cache_is_written_read_and_given_back() {
     let counted = node.counted();
     assert!(counted.pages_evicted as usize > 2 * (pages - cache), "{counted:?}");
     assert!(counted.prefetched_pages > 0, "a row is read ahead: {counted:?}");
+    let (active, inactive) = node.paging.state().table.queued();
     node.paging.flush();
     assert_eq!(node.paging.state().table.frames(), 0);
+    // Once for all that is here, and once more to see that nothing is left: not once for each batch.
+    let listed = node.paging.state().table.listed.get();
+    assert!(listed <= 3 * (active + inactive), "{listed} entries were looked at for {active} and {inactive}");
     for page in 0..pages as u64 {
         let at = 7 * 8;
         let word = u64::from_le_bytes(server.bytes(page)[at..at + 8].try_into().expect("eight bytes"));
