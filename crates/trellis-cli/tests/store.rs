@@ -65,6 +65,54 @@ impl Drop for Front {
 }
 
 #[test]
+fn a_durable_store_is_looked_through_copied_and_salvaged() {
+    let folder = Folder::new("damaged");
+    let file = |name: &str| folder.0.join(name).display().to_string();
+    let front = Front::start(&folder.durable());
+    for number in 0..40 {
+        let value = format!("{number:08}").repeat(100);
+        let command = format!("*3\r\n$3\r\nSET\r\n$4\r\nk{number:03}\r\n$800\r\n{value}\r\n");
+        assert_eq!(front.ask(&command, 5), "+OK\r\n");
+    }
+    let busy = start_command(&["store", "check", &file("store")]).finish();
+    assert_eq!((busy.code, busy.stderr.contains("another process has it open")), (Some(70), true), "{busy:?}");
+    drop(front);
+
+    let whole = start_command(&["store", "check", &folder.durable()]).finish();
+    assert_eq!((whole.code, whole.stdout.contains(" is whole: ")), (Some(0), true), "{whole:?}");
+    let copied = start_command(&["store", "backup", &file("store"), &file("copy")]).finish();
+    assert_eq!((copied.code, copied.stdout.contains(" is a whole copy: ")), (Some(0), true), "{copied:?}");
+
+    // A page of the file with four values is gone, and another has a wrong bit.
+    let mut bytes = std::fs::read(file("store")).expect("a store");
+    let of = |number: u64| {
+        let value = format!("{number:08}").repeat(100);
+        let found = bytes.windows(800).rposition(|window| window == value.as_bytes()).expect("it is there");
+        found / 4096 * 4096
+    };
+    let (gone, flipped) = (of(7), of(30));
+    bytes[gone..gone + 4096].fill(0);
+    bytes[flipped] ^= 1;
+    std::fs::write(file("store"), bytes).expect("written");
+    let damaged = start_command(&["store", "check", &file("store"), "--json"]).finish();
+    assert_eq!(damaged.code, Some(1), "{damaged:?}");
+    let report: serde_json::Value = serde_json::from_str(&damaged.stdout).expect("JSON");
+    assert_eq!(report["damaged_count"], 2, "{report}");
+    let refused = start_command(&["store", "backup", &file("store"), &file("other")]).finish();
+    assert!(refused.code == Some(70) && refused.stderr.contains("`trellis store salvage"), "{refused:?}");
+    let salvaged = start_command(&["store", "salvage", &file("store"), &file("new")]).finish();
+    assert_eq!(salvaged.code, Some(1), "{salvaged:?}");
+    assert!(salvaged.stdout.contains("one bit is wrong, and can be mended"), "{salvaged:?}");
+    assert!(salvaged.stdout.contains("the values after the key `"), "{salvaged:?}");
+    let missing = start_command(&["store", "check", &file("nowhere")]).finish();
+    assert_eq!((missing.code, missing.stderr.contains("does not exist")), (Some(78), true), "{missing:?}");
+
+    let front = Front::start(&format!("embedded-durable:{}", file("new")));
+    assert_eq!(front.ask("*2\r\n$3\r\nGET\r\n$4\r\nk030\r\n", 14), "$800\r\n00000030");
+    assert_eq!(front.ask("*2\r\n$6\r\nEXISTS\r\n$4\r\nk007\r\n", 4), ":0\r\n");
+}
+
+#[test]
 fn a_store_without_regions_says_so() {
     let folder = Folder::new("empty");
     let store = folder.durable();

@@ -79,6 +79,19 @@ pub enum StoreError {
         /// What happened.
         reason: String,
     },
+    /// What it keeps is not what was written.
+    #[error(
+        "store {store}: its file is damaged: {reason}; `trellis store check {path}` says where, `trellis store salvage {path} \
+         NEW` reads what can still be read into a new store, and a copy that `trellis store backup` made can be used as it is"
+    )]
+    Damaged {
+        /// Which.
+        store: String,
+        /// Its file.
+        path: String,
+        /// What was noticed.
+        reason: String,
+    },
     /// What this store cannot do.
     #[error("store {store}: {what}")]
     Unsupported {

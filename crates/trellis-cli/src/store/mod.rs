@@ -1,7 +1,9 @@
-//! `trellis store`: what lies in a key-value store, a front end for it, and programs whose heap lies in one.
+//! `trellis store`: what lies in a key-value store, a front end for it, programs whose heap lies in one, and the file of a
+//! durable one.
 //!
 //! Never prints a password: stores are called by what [`trellis_store::Store::name`] says.
 
+mod files;
 mod launch;
 mod regions;
 mod serve;
@@ -40,6 +42,9 @@ pub(crate) enum Task {
     Stat(regions::StatArguments),
     Rm(regions::RemoveArguments),
     Serve(serve::ServeArguments),
+    Check(files::CheckArguments),
+    Backup(files::BackupArguments),
+    Salvage(files::SalvageArguments),
 }
 
 /// Which store.
@@ -87,6 +92,9 @@ pub(crate) fn run(task: &Task) -> Ending {
         Task::Stat(arguments) => regions::stat(arguments),
         Task::Rm(arguments) => regions::remove(arguments),
         Task::Serve(arguments) => serve::serve(arguments),
+        Task::Check(arguments) => files::check(arguments),
+        Task::Backup(arguments) => files::backup(arguments),
+        Task::Salvage(arguments) => files::salvage(arguments),
     }
 }
 

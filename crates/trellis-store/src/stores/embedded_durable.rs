@@ -10,15 +10,23 @@
 //!
 //! It must never acknowledge before the commit.
 
+mod file;
+mod format;
+mod losses;
+pub mod rescue;
+mod survey;
 mod tables;
 
 use std::collections::VecDeque;
-use std::path::Path;
+use std::fs::File;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use redb::{Database, DatabaseError, ReadableDatabase};
+use redb::backends::FileBackend;
+use redb::{Database, DatabaseError, ReadableDatabase, StorageError};
 
 use crate::capabilities::{Atomic, Capabilities};
 use crate::error::StoreError;
@@ -28,6 +36,7 @@ use crate::steps;
 use crate::store::Store;
 use crate::stores::address;
 use crate::transaction;
+use file::Aside;
 use tables::{Read, Write};
 
 const CAPABILITIES: Capabilities = Capabilities {
@@ -51,6 +60,7 @@ const TOGETHER_MAX: usize = 256;
 /// A file.
 pub struct EmbeddedDurable {
     name: String,
+    path: PathBuf,
     file: Database,
     /// Calls that wait for the commit under way.
     queue: Mutex<VecDeque<Job>>,
@@ -82,53 +92,90 @@ pub(super) fn open(url: &str, path: &str) -> Result<Arc<dyn Store>, StoreError> 
     Ok(Arc::new(EmbeddedDurable::open(Path::new(path))?))
 }
 
-/// The sentence for a file that cannot be opened: a folder that is missing, or a file of something else.
-fn cannot_be_had(path: &Path, name: &str, error: &DatabaseError) -> StoreError {
-    let store = name.to_owned();
-    match path.parent().filter(|folder| !folder.is_dir()) {
-        Some(folder) => {
-            let what = format!("folder {}", folder.display());
-            StoreError::Missing { store, what, hint: "make it, or name a file elsewhere".to_owned() }
-        }
-        None => {
-            let next = "name a file that a store made, or one that is not there yet";
-            StoreError::Protocol { store, reason: format!("its file cannot be opened: {error}; {next}") }
+/// A file as redb opens it: an empty one becomes a store.
+fn database(path: &Path, file: File) -> Result<Database, StoreError> {
+    let opened = catch_unwind(|| {
+        let backend = FileBackend::new(file)?;
+        Database::builder().set_cache_size(CACHE_BYTES).create_with_backend(backend)
+    });
+    match opened {
+        Err(_) => Err(file::damaged(path, "redb stumbled over it")),
+        Ok(Ok(database)) => Ok(database),
+        Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => Err(file::in_use(path)),
+        Ok(Err(DatabaseError::Storage(StorageError::Corrupted(reason)))) => Err(file::damaged(path, &reason)),
+        Ok(Err(DatabaseError::Storage(StorageError::Io(error)))) => Err(file::failed(path, "opened", &error)),
+        Ok(Err(error)) => Err(StoreError::Protocol {
+            store: file::name(path),
+            reason: format!("its file cannot be opened: {error}; name a file that this release of Trellis made"),
+        }),
+    }
+}
+
+/// A store in an empty file, with its tables, for those who only read.
+fn new_database(path: &Path, file: File) -> Result<Database, StoreError> {
+    let database = database(path, file)?;
+    let made = || -> Result<(), redb::Error> {
+        let transaction = database.begin_write()?;
+        Write::new(&transaction)?;
+        Ok(transaction.commit()?)
+    };
+    match made() {
+        Ok(()) => Ok(database),
+        Err(error) => {
+            let reason = format!("its file cannot be made: {error}");
+            Err(StoreError::Protocol { store: file::name(path), reason })
         }
     }
 }
 
 impl EmbeddedDurable {
-    /// Opens a file; it is made when it is not there.
+    /// Opens a file; a path at which there is nothing gets a new one.
     ///
     /// # Errors
     ///
-    /// When another process has it open, when it is something else, or when the disk does not let us.
+    /// When another process has it open, when it is something else or damaged, or when the disk does not let us.
     pub fn open(path: &Path) -> Result<EmbeddedDurable, StoreError> {
-        let name = format!("embedded-durable:{}", path.display());
-        let file = Database::builder().set_cache_size(CACHE_BYTES).create(path).map_err(|error| match error {
-            DatabaseError::DatabaseAlreadyOpen => StoreError::Denied {
-                store: name.clone(),
-                reason: "another process has it open".to_owned(),
-                hint: "end that one, or let it serve the file to others: `trellis store serve`".to_owned(),
-            },
-            error => cannot_be_had(path, &name, &error),
-        })?;
-        let store = EmbeddedDurable {
-            name,
+        if let Some(store) = EmbeddedDurable::open_existing(path)? {
+            return Ok(store);
+        }
+        let aside = Aside::begin(path)?;
+        let database = new_database(path, aside.file()?)?;
+        if aside.finish()? {
+            return Ok(EmbeddedDurable::of(path, database));
+        }
+        // Somebody else made it in the meantime.
+        drop(database);
+        match EmbeddedDurable::open_existing(path)? {
+            Some(store) => Ok(store),
+            None => Err(file::failed(path, "made", &std::io::ErrorKind::AlreadyExists.into())),
+        }
+    }
+
+    fn open_existing(path: &Path) -> Result<Option<EmbeddedDurable>, StoreError> {
+        let Some(file) = file::existing(path, true)? else { return Ok(None) };
+        file::check_beginning(path, &file)?;
+        Ok(Some(EmbeddedDurable::of(path, database(path, file)?)))
+    }
+
+    fn of(path: &Path, file: Database) -> EmbeddedDurable {
+        EmbeddedDurable {
+            name: file::name(path),
+            path: path.to_owned(),
             file,
             queue: Mutex::default(),
             writer: Mutex::default(),
             changes: Changes::default(),
-        };
-        // The tables exist from here on, for those who only read.
-        let transaction = store.file.begin_write().map_err(|error| store.failed(&error))?;
-        Write::new(&transaction).map_err(|error| store.failed(&error))?;
-        transaction.commit().map_err(|error| store.failed(&error))?;
-        Ok(store)
+        }
     }
 
     fn failed(&self, error: &dyn std::fmt::Display) -> StoreError {
         StoreError::Protocol { store: self.name.clone(), reason: format!("its file fails: {error}") }
+    }
+
+    /// Does something with the file. Pages are not compared with their checksums here, and redb may stumble over one.
+    fn guarded<T>(&self, work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+        catch_unwind(AssertUnwindSafe(work))
+            .unwrap_or_else(|_| Err(file::damaged(&self.path, "redb stumbled over it while it was used")))
     }
 
     fn read(&self) -> Result<Read, StoreError> {
@@ -161,7 +208,7 @@ impl EmbeddedDurable {
 
     /// Does calls in one transaction, and answers each.
     fn commit(&self, jobs: Vec<Job>) {
-        let answers = self.commit_all(&jobs);
+        let answers = self.guarded(|| self.commit_all(&jobs));
         for (place, job) in jobs.iter().enumerate() {
             let answer = match &answers {
                 Ok(answers) => Ok(answers[place].clone()),
@@ -214,14 +261,16 @@ impl Store for EmbeddedDurable {
 
     fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Vec<u8>>>, StoreError> {
         steps::check_keys(&self.name, keys)?;
-        let mut tables = self.read()?;
-        keys.iter().map(|key| transaction::Snapshot::value(&mut tables, key)).collect()
+        self.guarded(|| {
+            let mut tables = self.read()?;
+            keys.iter().map(|key| transaction::Snapshot::value(&mut tables, key)).collect()
+        })
     }
 
     fn apply(&self, operations: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoreError> {
         steps::check(&self.name, &CAPABILITIES, operations, guard)?;
         if operations.iter().all(Operation::only_reads) {
-            return transaction::run(&mut self.read()?, operations, guard).map(|(applied, _)| applied);
+            return self.guarded(|| transaction::run(&mut self.read()?, operations, guard).map(|(applied, _)| applied));
         }
         self.change(operations, guard)
     }
@@ -256,11 +305,11 @@ impl Store for EmbeddedDurable {
     }
 
     fn numbers(&self, region: u32, kind: Kind, from: u64, count: usize) -> Result<Vec<u64>, StoreError> {
-        self.read()?.numbers(region, kind, from, count)
+        self.guarded(|| self.read()?.numbers(region, kind, from, count))
     }
 
     fn names(&self, region: u32, after: Option<&[u8]>, count: usize) -> Result<Vec<Vec<u8>>, StoreError> {
-        self.read()?.names(region, after, count)
+        self.guarded(|| self.read()?.names(region, after, count))
     }
 }
 

@@ -15,7 +15,8 @@
 use std::ops::RangeInclusive;
 
 use redb::{
-    ReadOnlyTable, ReadTransaction, ReadableTable, StorageError, Table, TableDefinition, TableError, WriteTransaction,
+    Database, ReadOnlyTable, ReadTransaction, ReadableTable, StorageError, Table, TableDefinition, TableError,
+    TableHandle, WriteTransaction,
 };
 
 use crate::error::StoreError;
@@ -23,15 +24,20 @@ use crate::key::{Key, Kind};
 use crate::operation::Entry;
 use crate::transaction::{Changes, LogChange, Snapshot};
 
-const VALUES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("values");
-const TAILS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("tails");
-const LOGS: TableDefinition<&[u8], (u64, u64)> = TableDefinition::new("logs");
-const ENTRIES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("entries");
+pub(super) const VALUES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("values");
+pub(super) const TAILS: TableDefinition<&[u8], &[u8]> = TableDefinition::new("tails");
+pub(super) const LOGS: TableDefinition<&[u8], (u64, u64)> = TableDefinition::new("logs");
+pub(super) const ENTRIES: TableDefinition<&[u8], &[u8]> = TableDefinition::new("entries");
+/// What they are called in the file.
+pub(super) const NAMES: [&str; 4] = ["values", "tails", "logs", "entries"];
 
 /// What of a whole page of a region fits into a page of the file with its key.
-const HEAD_BYTES: usize = 4032;
+pub(super) const HEAD_BYTES: usize = 4032;
 /// Longer values take several pages of the file anyway.
 const WITH_TAIL_BYTES_MAX: usize = 4096;
+
+/// Region and number of a log.
+const LOG_KEY_BYTES: usize = 12;
 
 fn value_key(key: &Key) -> Vec<u8> {
     [&of_kind(key.region(), key.kind())[..], &key.number().to_be_bytes(), key.name().unwrap_or_default()].concat()
@@ -47,6 +53,70 @@ fn log_key(log: &Key) -> Vec<u8> {
 
 fn entry_key(log: &Key, sequence: u64) -> Vec<u8> {
     [&log_key(log)[..], &sequence.to_be_bytes()].concat()
+}
+
+/// Puts pairs into a table as they lay in another file.
+pub(super) fn put(store: &Database, table: &str, pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<(), redb::Error> {
+    let transaction = store.begin_write()?;
+    if table == "logs" {
+        let mut logs = transaction.open_table(LOGS)?;
+        for (key, value) in pairs {
+            let (first, last) = value.split_at(value.len() / 2);
+            let number = |bytes: &[u8]| bytes.try_into().map_or(0, u64::from_le_bytes);
+            logs.insert(key.as_slice(), (number(first), number(last)))?;
+        }
+    } else if let Some(definition) = [VALUES, TAILS, ENTRIES].into_iter().find(|known| known.name() == table) {
+        let mut table = transaction.open_table(definition)?;
+        for (key, value) in pairs {
+            table.insert(key.as_slice(), value.as_slice())?;
+        }
+    }
+    transaction.commit()?;
+    Ok(())
+}
+
+/// The key of the log that an entry belongs to.
+pub(super) fn log_of_entry(key: &[u8]) -> &[u8] {
+    &key[..key.len().min(LOG_KEY_BYTES)]
+}
+
+/// What a key of a table names, in words. A key that separates two pages of the file may be cut short.
+pub(super) fn described(table: &str, key: &[u8]) -> String {
+    let number = |at: usize, length: usize| {
+        (at..at + length).fold(0, |number: u64, at| number << 8 | u64::from(key.get(at).copied().unwrap_or(0)))
+    };
+    match table {
+        "logs" => format!("log {} of region {}", number(4, 8), number(0, 4)),
+        "entries" => format!("entry {} of log {} of region {}", number(12, 8), number(4, 8), number(0, 4)),
+        _ => {
+            let kind = Kind::from_number(key.first().copied().unwrap_or(0));
+            let (region, number) = (number(1, 4), number(5, 8));
+            match kind {
+                Some(Kind::Memory) => format!("page {number} of region {region}"),
+                Some(Kind::Named) => {
+                    let name = String::from_utf8_lossy(key.get(13..).unwrap_or_default());
+                    format!("the key `{}` of region {region}", name.escape_debug())
+                }
+                Some(kind) => format!("{kind:?} {number} of region {region}"),
+                None => "a key of no known kind".to_owned(),
+            }
+        }
+    }
+}
+
+/// What lies between two keys of a table, in words.
+pub(super) fn between(table: &str, (from, to): &(Option<Vec<u8>>, Option<Vec<u8>>)) -> String {
+    let what = match table {
+        "tails" => "the ends of values",
+        table => table,
+    };
+    let key = |key: &Vec<u8>| described(table, key);
+    match (from.as_ref().map(key), to.as_ref().map(key)) {
+        (None, None) => format!("it has all {what}"),
+        (Some(from), None) => format!("it has the {what} after {from}"),
+        (None, Some(to)) => format!("it has the {what} up to {to}"),
+        (Some(from), Some(to)) => format!("it has the {what} after {from}, up to {to}"),
+    }
 }
 
 /// Everything as of one moment.

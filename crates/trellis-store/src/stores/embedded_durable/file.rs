@@ -1,0 +1,187 @@
+//! The file of a durable store, as a file: who may read it, and how it comes into being.
+//!
+//! Promises: a file is made beside its place with the rights of its owner alone (0600, whatever the umask), and has its name
+//! only when it is whole and on the disk; a file that is there and no store is refused; one that others may read is tightened,
+//! with a notice on standard error. Must never write over a file that somebody has, and never take an empty file for a store.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Read, Seek, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::format::MAGIC;
+use crate::error::StoreError;
+
+/// What nobody but the owner may do.
+const OTHERS: u32 = 0o077;
+/// What the owner may do with the file.
+const MODE: u32 = 0o600;
+const COPY_BYTES: usize = 1 << 20;
+
+/// How sentences call the store in a file.
+pub(super) fn name(path: &Path) -> String {
+    format!("embedded-durable:{}", path.display())
+}
+
+/// The sentence for a file that the system does not let us use.
+pub(super) fn failed(path: &Path, attempt: &str, error: &io::Error) -> StoreError {
+    let store = name(path);
+    if let Some(folder) = path.parent().filter(|folder| !folder.is_dir()) {
+        let what = format!("folder {}", folder.display());
+        return StoreError::Missing { store, what, hint: "make it, or name a file elsewhere".to_owned() };
+    }
+    match error.kind() {
+        ErrorKind::PermissionDenied => StoreError::Denied {
+            store,
+            reason: format!("its file cannot be {attempt}: {error}"),
+            hint: "run as the user to whom it belongs, or name another file".to_owned(),
+        },
+        _ => StoreError::Protocol {
+            store,
+            reason: format!("its file cannot be {attempt}: {error}; see to that, or name another file"),
+        },
+    }
+}
+
+/// The sentence for a file that somebody else has open.
+pub(super) fn in_use(path: &Path) -> StoreError {
+    StoreError::Denied {
+        store: name(path),
+        reason: "another process has it open".to_owned(),
+        hint: "end that one, or let it serve the file to others: `trellis store serve`".to_owned(),
+    }
+}
+
+/// The sentence for a file whose bytes are not what was written.
+pub(super) fn damaged(path: &Path, what: &str) -> StoreError {
+    StoreError::Damaged { store: name(path), path: path.display().to_string(), reason: what.to_owned() }
+}
+
+fn no_store(path: &Path, why: &str) -> StoreError {
+    let next = "name a file that a store made, or one that is not there yet; remove this one if nobody needs it";
+    StoreError::Protocol { store: name(path), reason: format!("its file is no store: {why}; {next}") }
+}
+
+/// The file of a store that is there; nothing when there is no file. For who changes it, or only reads.
+pub(super) fn existing(path: &Path, writes: bool) -> Result<Option<File>, StoreError> {
+    let file = match OpenOptions::new().read(true).write(writes).open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) if error.kind() == ErrorKind::IsADirectory => return Err(no_store(path, "it is a folder")),
+        opened => opened.map_err(|error| failed(path, "opened", &error))?,
+    };
+    let about = file.metadata().map_err(|error| failed(path, "looked at", &error))?;
+    if !about.is_file() {
+        return Err(no_store(path, "it is no ordinary file"));
+    }
+    if about.len() == 0 {
+        return Err(no_store(path, "it is empty"));
+    }
+    tighten(path, &file, about.mode(), about.uid());
+    Ok(Some(file))
+}
+
+/// Refuses what does not begin as a store does.
+pub(super) fn check_beginning(path: &Path, file: &File) -> Result<(), StoreError> {
+    let mut beginning = [0; MAGIC.len()];
+    match file.read_exact_at(&mut beginning, 0) {
+        Ok(()) if beginning == MAGIC => Ok(()),
+        Err(error) if error.kind() != ErrorKind::UnexpectedEof => Err(failed(path, "read", &error)),
+        _ => Err(no_store(
+            path,
+            &format!(
+                "it does not begin as one; if it was one, `trellis store salvage {} NEW` reads what is left of it into a new one",
+                path.display()
+            ),
+        )),
+    }
+}
+
+/// Takes the rights of other users away.
+fn tighten(path: &Path, file: &File, mode: u32, owner: u32) {
+    if mode & OTHERS == 0 {
+        return;
+    }
+    let (mode, shown) = (mode & 0o7777, path.display());
+    let why = "a store holds the memory of programs";
+    match file.set_permissions(Permissions::from_mode(mode & 0o700)) {
+        Ok(()) => eprintln!(
+            "trellis: the store {shown} had mode {mode:04o}, so that other users could get at it; it has mode {:04o} now, since \
+             {why}",
+            mode & 0o700
+        ),
+        Err(error) => eprintln!(
+            "trellis: the store {shown} has mode {mode:04o}, so that other users can get at it, and {why}; it belongs to user \
+             {owner}, and its mode cannot be changed from here ({error}): its owner should run `chmod 600 {shown}`"
+        ),
+    }
+}
+
+/// A file that has no name of its own until it is whole. What was begun is removed when it is not finished.
+pub(super) struct Aside {
+    file: File,
+    at: PathBuf,
+    place: PathBuf,
+}
+
+impl Aside {
+    /// Begins an empty file beside its place.
+    pub(super) fn begin(place: &Path) -> Result<Aside, StoreError> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let Some(last) = place.file_name() else { return Err(no_store(place, "it is a folder")) };
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let mut hidden = std::ffi::OsString::from(".");
+        hidden.push(last);
+        hidden.push(format!(".new-{}-{number}", std::process::id()));
+        let at = place.with_file_name(hidden);
+        let begun = OpenOptions::new().read(true).write(true).create_new(true).mode(MODE).open(&at);
+        let file = begun.map_err(|error| failed(place, "made", &error))?;
+        Ok(Aside { file, at, place: place.to_owned() })
+    }
+
+    /// The same file, for who writes it.
+    pub(super) fn file(&self) -> Result<File, StoreError> {
+        self.file.try_clone().map_err(|error| failed(&self.place, "made", &error))
+    }
+
+    /// Copies all bytes of a file, telling how many there are.
+    pub(super) fn copy(&mut self, mut from: &File, told: &mut dyn FnMut(u64)) -> Result<(), StoreError> {
+        let mut buffer = vec![0; COPY_BYTES];
+        let mut copied = 0;
+        let all = from.rewind().and_then(|()| {
+            loop {
+                let count = from.read(&mut buffer)?;
+                if count == 0 {
+                    return Ok(());
+                }
+                self.file.write_all(&buffer[..count])?;
+                copied += count as u64;
+                told(copied);
+            }
+        });
+        all.map_err(|error| failed(&self.place, "copied", &error))
+    }
+
+    /// Gives it its name. False when another file has that name by now.
+    pub(super) fn finish(self) -> Result<bool, StoreError> {
+        let named = self.file.sync_all().and_then(|()| std::fs::hard_link(&self.at, &self.place));
+        match named {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(false),
+            // No second names here (vfat, 9p): a rename writes over what has come meanwhile, so it is looked for.
+            Err(_) if self.place.symlink_metadata().is_ok() => return Ok(false),
+            Err(_) => std::fs::rename(&self.at, &self.place).map_err(|error| failed(&self.place, "made", &error))?,
+        }
+        // The name is on the disk, too.
+        let folder = self.place.parent().map(File::open);
+        folder.map_or(Ok(()), |folder| folder?.sync_all()).map_err(|error| failed(&self.place, "made", &error))?;
+        Ok(true)
+    }
+}
+
+impl Drop for Aside {
+    fn drop(&mut self) {
+        // It is gone already when it was renamed.
+        std::fs::remove_file(&self.at).ok();
+    }
+}

@@ -1,0 +1,114 @@
+//! Which of the last two commits of a file is read, and what is damaged in it.
+//!
+//! Promises: the newest commit of which everything can be read is taken; if there is none, the newest whose tables are known.
+//! A commit that was under way when its process ended is none. Must never take a page whose checksum is wrong.
+
+use std::io;
+use std::path::Path;
+
+use super::format::{Between, Commit, Image, Place, Table, Visitor};
+use super::rescue::{Progress, Report, Told};
+use super::{file, tables};
+use crate::error::StoreError;
+
+/// What is read of a file.
+pub(super) struct Chosen {
+    pub(super) report: Report,
+    /// None where no commit says where they are.
+    pub(super) tables: Vec<Table>,
+}
+
+/// Looks through a file.
+pub(super) fn chosen(path: &Path, image: &Image, step: &'static str, told: Told) -> Result<Chosen, StoreError> {
+    let mut readable: Option<Chosen> = None;
+    let mut passed = u32::from(image.is_newest_lost);
+    for (at, commit) in image.commits.iter().enumerate() {
+        let looked = survey(image, commit, step, told).map_err(|error| file::failed(path, "read", &error))?;
+        // One that does not count yet was never acknowledged.
+        let is_under_way = !commit.counts && at == 0 && !image.was_closed;
+        let Some(mut looked) = looked else {
+            passed += u32::from(!is_under_way);
+            continue;
+        };
+        looked.report.commits_back = passed;
+        if !looked.report.damage.iter().any(|damage| damage.is_loss) {
+            return Ok(looked);
+        }
+        if !is_under_way {
+            passed += 1;
+            readable.get_or_insert(looked);
+        }
+    }
+    Ok(readable.unwrap_or_else(|| Chosen { report: with_header(image), tables: Vec::new() }))
+}
+
+/// What is wrong before any tree is read.
+fn with_header(image: &Image) -> Report {
+    let mut report = Report { bytes: image.bytes(), ..Report::default() };
+    for (place, what) in &image.damage {
+        report.add(place, what.clone(), false);
+    }
+    report
+}
+
+/// Reads all of a commit; nothing where it does not say which tables there are.
+fn survey(image: &Image, commit: &Commit, step: &'static str, told: Told) -> io::Result<Option<Chosen>> {
+    let mut looker = Looker { report: with_header(image), step, told, table: "", has_lost: false, pairs: 0 };
+    let [ours, redb] = commit.trees;
+    let found = image.tables(ours, &mut looker)?;
+    if looker.has_lost || ours.is_none() {
+        return Ok(None);
+    }
+    for table in &found {
+        looker.has_lost = false;
+        looker.pairs = 0;
+        looker.table = tables::NAMES.into_iter().find(|name| *name == table.name).unwrap_or("");
+        image.read(table, &mut looker)?;
+        looker.report.pairs += looker.pairs;
+        looker.report.lost_pairs += table.pairs.saturating_sub(looker.pairs);
+    }
+    looker.table = "";
+    for table in &image.tables(redb, &mut looker)? {
+        image.read(table, &mut looker)?;
+    }
+    Ok(Some(Chosen { report: looker.report, tables: found }))
+}
+
+/// Counts, and notes what is damaged.
+struct Looker<'a, 'b> {
+    report: Report,
+    step: &'static str,
+    told: &'a mut (dyn FnMut(Progress) + 'b),
+    /// Empty for redb's own.
+    table: &'static str,
+    has_lost: bool,
+    pairs: u64,
+}
+
+impl Visitor for Looker<'_, '_> {
+    fn page(&mut self, bytes: u64) {
+        self.report.read_bytes += bytes;
+        let (done_bytes, of_bytes) = (self.report.read_bytes, self.report.bytes);
+        (self.told)(Progress { step: self.step, done_bytes, of_bytes });
+    }
+
+    fn mended(&mut self, place: Place) {
+        self.report.add(&place, "one bit is wrong, and can be mended".to_owned(), false);
+    }
+
+    fn lost(&mut self, place: Place, between: Between) {
+        self.has_lost = true;
+        let is_ours = !self.table.is_empty();
+        let what = if is_ours {
+            format!("a page cannot be read: {}", tables::between(self.table, &between))
+        } else {
+            "a page of redb's own notes cannot be read: nothing of the store is in it".to_owned()
+        };
+        self.report.add(&place, what, is_ours);
+    }
+
+    fn pair(&mut self, _key: &[u8], _value: &[u8]) -> io::Result<()> {
+        self.pairs += 1;
+        Ok(())
+    }
+}
