@@ -1,0 +1,115 @@
+//! The fault path allocates nothing: counted over thousands of faults between two nodes, with each catcher and each base
+//! protocol, over sockets.
+//!
+//! Nothing else may run in this process meanwhile, so this file has one test.
+
+mod support;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use support::{run_over, word};
+use trellis::config::Catch;
+use trellis::transport::{Security, Tcp, TcpOptions};
+use trellis::{Cluster, Protocol};
+
+/// Counts while it is told to.
+struct Counting;
+
+static IS_COUNTING: AtomicBool = AtomicBool::new(false);
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: hands every call on to the system's allocator, which keeps the promises.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if IS_COUNTING.load(Ordering::Relaxed) {
+            ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const PAGE_WORDS: usize = 4096 / 8;
+const PAGES: usize = 16;
+
+fn links() -> Vec<Tcp> {
+    let listeners: Vec<TcpListener> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let addresses: Vec<String> = listeners.iter().map(|each| each.local_addr().unwrap().to_string()).collect();
+    let start = |(node, listener)| {
+        let options = TcpOptions {
+            node,
+            addresses: addresses.clone(),
+            listener: Some(listener),
+            secret: [7; 32],
+            security: Security::Plain,
+            hello: Vec::new(),
+            admit: Box::new(|_, _| Ok(())),
+            refused: Box::new(|sentence| eprintln!("{sentence}")),
+        };
+        Tcp::start(options).unwrap()
+    };
+    listeners.into_iter().enumerate().map(start).collect()
+}
+
+/// The nodes take turns on every page: a read, a write and an upgrade for each turn.
+fn take_turns(cluster: &Cluster, first: u64, end: u64) {
+    for turn in first..end {
+        for page in 0..PAGES {
+            let (counter, other) = (word(cluster, page * PAGE_WORDS), word(cluster, page * PAGE_WORDS + 1));
+            let mine = turn * 2 + cluster.node() as u64;
+            while counter.load(Ordering::SeqCst) != mine {
+                std::hint::spin_loop();
+            }
+            other.fetch_add(1, Ordering::Relaxed);
+            counter.store(mine + 1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[test]
+fn the_fault_path_allocates_nothing() {
+    const WARM: u64 = 10;
+    const TURNS: u64 = 20;
+    for coherence in [Protocol::IVY, Protocol::DYNAMIC, "migrate".parse().unwrap()] {
+        for catch in [Catch::Signal, Catch::Handler, Catch::Mprotect] {
+            let change = |config: &mut trellis::Config| {
+                (config.coherence, config.catch, config.prefetch_pages_max) = (coherence, catch, 1);
+                // The service thread's look at the peers, which is no part of it, comes four times in this.
+                config.silence_seconds_max = 3600;
+            };
+            run_over(links(), change, |cluster| {
+                take_turns(cluster, 0, WARM);
+                cluster.barrier(0).unwrap();
+                if cluster.node() == 0 {
+                    ALLOCATIONS.store(0, Ordering::SeqCst);
+                    IS_COUNTING.store(true, Ordering::SeqCst);
+                }
+                take_turns(cluster, WARM, WARM + TURNS);
+                if cluster.node() == 1 {
+                    // The last turn is this node's.
+                    IS_COUNTING.store(false, Ordering::SeqCst);
+                    let counters = cluster.counters();
+                    let faults = counters.read_faults + counters.write_faults + counters.upgrade_faults;
+                    assert!(faults >= TURNS * PAGES as u64, "{coherence}, {catch}: only {faults} faults");
+                }
+                // What barriers allocate does not count.
+                while IS_COUNTING.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                cluster.barrier(1).unwrap();
+            });
+            let allocations = ALLOCATIONS.load(Ordering::SeqCst);
+            assert_eq!(allocations, 0, "{coherence}, {catch}: allocations in {} turns", TURNS * PAGES as u64);
+        }
+    }
+}
