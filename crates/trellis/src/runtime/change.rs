@@ -22,7 +22,8 @@ use trellis_protocol::sync::Operation;
 use trellis_protocol::{Access, NodeId, PageIndex, PageRange};
 
 use super::faults::Why;
-use super::pages::{Waiting, lock, runs};
+use super::ordered::lock;
+use super::pages::{Waiting, runs};
 use super::progress::Waited;
 use super::synchronisation::RESERVED_FIRST;
 use super::{Node, Ticket};

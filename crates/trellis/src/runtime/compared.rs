@@ -10,7 +10,8 @@ use trellis_memory::MapError;
 use trellis_protocol::coherence::Input;
 use trellis_protocol::{CHUNK_PAGES, PageIndex, PageRange};
 
-use super::pages::{Shard, lock};
+use super::ordered::lock;
+use super::pages::Shard;
 use super::{Node, SHARDS};
 
 /// So many publications in a row with stores to a page, and it stays open.

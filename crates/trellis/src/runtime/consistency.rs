@@ -7,7 +7,6 @@
 //! let a message release something before what it rests on has come.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use trellis_protocol::coherence::Input;
@@ -16,7 +15,8 @@ use trellis_protocol::wire;
 use trellis_protocol::{CHUNK_PAGES, NodeId, PageIndex, PageRange};
 
 use super::Node;
-use super::pages::{Shard, Waiting, lock, runs};
+use super::ordered::{Ordered, Rank, lock};
+use super::pages::{Shard, Waiting, runs};
 use super::progress::{Polling, Waited};
 use crate::cluster::WaitError;
 use crate::record::LiveCounters;
@@ -40,11 +40,11 @@ const EARLY_MAX: usize = trellis_transport::links::udp::delivery::WINDOW as usiz
 pub(super) struct Consistency {
     /// Some pages of the region are under a protocol with release consistency.
     is_used: AtomicBool,
-    knowledge: Mutex<Knowledge>,
+    knowledge: Ordered<Knowledge>,
     /// Held by the thread that publishes.
-    turn: Mutex<()>,
+    turn: Ordered<()>,
     /// Held by the thread that applies notices: another acquire is not over before that.
-    applying: Mutex<()>,
+    applying: Ordered<()>,
     /// The ticket of that thread, and how many publications of shards are not over; one whose thread gave up still counts.
     publisher: AtomicU32,
     unpublished: AtomicU32,
@@ -79,13 +79,16 @@ impl Consistency {
         let chunks = pages.div_ceil(CHUNK_PAGES);
         Consistency {
             is_used: AtomicBool::new(is_used),
-            knowledge: Mutex::new(Knowledge {
-                intervals: Intervals::new(me, nodes, pages, is_ordered),
-                at_barriers: BTreeMap::new(),
-                early: Vec::new(),
-            }),
-            turn: Mutex::new(()),
-            applying: Mutex::new(()),
+            knowledge: Ordered::new(
+                Rank::Knowledge,
+                Knowledge {
+                    intervals: Intervals::new(me, nodes, pages, is_ordered),
+                    at_barriers: BTreeMap::new(),
+                    early: Vec::new(),
+                },
+            ),
+            turn: Ordered::new(Rank::Program, ()),
+            applying: Ordered::new(Rank::Program, ()),
             publisher: AtomicU32::new(0),
             unpublished: AtomicU32::new(0),
             watched: (0..chunks.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),

@@ -8,7 +8,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use trellis_protocol::coherence::{Coherence, Input, Message, Purpose};
@@ -17,7 +17,8 @@ use trellis_protocol::sync::Kind;
 use trellis_protocol::{Access, NodeId, PageIndex, PageRange, sync};
 
 use super::faults::Why;
-use super::pages::{Shard, Waiting, lock, runs};
+use super::ordered::{Ordered, Rank, lock};
+use super::pages::{Shard, Waiting, runs};
 use super::progress::Waited;
 use super::{LEAVE_LOOK_NS, LEAVE_WORD_NS, Node};
 use crate::cluster::WaitError;
@@ -35,9 +36,9 @@ pub(super) struct Elastic {
     /// No thread may use the region any more.
     is_leaving: AtomicBool,
     /// Addresses of those that were given a number, from the first that is no founder on.
-    addresses: Mutex<Vec<String>>,
+    addresses: Ordered<Vec<String>>,
     /// To the thread that takes pages over; `None` ends it.
-    taker: Mutex<Option<Sender<PageRange>>>,
+    taker: Ordered<Option<Sender<PageRange>>>,
 }
 
 impl Elastic {
@@ -48,8 +49,8 @@ impl Elastic {
             joined: AtomicBool::new(false),
             may_hand_over: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
-            addresses: Mutex::new(Vec::new()),
-            taker: Mutex::new(None),
+            addresses: Ordered::new(Rank::Last, Vec::new()),
+            taker: Ordered::new(Rank::Last, None),
         }
     }
 
@@ -162,7 +163,7 @@ impl Node {
         }
         let now = self.now();
         let locked =
-            |shard: &Mutex<Shard>| lock(shard).locks.iter().find(|held| !held.has_ended(now)).map(|it| it.range);
+            |shard: &Ordered<Shard>| lock(shard).locks.iter().find(|held| !held.has_ended(now)).map(|it| it.range);
         match self.shards.iter().find_map(locked) {
             Some(range) => {
                 Err(WaitError::Misuse(format!("{range} are locked or waited for; give them back before leaving")))

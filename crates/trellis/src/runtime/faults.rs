@@ -12,7 +12,8 @@ use trellis_protocol::coherence::{Coherence, Event, Input};
 use trellis_protocol::prefetch::Wish;
 use trellis_protocol::{Access, PageIndex, PageRange};
 
-use super::pages::{Waiting, lock};
+use super::ordered::lock;
+use super::pages::Waiting;
 use super::progress::{Polling, Waited};
 use super::{Node, Ticket};
 use crate::launch::Activity;

@@ -6,14 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Mutex;
 
 use trellis_protocol::heap::{
     Answer, Block, Debt, Effect, Geometry, Input, Message, Request, Run, SMALL_BYTES_MAX, SPANS_MAX, Statistics,
 };
 use trellis_protocol::{NodeId, heap, wire};
 
-use super::pages::lock;
+use super::ordered::{Ordered, Rank, lock};
 use super::progress::Waited;
 use super::{Node, Ticket};
 use crate::cluster::WaitError;
@@ -29,7 +28,7 @@ const STRIPES_MAX: u32 = 1024;
 
 /// The heap of one node, and what came of the calls that wait.
 pub(super) struct SharedHeap {
-    state: Mutex<State>,
+    state: Ordered<State>,
 }
 
 struct State {
@@ -62,7 +61,7 @@ impl SharedHeap {
         };
         let machine = heap::Heap::new(geometry);
         let (effects, answers, surplus) = (Vec::with_capacity(16), BTreeMap::new(), Vec::new());
-        SharedHeap { state: Mutex::new(State { machine, effects, answers, surplus }) }
+        SharedHeap { state: Ordered::new(Rank::State, State { machine, effects, answers, surplus }) }
     }
 }
 

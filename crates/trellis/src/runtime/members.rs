@@ -6,7 +6,7 @@ use trellis_protocol::membership::{Effect, Input, Message};
 use trellis_protocol::{NodeId, wire};
 
 use super::Node;
-use super::pages::lock;
+use super::ordered::lock;
 
 impl Node {
     pub(super) fn member_connected(&self, peer: NodeId) {

@@ -5,8 +5,8 @@
 //! decided, under the lock of their shard. Must never touch the application view, and on the fault path must never
 //! allocate, log, or take a lock other than those of its shard, of the stream guesser and of the link.
 //!
-//! Locks are taken in this order: a connection's receive side, a shard (or the synchronisation, or the membership), a
-//! connection's send side. Nothing is ever waited for while one is held.
+//! Locks are taken in the order of `ordered`, after a connection's receive side and before a connection's send side.
+//! Nothing is waited for while one is held.
 
 mod breakdown;
 mod change;
@@ -19,6 +19,7 @@ mod faults;
 mod heap;
 mod leases;
 mod members;
+mod ordered;
 mod pages;
 mod progress;
 mod range_locks;
@@ -28,7 +29,7 @@ mod synchronisation;
 mod waiters;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use trellis_memory::{Detection, Region as MappedRegion};
@@ -55,6 +56,7 @@ pub(crate) use synchronisation::{Guarding, Patience};
 pub(crate) use waiters::Ticket;
 
 use elastic::Elastic;
+use ordered::{Ordered, Rank};
 use pages::Shard;
 use progress::Progress;
 use waiters::Waiters;
@@ -88,21 +90,21 @@ pub(crate) struct Node {
     pub(crate) failure: Failure,
     pub(crate) status: StatusPage,
     limits: Limits,
-    shards: Box<[Mutex<Shard>]>,
+    shards: Box<[Ordered<Shard>]>,
     /// As every shard has it, but for the number of the shard.
     geometry: Geometry,
     /// Every protocol that the region has had.
-    protocols: Mutex<Vec<Protocol>>,
+    protocols: Ordered<Vec<Protocol>>,
     changes: change::Changes,
     /// The number of the next call for a lock of a range.
     lock_calls: AtomicU32,
     /// Ranges that the program holds without a guard.
-    unguarded: Mutex<Vec<range_locks::Unguarded>>,
-    streams: Mutex<Streams>,
+    unguarded: Ordered<Vec<range_locks::Unguarded>>,
+    streams: Ordered<Streams>,
     /// Most pages that one message asks for.
     window_pages_max: u32,
-    synchronisation: Mutex<(sync::Sync, Vec<sync::Effect>)>,
-    membership: Mutex<(Membership, Vec<membership::Effect>)>,
+    synchronisation: Ordered<(sync::Sync, Vec<sync::Effect>)>,
+    membership: Ordered<(Membership, Vec<membership::Effect>)>,
     pub(crate) breakdown: breakdown::Breakdown,
     consistency: consistency::Consistency,
     bodies: sink::Bodies,
@@ -215,16 +217,18 @@ impl Node {
             founders,
             elastic: Elastic::new(nodes),
             limits: Limits { pages, page_bytes: config.page_bytes as u32, nodes, epoch: EPOCH },
-            shards: (0..SHARDS).map(|shard| Mutex::new(Shard::new(&config, pages, shard, marks))).collect(),
+            shards: (0..SHARDS)
+                .map(|shard| Ordered::new(Rank::State, Shard::new(&config, pages, shard, marks)))
+                .collect(),
             geometry: pages::geometry(&config, pages, 0, marks),
-            protocols: Mutex::new(protocols(&config)),
+            protocols: Ordered::new(Rank::Last, protocols(&config)),
             changes: change::Changes::default(),
             lock_calls: AtomicU32::new(0),
-            unguarded: Mutex::new(Vec::new()),
-            streams: Mutex::new(Streams::new(pages, window_pages_max(&config))),
+            unguarded: Ordered::new(Rank::Last, Vec::new()),
+            streams: Ordered::new(Rank::Last, Streams::new(pages, window_pages_max(&config))),
             window_pages_max: window_pages_max(&config),
-            synchronisation: Mutex::new((sync::Sync::new(me, founders), Vec::with_capacity(64))),
-            membership: Mutex::new((membership_of(&config, silence_max), Vec::with_capacity(64))),
+            synchronisation: Ordered::new(Rank::State, (sync::Sync::new(me, founders), Vec::with_capacity(64))),
+            membership: Ordered::new(Rank::Membership, (membership_of(&config, silence_max), Vec::with_capacity(64))),
             consistency: consistency::Consistency::new(
                 me,
                 nodes,
@@ -233,7 +237,7 @@ impl Node {
                 config.has_release_consistency(),
             ),
             breakdown: breakdown::Breakdown::default(),
-            bodies: sink::Bodies::default(),
+            bodies: sink::Bodies::new(),
             heap: heap::SharedHeap::new(&config),
             heard: (0..nodes).map(|_| AtomicBool::new(false)).collect(),
             prepared: (0..pages.div_ceil(64)).map(|_| AtomicU64::new(already)).collect(),
@@ -467,7 +471,7 @@ impl Node {
         (offset / page_bytes) as u32..end.div_ceil(page_bytes) as u32
     }
 
-    fn shard_of(&self, page: PageIndex) -> &Mutex<Shard> {
+    fn shard_of(&self, page: PageIndex) -> &Ordered<Shard> {
         &self.shards[pages::shard_number(page) as usize]
     }
 }

@@ -1,7 +1,6 @@
 //! Page protocol: takes a shard's lock, lets the protocol decide, carries out what it decided.
 
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use trellis_protocol::coherence::{Coherence, Effect, Event, Geometry, Input, Message, Protocol, Purpose, Ranges};
 use trellis_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
@@ -9,6 +8,7 @@ use trellis_protocol::{Access, NodeId, PageIndex, PageRange, wire};
 
 use super::compared::Compared;
 use super::diffs::{Pieces, joined};
+use super::ordered::lock;
 use super::range_locks::LockCall;
 use super::{Node, SHARDS};
 use crate::config::{self, Config};
@@ -180,11 +180,6 @@ pub(super) fn runs(pages: Range<u32>) -> impl Iterator<Item = PageRange> {
 /// Which shard looks after `page`.
 pub(super) fn shard_number(page: PageIndex) -> u32 {
     page.0 / trellis_protocol::CHUNK_PAGES % SHARDS
-}
-
-/// A poisoned lock means that a thread of the runtime panicked: the panic was the report.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Node {

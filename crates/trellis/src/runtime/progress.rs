@@ -259,6 +259,7 @@ impl Node {
 
     /// The same, after [`Node::poll_early`].
     pub(super) fn wait_polling(&self, mut early: Option<Polling<'_>>, ticket: &Ticket<'_>, deadline: u64) -> Waited {
+        super::ordered::assert_free_to_wait();
         let _inside = self.inside();
         loop {
             let polling = early.take().unwrap_or_else(|| self.begin_polling());

@@ -11,7 +11,8 @@ use trellis_protocol::coherence::choices::{Layer, Waiting as LockWaiting};
 use trellis_protocol::coherence::{Coherence, Input};
 use trellis_protocol::{Access, PageIndex, PageRange};
 
-use super::pages::{Shard, Waiting, lock, runs};
+use super::ordered::lock;
+use super::pages::{Shard, Waiting, runs};
 use super::progress::Waited;
 use super::{Node, Ticket};
 use crate::cluster::WaitError;

@@ -3,11 +3,10 @@
 //! Promises: noting a fault allocates nothing, the room for `record_faults_max` of them is taken at the start (and is
 //! only address space until used); what finds no room is counted.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Node;
-use super::pages::lock;
+use super::ordered::{Ordered, Rank, lock};
 use crate::config::Config;
 use crate::record::{Counters, FaultKind, FaultRecord, Phase, Record, VERSION};
 
@@ -15,12 +14,12 @@ use crate::record::{Counters, FaultKind, FaultRecord, Phase, Record, VERSION};
 const THREADS_MAX: usize = 1024;
 
 pub(crate) struct Recorder {
-    faults: Option<Mutex<Faults>>,
+    faults: Option<Ordered<Faults>>,
     /// Whether there is room for any: then finding the thread of each would be for nothing.
     keeps_faults: bool,
     dropped: AtomicU64,
     /// Name, start, and what was counted until then.
-    phases: Mutex<Vec<(String, u64, Counters)>>,
+    phases: Ordered<Vec<(String, u64, Counters)>>,
 }
 
 struct Faults {
@@ -32,13 +31,16 @@ struct Faults {
 impl Recorder {
     pub(crate) fn new(config: &Config) -> Recorder {
         let faults = config.record.as_ref().map(|_| {
-            Mutex::new(Faults {
-                faults: Vec::with_capacity(config.record_faults_max),
-                threads: Vec::with_capacity(THREADS_MAX),
-            })
+            Ordered::new(
+                Rank::Last,
+                Faults {
+                    faults: Vec::with_capacity(config.record_faults_max),
+                    threads: Vec::with_capacity(THREADS_MAX),
+                },
+            )
         });
         let keeps_faults = config.record_faults_max > 0;
-        Recorder { faults, keeps_faults, dropped: AtomicU64::new(0), phases: Mutex::new(Vec::new()) }
+        Recorder { faults, keeps_faults, dropped: AtomicU64::new(0), phases: Ordered::new(Rank::Last, Vec::new()) }
     }
 
     pub(super) fn fault(&self, since_ns: u64, page: u32, kind: FaultKind, waited_ns: u64) {

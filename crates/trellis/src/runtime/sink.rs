@@ -1,6 +1,5 @@
 //! What arrives from the link: checked, put in place, and given to the protocol that it is for.
 
-use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
 use trellis_protocol::coherence::Coherence;
@@ -9,7 +8,7 @@ use trellis_protocol::{Access, NodeId, PageRange};
 use trellis_transport::{INLINE_BODY_BYTES_MAX, Lost, Placement, QUEUE_BYTES_MAX, Refused, Sink};
 
 use super::Node;
-use super::pages::lock;
+use super::ordered::{Ordered, Rank, lock};
 use crate::record::LiveCounters;
 
 /// A run this long is worth one system call that makes its memory exist, instead of a kernel fault per page.
@@ -27,8 +26,7 @@ const CHANGED_ON_ITS_WAY: &str = "it was changed on its way, or that node runs a
 
 /// Bodies that are neither pages nor short: diffs, and notices. The header, which names one message of a peer, finds the
 /// body again.
-#[derive(Default)]
-pub(super) struct Bodies(Mutex<Waiting>);
+pub(super) struct Bodies(Ordered<Waiting>);
 
 #[derive(Default)]
 struct Waiting {
@@ -37,6 +35,10 @@ struct Waiting {
 }
 
 impl Bodies {
+    pub(super) fn new() -> Bodies {
+        Bodies(Ordered::new(Rank::Last, Waiting::default()))
+    }
+
     fn place(&self, peer: usize, header: &[u8; HEADER_BYTES], bytes: usize) -> Result<Placement, &'static str> {
         let mut waiting = lock(&self.0);
         if waiting.placed.iter().filter(|(from, ..)| *from == peer).count() >= PLACED_BODIES_MAX {

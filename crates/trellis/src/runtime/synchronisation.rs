@@ -9,7 +9,6 @@
 mod inquiry;
 mod objects;
 
-use std::sync::MutexGuard;
 use std::time::Duration;
 
 use trellis_protocol::sync::{
@@ -17,7 +16,7 @@ use trellis_protocol::sync::{
 };
 use trellis_protocol::{NodeId, wire};
 
-use super::pages::lock;
+use super::ordered::{Guard, lock};
 use super::progress::Waited;
 use super::{Node, Ticket};
 use crate::cluster::WaitError;
@@ -232,7 +231,7 @@ impl Node {
 
     /// The state; if the token of a lock is about to leave this node because of this fact, the pages that go with it have
     /// been sent.
-    fn before_token_leaves(&self, input: &Input) -> MutexGuard<'_, (Sync, Vec<Effect>)> {
+    fn before_token_leaves(&self, input: &Input) -> Guard<'_, (Sync, Vec<Effect>)> {
         let mut guard = lock(&self.synchronisation);
         let mut carried_to = None;
         // Pages are sent while the state is free, so somebody may ask for the lock meanwhile, or take it.
@@ -248,7 +247,7 @@ impl Node {
     }
 
     /// Whether anything was sent.
-    fn carry_out_sync(&self, guard: &mut MutexGuard<'_, (Sync, Vec<Effect>)>) -> bool {
+    fn carry_out_sync(&self, guard: &mut Guard<'_, (Sync, Vec<Effect>)>) -> bool {
         let (state, effects) = &mut **guard;
         let mut sent = false;
         for effect in effects.drain(..) {
