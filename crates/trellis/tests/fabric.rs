@@ -4,35 +4,20 @@
 
 mod support;
 
-use std::net::TcpListener;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 
-use support::{run_over, word};
-use trellis::transport::{Fabric, FabricOptions, Security, TcpOptions};
+use support::{run_over, sockets, word};
+use trellis::transport::{Fabric, FabricOptions};
 use trellis::{Cluster, Protocol};
 
 const PAGE_WORDS: usize = 4096 / 8;
 
 /// Links between so many nodes over loopback.
 fn mesh(nodes: usize, provider: &str) -> Vec<Fabric> {
-    let sockets: Vec<TcpListener> = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let addresses: Vec<String> = sockets.iter().map(|socket| socket.local_addr().unwrap().to_string()).collect();
-    let links = sockets.into_iter().enumerate().map(|(node, socket)| {
-        let tcp = TcpOptions {
-            node,
-            addresses: addresses.clone(),
-            listener: Some(socket),
-            secret: [7; 32],
-            security: Security::Plain,
-            hello: Vec::new(),
-            admit: Box::new(|_, _| Ok(())),
-            refused: Box::new(|sentence| eprintln!("{sentence}")),
-        };
-        Fabric::start(FabricOptions { tcp, provider: provider.to_owned() }).unwrap()
-    });
-    links.collect()
+    let start = |tcp| Fabric::start(FabricOptions { tcp, provider: provider.to_owned() }).unwrap();
+    sockets(nodes).map(start).collect()
 }
 
 /// Pages are written in turn by every node, read by all, and counted under a lock.

@@ -6,12 +6,11 @@
 mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
-use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use support::{run_over, word};
+use support::{run_over, sockets, word};
 use trellis::config::Catch;
-use trellis::transport::{Security, Tcp, TcpOptions};
+use trellis::transport::Tcp;
 use trellis::{Cluster, Protocol};
 
 /// Counts while it is told to.
@@ -43,22 +42,7 @@ const PAGE_WORDS: usize = 4096 / 8;
 const PAGES: usize = 16;
 
 fn links() -> Vec<Tcp> {
-    let listeners: Vec<TcpListener> = (0..2).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let addresses: Vec<String> = listeners.iter().map(|each| each.local_addr().unwrap().to_string()).collect();
-    let start = |(node, listener)| {
-        let options = TcpOptions {
-            node,
-            addresses: addresses.clone(),
-            listener: Some(listener),
-            secret: [7; 32],
-            security: Security::Plain,
-            hello: Vec::new(),
-            admit: Box::new(|_, _| Ok(())),
-            refused: Box::new(|sentence| eprintln!("{sentence}")),
-        };
-        Tcp::start(options).unwrap()
-    };
-    listeners.into_iter().enumerate().map(start).collect()
+    sockets(2).map(|options| Tcp::start(options).unwrap()).collect()
 }
 
 /// The nodes take turns on every page: a read, a write and an upgrade for each turn.

@@ -3,33 +3,21 @@
 
 mod support;
 
-use std::net::TcpListener;
 use std::sync::atomic::Ordering;
 
-use support::{run_over, word};
-use trellis::transport::{Manner, Security, Shm, ShmOptions, TcpOptions};
+use support::{run_over, sockets, word};
+use trellis::transport::{Manner, Shm, ShmOptions, TcpOptions};
 use trellis::{Cluster, Protocol};
 
 const PAGE_WORDS: usize = 4096 / 8;
 
 /// Links between so many nodes; `host` says where each takes itself to be.
 fn mesh(nodes: usize, manner: Manner, host: impl Fn(usize) -> u8) -> Vec<Shm> {
-    let listeners: Vec<TcpListener> = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let addresses: Vec<String> = listeners.iter().map(|each| each.local_addr().unwrap().to_string()).collect();
-    let links = listeners.into_iter().enumerate().map(|(node, listener)| {
-        let tcp = TcpOptions {
-            node,
-            addresses: addresses.clone(),
-            listener: Some(listener),
-            secret: [7; 32],
-            security: Security::Plain,
-            hello: Vec::new(),
-            admit: Box::new(|_, _| Ok(())),
-            refused: Box::new(|sentence| eprintln!("{sentence}")),
-        };
-        Shm::start(ShmOptions { tcp, manner, host: Some([host(node); 16]) }).unwrap()
-    });
-    links.collect()
+    let start = |tcp: TcpOptions| {
+        let host = Some([host(tcp.node); 16]);
+        Shm::start(ShmOptions { tcp, manner, host }).unwrap()
+    };
+    sockets(nodes).map(start).collect()
 }
 
 /// Every node writes its share of the pages, and reads what the others wrote.

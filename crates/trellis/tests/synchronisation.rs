@@ -3,14 +3,13 @@
 
 mod support;
 
-use std::net::TcpListener;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use support::{run, run_over, word};
+use support::{run, run_over, sockets, word};
 use trellis::synchronisation::Reduce;
-use trellis::transport::{Security, Tcp, TcpOptions};
+use trellis::transport::Tcp;
 use trellis::{Cluster, WaitError};
 
 const LONG: Duration = Duration::from_secs(60);
@@ -26,22 +25,7 @@ fn on_every_link(program: impl Fn(&Cluster) + Sync) {
 
 /// Links over loopback.
 fn connected() -> Vec<Tcp> {
-    let listeners: Vec<TcpListener> = (0..NODES).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-    let addresses: Vec<String> = listeners.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect();
-    let links = listeners.into_iter().enumerate().map(|(node, listener)| {
-        let options = TcpOptions {
-            node,
-            addresses: addresses.clone(),
-            listener: Some(listener),
-            secret: [7; 32],
-            security: Security::Plain,
-            hello: Vec::new(),
-            admit: Box::new(|_, _| Ok(())),
-            refused: Box::new(|sentence| eprintln!("{sentence}")),
-        };
-        Tcp::start(options).unwrap()
-    });
-    links.collect()
+    sockets(NODES).map(|options| Tcp::start(options).unwrap()).collect()
 }
 
 /// A program that gives up soon: what its waits say is kept.

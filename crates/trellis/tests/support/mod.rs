@@ -6,11 +6,12 @@
 // Each test program uses its own part of this.
 #![allow(dead_code)]
 
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use trellis::config::{Catch, Home};
-use trellis::transport::Link;
 use trellis::transport::links::in_process;
+use trellis::transport::{Link, Security, TcpOptions};
 use trellis::{Cluster, Config, Protocol};
 
 /// Where the next cluster's first node maps its region: tests run at the same time in one process.
@@ -51,6 +52,22 @@ pub(crate) fn run_over<L: Link + 'static>(
             });
         }
     });
+}
+
+/// What links between so many nodes over loopback are started with: plain frames, and nobody is refused.
+pub(crate) fn sockets(nodes: usize) -> impl Iterator<Item = TcpOptions> {
+    let listeners: Vec<TcpListener> = (0..nodes).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let addresses: Vec<String> = listeners.iter().map(|each| each.local_addr().unwrap().to_string()).collect();
+    listeners.into_iter().enumerate().map(move |(node, listener)| TcpOptions {
+        node,
+        addresses: addresses.clone(),
+        listener: Some(listener),
+        secret: [7; 32],
+        security: Security::Plain,
+        hello: Vec::new(),
+        admit: Box::new(|_, _| Ok(())),
+        refused: Box::new(|sentence| eprintln!("{sentence}")),
+    })
 }
 
 /// What node `node` of `nodes` in this process is told; regions of the nodes lie at different addresses.
