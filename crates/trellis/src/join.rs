@@ -501,17 +501,30 @@ fn wait_for_peers(node: &Node, still_there: &dyn Fn() -> bool) -> Result<(), Str
         }
         if waited >= limit {
             return Err(format!(
-                "{} did not come within {} s; start it, or set start_seconds_max",
+                "{} did not come within {} s; start it, or set start_seconds_max{}",
                 names(node, &missing),
-                limit.as_secs()
+                limit.as_secs(),
+                refused_strangers(node)
             ));
         }
         if waited >= next_word && !missing.is_empty() {
             next_word = waited * 2;
-            eprintln!("trellis: node {}: waiting for {}", node.me.0, names(node, &missing));
+            let refused = refused_strangers(node);
+            eprintln!("trellis: node {}: waiting for {}{refused}", node.me.0, names(node, &missing));
         }
         // The service thread receives; this thread only looks. Start-up is not a fault path.
         std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Who is missing may be among those who were refused without an answer.
+fn refused_strangers(node: &Node) -> String {
+    match node.strangers_refused() {
+        0 => String::new(),
+        count => format!(
+            "; {count} attempts to connect were refused, because whoever made them does not know the secret of this \
+             cluster: give every node the same secret_file"
+        ),
     }
 }
 

@@ -5,10 +5,11 @@ mod support;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use support::{REGION_BYTES, on_every_kind, run, word};
+use support::{REGION_BYTES, on_every_kind, run, sockets, word};
 use trellis::Cluster;
 use trellis::config::Catch;
 use trellis::transport::links::in_process;
+use trellis::transport::{Link, Tcp};
 
 #[test]
 fn what_one_node_writes_the_others_read_after_a_barrier() {
@@ -233,7 +234,7 @@ fn header(kind: u8, epoch: u8, page: u32, count: u32, flags: u8) -> [u8; 32] {
 /// Whoever sent it waits for an answer, and would for ever if the frame were thrown away.
 #[test]
 fn a_frame_of_a_peer_that_cannot_be_used_ends_the_cluster_with_a_sentence_that_names_the_peer() {
-    use trellis::transport::{Link, Payload};
+    use trellis::transport::Payload;
     let frames = [
         ("a page past the region", header(1, 1, 256, 1, 0), Payload::Nothing),
         ("bytes of pages past the region", header(3, 1, 9_999, 2, 4), Payload::Copy(&[7; 8192])),
@@ -331,4 +332,25 @@ fn a_node_that_leaves_as_soon_as_it_joined_is_missed_by_nobody() {
     for round in 0..100 {
         run(2 + round % 3, |_| (), |_| ());
     }
+}
+
+/// Who connects with another secret gets no answer, but whoever starts the cluster must hear of it.
+#[test]
+fn a_node_that_waits_for_a_peer_with_another_secret_says_so() {
+    let mut links: Vec<Tcp> = sockets(2)
+        .map(|mut options| {
+            options.secret = [options.node as u8; 32];
+            Tcp::start(options).unwrap()
+        })
+        .collect();
+    let listening = loop {
+        if let Some(listening) = links.iter().position(|link| link.statistics().strangers_refused > 0) {
+            break links.swap_remove(listening);
+        }
+        std::thread::yield_now();
+    };
+    let mut config = support::config(listening.node(), 2);
+    config.start_seconds_max = 1;
+    let error = Cluster::join_over(config, Box::new(listening)).unwrap_err().to_string();
+    assert!(error.contains("did not come") && error.contains("give every node the same secret_file"), "{error}");
 }

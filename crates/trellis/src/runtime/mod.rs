@@ -310,6 +310,11 @@ impl Node {
         self.link.trouble(peer)
     }
 
+    /// Attempts to connect by whoever does not know the secret.
+    pub(crate) fn strangers_refused(&self) -> u64 {
+        self.link.statistics().strangers_refused
+    }
+
     /// How an error names a peer.
     pub(crate) fn name_of(&self, node: NodeId) -> String {
         match self.config.nodes.get(usize::from(node.0)) {
