@@ -57,7 +57,10 @@ pub enum StoreError {
         hint: String,
     },
     /// It took too long.
-    #[error("store {store}: no answer to {what} within {milliseconds} ms; is it overloaded, or cut off from here?")]
+    #[error(
+        "store {store}: no answer to {what} within {milliseconds} ms; is it overloaded, or cut off from here? (?deadline=SECONDS \
+         in its address gives it longer)"
+    )]
     Deadline {
         /// Which.
         store: String,

@@ -5,7 +5,7 @@ mod conformance;
 mod proxy;
 mod redis_server;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -329,4 +329,47 @@ fn a_server_without_libraries_and_one_that_forgot_them_run_the_script() {
     step(&*store, 1);
     // The same library may be there already.
     step(&*open(&server.url()).unwrap(), 2);
+}
+
+/// A server that loads for longer than the deadline is waited for, because it gets on.
+#[test]
+fn a_server_that_loads_is_waited_for_while_it_gets_on() {
+    let Some(mut server) = RedisServer::start("a_server_that_loads_is_waited_for_while_it_gets_on", &[]) else {
+        return;
+    };
+    let store = open(&format!("{}?deadline=2", server.url())).unwrap();
+    step(&*store, 0);
+    // 600 keys of 10 ms each: three deadlines long.
+    for key in 0..600 {
+        server.ask(&format!("SET filler:{key} {}", "x".repeat(2_000)));
+    }
+    assert!(server.ask("SAVE").starts_with("+OK"), "it keeps all");
+    server.kill();
+    let slow = ["--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024"];
+    server.restart_with(&slow);
+    assert!(server.ask("PING").starts_with("-LOADING"), "it loads for seconds");
+    step(&*store, 1);
+    let reopened = open(&format!("{}?deadline=2", server.url())).unwrap();
+    step(&*reopened, 2);
+}
+
+/// One that loads and gets no further is an error when the deadline is over, and the sentence says how to give it longer.
+#[test]
+fn a_server_that_gets_no_further_with_loading_is_an_error() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut request = [0; 4096];
+                while let Ok(1..) = stream.read(&mut request) {
+                    stream.write_all(b"-LOADING Redis is loading the dataset in memory\r\n").ok();
+                }
+            });
+        }
+    });
+    let refused = open(&format!("redis://127.0.0.1:{port}?deadline=1")).err().expect("it never is there").to_string();
+    assert!(refused.contains("still loads") && refused.contains("within 1 s"), "{refused}");
+    assert!(refused.contains("?deadline=SECONDS"), "{refused}");
 }

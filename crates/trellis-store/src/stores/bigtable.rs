@@ -16,6 +16,7 @@ mod pages;
 mod table;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::capabilities::{Atomic, Capabilities};
 use crate::error::StoreError;
@@ -47,9 +48,9 @@ pub struct Bigtable {
 }
 
 /// Opens `bigtable://PROJECT/INSTANCE/TABLE`; makes the table if that is in an emulator and not there.
-pub(super) fn open(url: &str, rest: &str) -> Result<Arc<dyn Store>, StoreError> {
+pub(super) fn open(url: &str, rest: &str, deadline: Duration) -> Result<Arc<dyn Store>, StoreError> {
     let table = Arc::new(Table::find(url, rest)?);
-    let lanes = Lanes::new(Arc::clone(&table));
+    let lanes = Lanes::new(Arc::clone(&table), deadline);
     lanes.call(async |link: &mut Link| link.greet().await)?;
     Ok(Arc::new(Bigtable { table, lanes }))
 }

@@ -11,6 +11,7 @@ mod place;
 mod transaction;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::capabilities::{Atomic, Capabilities};
 use crate::error::StoreError;
@@ -43,9 +44,9 @@ pub struct Datastore {
 }
 
 /// Opens `datastore://PROJECT[/NAMESPACE]`.
-pub(super) fn open(url: &str, rest: &str) -> Result<Arc<dyn Store>, StoreError> {
+pub(super) fn open(url: &str, rest: &str, deadline: Duration) -> Result<Arc<dyn Store>, StoreError> {
     let place = Arc::new(Place::find(url, rest)?);
-    let lanes = Lanes::new(Arc::clone(&place));
+    let lanes = Lanes::new(Arc::clone(&place), deadline);
     lanes.call(async |link: &mut Link| link.greet().await)?;
     Ok(Arc::new(Datastore { place, lanes }))
 }

@@ -14,7 +14,7 @@ mod receipt;
 mod transaction;
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::capabilities::{Atomic, Capabilities};
 use crate::error::StoreError;
@@ -51,9 +51,9 @@ pub struct Etcd {
 }
 
 /// Opens `etcd://[USER:PASSWORD@]HOST:PORT[,HOST:PORT][?tls]`.
-pub(super) fn open(url: &str, rest: &str) -> Result<Arc<dyn Store>, StoreError> {
+pub(super) fn open(url: &str, rest: &str, deadline: Duration) -> Result<Arc<dyn Store>, StoreError> {
     let address = Arc::new(Address::parse(url, rest)?);
-    let lanes = Lanes::new(Arc::clone(&address));
+    let lanes = Lanes::new(Arc::clone(&address), deadline);
     lanes.call(async |link: &mut Link| link.greet().await)?;
     Ok(Arc::new(Etcd { address, lanes }))
 }

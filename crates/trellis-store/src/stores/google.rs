@@ -16,7 +16,7 @@ use tonic::{Code, Request};
 use crate::error::StoreError;
 use crate::stores::address;
 use crate::stores::grpc::failure::{Failure, answer};
-use crate::stores::grpc::{CONNECT_MILLISECONDS_MAX, REQUEST_MILLISECONDS_MAX};
+use crate::stores::grpc::{CONNECT_MILLISECONDS_MAX, request_max};
 
 const SCOPES: [&str; 1] = ["https://www.googleapis.com/auth/cloud-platform"];
 
@@ -108,7 +108,7 @@ impl Caller {
     pub(super) async fn request<T>(&mut self, message: T) -> Result<Request<T>, Failure> {
         let mut request = Request::new(message);
         // The service gives up when we do.
-        request.set_timeout(Duration::from_millis(REQUEST_MILLISECONDS_MAX));
+        request.set_timeout(request_max());
         request.metadata_mut().insert("x-goog-request-params", self.route.clone());
         if !self.service.is_emulator {
             let token = self.token().await?;
@@ -155,7 +155,7 @@ impl From<gcp_auth::Error> for Failure {
 /// Nothing was sent to the store when there is no token.
 fn no_token(failure: Failure) -> Failure {
     match failure {
-        Failure::Late => denied(format!("no credentials were found within {REQUEST_MILLISECONDS_MAX} ms")),
+        Failure::Late => denied(format!("no credentials were found within {} ms", request_max().as_millis())),
         other => other,
     }
 }

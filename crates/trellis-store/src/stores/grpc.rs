@@ -14,12 +14,26 @@ use std::time::{Duration, Instant};
 
 use failure::Failure;
 
+tokio::task_local! {
+    /// The deadline of the store that is called. A call and everything that it asks for are one task.
+    pub(super) static DEADLINE: Duration;
+}
+
 /// How long a call may take in all, with everything that is tried again.
-pub(super) const CALL_MILLISECONDS_MAX: u64 = 10_000;
+pub(super) fn call_max() -> Duration {
+    DEADLINE.try_with(|deadline| *deadline).unwrap_or(crate::stores::DEADLINE)
+}
+
 /// How long a call goes on while nobody can be reached: longer than a store takes to start again.
-pub(super) const REACH_MILLISECONDS_MAX: u64 = 4_000;
+fn reach_max() -> Duration {
+    call_max() * 2 / 5
+}
+
 /// How long one request may take.
-pub(super) const REQUEST_MILLISECONDS_MAX: u64 = 5_000;
+pub(super) fn request_max() -> Duration {
+    call_max() / 2
+}
+
 /// How long connecting may take.
 pub(super) const CONNECT_MILLISECONDS_MAX: u64 = 3_000;
 /// The longest answer that is taken.
@@ -42,27 +56,27 @@ impl Patience {
 
     /// Whether the time of the call is over.
     pub(super) fn is_over(&self) -> bool {
-        self.begin.elapsed() >= Duration::from_millis(CALL_MILLISECONDS_MAX)
+        self.begin.elapsed() >= call_max()
     }
 
     /// Waits before the next attempt, twice as long as before and never exactly as long as others do; tells whether there
     /// is time for it.
     pub(super) async fn pause(&mut self) -> bool {
-        self.pause_within(CALL_MILLISECONDS_MAX).await
+        self.pause_within(call_max()).await
     }
 
     /// The same, where an attempt failed for a reason that may pass.
     pub(super) async fn pause_after(&mut self, failure: &Failure) -> bool {
         match failure {
             Failure::Answered(..) => false,
-            Failure::NotSent(_) => self.pause_within(REACH_MILLISECONDS_MAX).await,
+            Failure::NotSent(_) => self.pause_within(reach_max()).await,
             Failure::Lost(_) | Failure::Late => self.pause().await,
         }
     }
 
-    async fn pause_within(&mut self, milliseconds: u64) -> bool {
+    async fn pause_within(&mut self, at_most: Duration) -> bool {
         let pause = Duration::from_micros(self.pause_microseconds / 2 + random() % self.pause_microseconds);
-        if self.begin.elapsed() + pause >= Duration::from_millis(milliseconds) {
+        if self.begin.elapsed() + pause >= at_most {
             return false;
         }
         tokio::time::sleep(pause).await;

@@ -4,6 +4,7 @@
 //! one kind of store and no other. What is heavy to build is behind a cargo feature of the same name as the store.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::error::StoreError;
 use crate::store::Store;
@@ -31,7 +32,11 @@ pub mod spanner;
 /// Every form of an address.
 const ACCEPTED: &str = "embedded:, embedded:NAME, embedded-durable:/PATH, redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE], \
     redis+unix:/SOCKET, bigtable://PROJECT/INSTANCE/TABLE, spanner://PROJECT/INSTANCE/DATABASE, \
-    datastore://PROJECT[/NAMESPACE], etcd://HOST:PORT[,HOST:PORT]";
+    datastore://PROJECT[/NAMESPACE], etcd://HOST:PORT[,HOST:PORT]; those with // and redis+unix take ?deadline=SECONDS";
+
+/// How long a store may take to answer, unless its address says otherwise (`?deadline=SECONDS`).
+pub const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE_SECONDS_MAX: u64 = 3_600;
 
 /// A kind of store, as its addresses begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +70,8 @@ pub const KINDS: [StoreKind; 7] = [
 /// | `datastore://PROJECT[/NAMESPACE]` | Google Datastore (feature `datastore`) |
 /// | `etcd://HOST:PORT[,HOST:PORT]` | etcd (feature `etcd`) |
 ///
+/// Those that are reached over a socket take `?deadline=SECONDS`: how long they may take to answer.
+///
 /// # Errors
 ///
 /// [`StoreError::Address`] for anything else, [`StoreError::Unsupported`] for a store that this build was made without,
@@ -73,20 +80,25 @@ pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
     let Some((scheme, rest)) = url.split_once(':') else {
         return Err(address(url, "it names no kind of store"));
     };
+    let (without, deadline) = match scheme {
+        "embedded" | "embedded-durable" => (url.to_owned(), DEADLINE),
+        _ => with_deadline(url)?,
+    };
+    let (url, rest) = (without.as_str(), without.get(scheme.len() + 1..).unwrap_or(rest));
     match scheme {
         "embedded" => Ok(embedded::Embedded::open(rest)),
         "embedded-durable" => embedded_durable::open(url, rest),
-        "redis" => redis::open(url, after_slashes(url, rest)?),
-        "redis+unix" => redis::open_unix(url, rest),
+        "redis" => redis::open(url, after_slashes(url, rest)?, deadline),
+        "redis+unix" => redis::open_unix(url, rest, deadline),
         "rediss" => Err(address(url, "there is no TLS here; let a proxy such as stunnel add it")),
         #[cfg(feature = "bigtable")]
-        "bigtable" => bigtable::open(url, after_slashes(url, rest)?),
+        "bigtable" => bigtable::open(url, after_slashes(url, rest)?, deadline),
         #[cfg(feature = "spanner")]
-        "spanner" => spanner::open(url, after_slashes(url, rest)?),
+        "spanner" => spanner::open(url, after_slashes(url, rest)?, deadline),
         #[cfg(feature = "datastore")]
-        "datastore" => datastore::open(url, after_slashes(url, rest)?),
+        "datastore" => datastore::open(url, after_slashes(url, rest)?, deadline),
         #[cfg(feature = "etcd")]
-        "etcd" => etcd::open(url, after_slashes(url, rest)?),
+        "etcd" => etcd::open(url, after_slashes(url, rest)?, deadline),
         #[allow(unreachable_patterns, reason = "a build may have some of them")]
         "bigtable" | "spanner" | "datastore" | "etcd" => {
             Err(StoreError::Unsupported { store: shown(url), what: not_built(scheme) })
@@ -101,6 +113,34 @@ fn not_built(scheme: &str) -> String {
         "this build was made without {scheme}; `cargo xtask install --prefix PREFIX --features {scheme}` installs one that \
          has it (in a Rust program of your own: the cargo feature `{scheme}`)"
     )
+}
+
+/// How long a store may take to answer, as an address says it.
+///
+/// # Errors
+///
+/// What would be right.
+pub fn deadline(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| (1..=DEADLINE_SECONDS_MAX).contains(seconds));
+    seconds
+        .map(Duration::from_secs)
+        .ok_or_else(|| format!("deadline={text} is not possible; give 1 to {DEADLINE_SECONDS_MAX} seconds"))
+}
+
+/// An address without its deadline, and the deadline.
+fn with_deadline(url: &str) -> Result<(String, Duration), StoreError> {
+    let Some((before, question)) = url.split_once('?') else { return Ok((url.to_owned(), DEADLINE)) };
+    let (said, others): (Vec<&str>, Vec<&str>) =
+        question.split('&').partition(|option| option.split('=').next() == Some("deadline"));
+    let without = if others.is_empty() { before.to_owned() } else { format!("{before}?{}", others.join("&")) };
+    match said[..] {
+        [] => Ok((without, DEADLINE)),
+        [option] => {
+            let text = option.split_once('=').map_or("", |(_, text)| text);
+            Ok((without, deadline(text).map_err(|reason| address(url, &reason))?))
+        }
+        _ => Err(address(url, "deadline is given twice")),
+    }
 }
 
 /// What follows `//`; a sentence when that is missing.
@@ -164,6 +204,21 @@ mod tests {
                 Err(error) => panic!("{scheme}: {error}"),
             }
         }
+    }
+
+    #[test]
+    fn a_deadline_is_taken_from_the_address_and_the_rest_stays() {
+        let of = |url| with_deadline(url).expect("it is one");
+        assert_eq!(of("redis://h:1/2"), ("redis://h:1/2".to_owned(), DEADLINE));
+        assert_eq!(of("redis://h:1/2?deadline=90"), ("redis://h:1/2".to_owned(), Duration::from_secs(90)));
+        assert_eq!(of("etcd://h:1?tls&deadline=3"), ("etcd://h:1?tls".to_owned(), Duration::from_secs(3)));
+        for wrong in ["deadline=0", "deadline", "deadline=3601", "deadline=1s", "deadline=1&deadline=2"] {
+            for store in ["redis://h:1", "redis+unix:/s"] {
+                let sentence = sentence(&format!("{store}?{wrong}"));
+                assert!(sentence.contains("deadline"), "{sentence}");
+            }
+        }
+        assert!(sentence("redis://h:1?time=3").contains("only `deadline=SECONDS`"));
     }
 
     #[test]

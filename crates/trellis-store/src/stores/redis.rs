@@ -26,6 +26,9 @@
 //!   taken for it; when it lives, it connects again and sends its call again, which looks anew;
 //! - a caller that gives up sends its call once more without waiting: that takes it from the list or finds its answer.
 //!
+//! **Not there yet.** A server that still loads what it kept answers, and does nothing. It is waited for as long as it gets on
+//! with that, which is said on standard error; when it gets no further for a deadline, that is the error.
+//!
 //! What a dead machine (as against a dead process) waited for may be taken for it until TCP notices; leases are for that.
 //!
 //! It must never change a key outside of `trellis:`, and never show a password.
@@ -34,6 +37,7 @@ mod address;
 mod connection;
 mod lane;
 mod listing;
+mod loading;
 mod refusals;
 mod reply;
 mod script;
@@ -55,10 +59,6 @@ use lane::Lane;
 use reply::Reply;
 use script::{Arguments, CallKind, Runner};
 
-/// How long an answer may take.
-const ANSWER_SECONDS_MAX: Duration = Duration::from_secs(10);
-/// How long a connection that ended is tried again.
-const RETRY_SECONDS_MAX: Duration = Duration::from_secs(10);
 /// The most connections that are kept for later.
 const LANES_KEPT_MAX: usize = 64;
 /// The most keys that are read with one command.
@@ -80,6 +80,10 @@ const CAPABILITIES: Capabilities = Capabilities {
 /// A client of a server.
 pub struct Redis {
     address: Address,
+    /// How long an answer may take, and how long a connection that ended is tried again.
+    deadline: Duration,
+    /// When it was last said that the server is not there yet.
+    told_of_loading: Mutex<Option<Instant>>,
     /// Names this client to the server; the same for no two.
     client: String,
     server: OnceLock<Server>,
@@ -99,20 +103,22 @@ struct Server {
 }
 
 /// Opens `redis://`.
-pub(super) fn open(url: &str, rest: &str) -> Result<Arc<dyn Store>, StoreError> {
-    Redis::open(Address::tcp(url, rest)?)
+pub(super) fn open(url: &str, rest: &str, deadline: Duration) -> Result<Arc<dyn Store>, StoreError> {
+    Redis::open(Address::tcp(url, rest)?, deadline)
 }
 
 /// Opens `redis+unix:`.
-pub(super) fn open_unix(url: &str, path: &str) -> Result<Arc<dyn Store>, StoreError> {
-    Redis::open(Address::unix(url, path)?)
+pub(super) fn open_unix(url: &str, path: &str, deadline: Duration) -> Result<Arc<dyn Store>, StoreError> {
+    Redis::open(Address::unix(url, path)?, deadline)
 }
 
 impl Redis {
-    fn open(address: Address) -> Result<Arc<dyn Store>, StoreError> {
+    fn open(address: Address, deadline: Duration) -> Result<Arc<dyn Store>, StoreError> {
         let redis = Redis {
             client: client_name(&address.shown)?,
             address,
+            deadline,
+            told_of_loading: Mutex::default(),
             server: OnceLock::new(),
             lanes: Mutex::default(),
             lanes_made: AtomicU32::new(0),

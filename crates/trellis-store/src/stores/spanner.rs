@@ -10,6 +10,7 @@ mod link;
 mod transaction;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::capabilities::{Atomic, Capabilities};
 use crate::error::StoreError;
@@ -41,9 +42,9 @@ pub struct Spanner {
 }
 
 /// Opens `spanner://PROJECT/INSTANCE/DATABASE`; makes the database if that is in an emulator and not there.
-pub(super) fn open(url: &str, rest: &str) -> Result<Arc<dyn Store>, StoreError> {
+pub(super) fn open(url: &str, rest: &str, deadline: Duration) -> Result<Arc<dyn Store>, StoreError> {
     let database = Arc::new(Database::find(url, rest)?);
-    let lanes = Lanes::new(Arc::clone(&database));
+    let lanes = Lanes::new(Arc::clone(&database), deadline);
     lanes.call(async |link: &mut Link| link.greet().await)?;
     Ok(Arc::new(Spanner { database, lanes }))
 }

@@ -33,7 +33,7 @@ impl RedisServer {
         let child = placeholder();
         let mut server = RedisServer { child, port: 0, folder, options };
         // Somebody else may take the port between our looking and the server's.
-        while !server.launch(free_port()) {}
+        while !server.launch(free_port(), &[]) {}
         Some(server)
     }
 
@@ -57,8 +57,14 @@ impl RedisServer {
 
     /// Starts it again where it was.
     pub(crate) fn restart(&mut self) {
+        self.restart_with(&[]);
+        self.until("it has loaded what it kept", |answer| !answer.starts_with("-LOADING"));
+    }
+
+    /// The same with more options; it may still load what it kept.
+    pub(crate) fn restart_with(&mut self, more: &[&str]) {
         let port = self.port;
-        assert!(self.launch(port), "the port of the server is free again");
+        assert!(self.launch(port, more), "the port of the server is free again");
     }
 
     /// What `redis-cli` would print.
@@ -67,7 +73,8 @@ impl RedisServer {
         ask(stream, command).expect("the server answers")
     }
 
-    fn launch(&mut self, port: u16) -> bool {
+    /// Starts it and waits until it answers; no, when it ended instead.
+    fn launch(&mut self, port: u16, more: &[&str]) -> bool {
         let log = std::fs::File::create(self.folder.join("log")).expect("a file for the server's log");
         self.port = port;
         self.child = Command::new("redis-server")
@@ -76,18 +83,25 @@ impl RedisServer {
             .args(["--port", &port.to_string(), "--dir"])
             .arg(&self.folder)
             .args(&self.options)
+            .args(more)
             .stdout(log)
             .stdin(Stdio::null())
             .spawn()
             .expect("redis-server starts");
+        // At its own socket nobody else answers, as at a port somebody may who was faster. With a password it answers that
+        // it wants one, which is an answer too.
+        self.until("it answers", |_| true)
+    }
+
+    /// Asks it until an answer is right; no, when it ended instead.
+    fn until(&mut self, what: &str, is_right: impl Fn(&str) -> bool) -> bool {
         loop {
-            if self.child.try_wait().expect("it is our child").is_some() {
+            if let Some(status) = self.child.try_wait().expect("it is our child") {
+                println!("redis-server ended with {status} before {what}");
                 return false;
             }
-            // At its own socket nobody else answers, as at a port somebody may who was faster. With a password it answers that
-            // it wants one, which is an answer too.
             let answer = UnixStream::connect(self.socket()).and_then(|stream| ask(stream, "PING"));
-            if answer.is_ok_and(|answer| !answer.is_empty() && !answer.starts_with("-LOADING")) {
+            if answer.is_ok_and(|answer| !answer.is_empty() && is_right(&answer)) {
                 return true;
             }
             std::thread::sleep(Duration::from_millis(2));

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tonic::{Code, ConnectError, Status};
 
-use super::{CALL_MILLISECONDS_MAX, REQUEST_MILLISECONDS_MAX};
+use super::{call_max, request_max};
 use crate::error::StoreError;
 
 /// Why a request failed.
@@ -65,7 +65,7 @@ impl From<Status> for Failure {
 pub(in crate::stores) async fn answer<T, F: Into<Failure>>(
     request: impl Future<Output = Result<T, F>>,
 ) -> Result<T, Failure> {
-    match tokio::time::timeout(Duration::from_millis(REQUEST_MILLISECONDS_MAX), request).await {
+    match tokio::time::timeout(request_max(), request).await {
         Ok(answer) => answer.map_err(Into::into),
         Err(_) => Err(Failure::Late),
     }
@@ -94,7 +94,7 @@ impl Site {
                 StoreError::Unreachable { store, reason: format!("the connection ended during {what}: {reason}") }
             }
             Failure::Late => {
-                StoreError::Deadline { store, what: what.to_owned(), milliseconds: REQUEST_MILLISECONDS_MAX }
+                StoreError::Deadline { store, what: what.to_owned(), milliseconds: milliseconds(request_max()) }
             }
             Failure::Answered(Code::Unauthenticated | Code::PermissionDenied, reason) => {
                 StoreError::Denied { store, reason, hint: self.denied_hint.clone() }
@@ -114,7 +114,7 @@ impl Site {
     pub(in crate::stores) fn changing(&self, what: &str, failure: Failure) -> StoreError {
         let reason = match failure {
             Failure::Lost(reason) => reason,
-            Failure::Late => format!("no answer within {REQUEST_MILLISECONDS_MAX} ms"),
+            Failure::Late => format!("no answer within {} ms", milliseconds(request_max())),
             failure => return self.unchanged(what, failure),
         };
         StoreError::OutcomeUnknown { store: self.store.clone(), what: what.to_owned(), reason }
@@ -125,7 +125,7 @@ impl Site {
         StoreError::Deadline {
             store: self.store.clone(),
             what: "a change that other clients kept getting in front of".to_owned(),
-            milliseconds: CALL_MILLISECONDS_MAX,
+            milliseconds: milliseconds(call_max()),
         }
     }
 
@@ -133,6 +133,10 @@ impl Site {
     pub(in crate::stores) fn nonsense(&self, reason: impl Into<String>) -> StoreError {
         StoreError::Protocol { store: self.store.clone(), reason: reason.into() }
     }
+}
+
+fn milliseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

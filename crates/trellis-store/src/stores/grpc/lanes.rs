@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::{Handle, Runtime};
 
+use super::DEADLINE;
 use crate::error::StoreError;
 
 /// How many lanes are kept that nobody uses.
@@ -36,6 +37,7 @@ pub(in crate::stores) trait Open: Sync {
 /// The connections to one store.
 pub(in crate::stores) struct Lanes<O: Open> {
     opener: O,
+    deadline: Duration,
     idle: Mutex<Vec<Lane<O::Client>>>,
 }
 
@@ -47,9 +49,9 @@ struct Lane<C> {
 }
 
 impl<O: Open> Lanes<O> {
-    /// None yet.
-    pub(in crate::stores) fn new(opener: O) -> Lanes<O> {
-        Lanes { opener, idle: Mutex::default() }
+    /// None yet; calls over them may take so long.
+    pub(in crate::stores) fn new(opener: O, deadline: Duration) -> Lanes<O> {
+        Lanes { opener, deadline, idle: Mutex::default() }
     }
 
     /// Does something over a connection that nobody else uses meanwhile. Must not be called from an asynchronous task.
@@ -69,7 +71,7 @@ impl<O: Open> Lanes<O> {
             Some(lane) => lane,
             None => self.new_lane()?,
         };
-        let result = lane.runtime.block_on(work(&mut lane.client));
+        let result = lane.runtime.block_on(DEADLINE.scope(self.deadline, work(&mut lane.client)));
         if result.as_ref().err().is_none_or(leaves_the_lane_whole) {
             lane.used = Instant::now();
             let mut idle = self.lock();
@@ -99,7 +101,7 @@ impl<O: Open> Lanes<O> {
             store: self.opener.name().to_owned(),
             reason: format!("no event loop can be made: {error}"),
         })?;
-        let client = runtime.block_on(self.opener.open())?;
+        let client = runtime.block_on(DEADLINE.scope(self.deadline, self.opener.open()))?;
         Ok(Lane { client, runtime, used: Instant::now() })
     }
 
@@ -141,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_lane_is_used_again_unless_its_connection_broke() {
-        let lanes = Lanes::new(Counted(AtomicUsize::new(0)));
+        let lanes = Lanes::new(Counted(AtomicUsize::new(0)), Duration::from_secs(1));
         assert_eq!(lanes.call(async |client| Ok(*client)), Ok(0));
         assert_eq!(lanes.call(async |client| Ok(*client)), Ok(0));
         let broken = StoreError::Unreachable { store: "counted".to_owned(), reason: "it broke".to_owned() };
@@ -154,7 +156,8 @@ mod tests {
 
     impl Drop for AtTheEnd {
         fn drop(&mut self) {
-            let answer = Lanes::new(Counted(AtomicUsize::new(7))).call(async |client| Ok(*client));
+            let answer =
+                Lanes::new(Counted(AtomicUsize::new(7)), Duration::from_secs(1)).call(async |client| Ok(*client));
             self.0.send((has_lost_its_locals(), answer)).expect("the test waits");
         }
     }
@@ -168,14 +171,17 @@ mod tests {
         std::thread::spawn(move || {
             // What is made first ends last, so the event loop's variables are made after this one.
             LAST.with(|last| *last.borrow_mut() = Some(AtTheEnd(sender)));
-            assert_eq!(Lanes::new(Counted(AtomicUsize::new(0))).call(async |client| Ok(*client)), Ok(0));
+            assert_eq!(
+                Lanes::new(Counted(AtomicUsize::new(0)), Duration::from_secs(1)).call(async |client| Ok(*client)),
+                Ok(0)
+            );
         });
         assert_eq!(receiver.recv().expect("it ended"), (true, Ok(7)));
     }
 
     #[test]
     fn who_is_in_a_call_keeps_nobody_else_waiting() {
-        let lanes = Lanes::new(Counted(AtomicUsize::new(0)));
+        let lanes = Lanes::new(Counted(AtomicUsize::new(0)), Duration::from_secs(1));
         let both = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {
             for _ in 0..2 {

@@ -30,6 +30,9 @@ pub(super) struct Address {
 impl Address {
     /// Reads what follows `redis://`.
     pub(super) fn tcp(url: &str, rest: &str) -> Result<Address, StoreError> {
+        if let Some((_, question)) = rest.split_once('?') {
+            return Err(no_address(url, &format!("after `?` only `deadline=SECONDS` is known, not `{question}`")));
+        }
         let (authority, database) = match rest.split_once('/') {
             Some((authority, database)) => (authority, database),
             None => (rest, ""),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::address::Place;
 use super::reply::{Replies, Reply};
 
-/// How long one address of a host is tried.
+/// How long one address of a host is tried at most.
 const CONNECT_SECONDS_MAX: Duration = Duration::from_secs(3);
 
 /// A command, or several that go together.
@@ -78,7 +78,7 @@ impl Connection {
     pub(super) fn open(place: &Place, timeout: Duration) -> io::Result<Connection> {
         let stream = match place {
             Place::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
-            Place::Tcp(host, port) => Stream::Tcp(connect(host, *port)?),
+            Place::Tcp(host, port) => Stream::Tcp(connect(host, *port, timeout.min(CONNECT_SECONDS_MAX))?),
         };
         stream.set_timeout(timeout)?;
         Ok(Connection { stream, replies: Replies::default(), timeout })
@@ -142,10 +142,10 @@ pub(super) fn is_timeout(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+fn connect(host: &str, port: u16, timeout: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name of the host has no address");
     for address in (host, port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, CONNECT_SECONDS_MAX) {
+        match TcpStream::connect_timeout(&address, timeout) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
                 return Ok(stream);

@@ -7,9 +7,10 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::connection::{Commands, Connection};
+use super::loading::Loading;
 use super::reply::Reply;
 use super::script::{self, CallKind, Runner};
-use super::{ANSWER_SECONDS_MAX, CAPABILITIES, RETRY_SECONDS_MAX, Redis, Server, refusals};
+use super::{CAPABILITIES, Redis, Server, refusals};
 use crate::capabilities::{Atomic, Capabilities};
 use crate::error::StoreError;
 
@@ -54,7 +55,7 @@ impl<'a> How<'a> {
 type Write<'a> = &'a mut dyn FnMut(&mut Commands, &How);
 
 /// Why a try did not succeed.
-enum Failure {
+pub(super) enum Failure {
     /// The connection ended or never was.
     Connection(io::Error),
     /// The server did nothing, and says so.
@@ -71,19 +72,29 @@ impl From<io::Error> for Failure {
 
 /// Until when it is tried again, and how long to pause before.
 struct Patience {
+    limit: Duration,
     until: Option<Instant>,
     pause: Duration,
+    loading: Loading,
 }
 
 impl Patience {
-    fn new() -> Patience {
-        Patience { until: None, pause: Duration::from_millis(1) }
+    fn new(limit: Duration) -> Patience {
+        Patience { limit, until: None, pause: Duration::from_millis(1), loading: Loading::default() }
+    }
+
+    /// The same after the server said that it did nothing: while it gets on with loading, the time is not over.
+    fn again_after(&mut self, redis: &Redis, line: &str) -> bool {
+        if refusals::is_loading(line) && self.loading.gets_on(redis) {
+            self.until = None;
+        }
+        self.again()
     }
 
     /// Pauses; says no when the time is over.
     fn again(&mut self) -> bool {
         let now = Instant::now();
-        let until = *self.until.get_or_insert(now + RETRY_SECONDS_MAX);
+        let until = *self.until.get_or_insert(now + self.limit);
         if now >= until {
             return false;
         }
@@ -100,12 +111,12 @@ impl Lane {
 
     /// Connects for the first time: only a server that still loads is tried again.
     pub(super) fn open_first(&mut self, redis: &Redis) -> Result<(), StoreError> {
-        let mut patience = Patience::new();
+        let mut patience = Patience::new(redis.deadline);
         loop {
             match self.connect(redis) {
                 Ok(_) => return Ok(()),
-                Err(Failure::ForNow(_)) if patience.again() => {}
-                Err(Failure::ForNow(line)) => return Err(refusals::refusal(&redis.address.shown, &line)),
+                Err(Failure::ForNow(line)) if patience.again_after(redis, &line) => {}
+                Err(Failure::ForNow(line)) => return Err(not_in_time(redis, &line)),
                 Err(Failure::Connection(error)) => return Err(failed(redis, "the first greeting", &error)),
                 Err(Failure::Final(error)) => return Err(error),
             }
@@ -120,13 +131,13 @@ impl Lane {
         commands: &Commands,
         answers: usize,
     ) -> Result<Vec<Reply>, StoreError> {
-        let mut patience = Patience::new();
+        let mut patience = Patience::new(redis.deadline);
         loop {
             match self.read_once(redis, commands, answers) {
                 Ok(replies) => return Ok(replies),
                 Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::ForNow(_)) if patience.again() => {}
-                Err(Failure::ForNow(line)) => return Err(refusals::refusal(&redis.address.shown, &line)),
+                Err(Failure::ForNow(line)) if patience.again_after(redis, &line) => {}
+                Err(Failure::ForNow(line)) => return Err(not_in_time(redis, &line)),
                 Err(Failure::Connection(error)) => {
                     self.connection = None;
                     if error.kind() == io::ErrorKind::InvalidData || !patience.again() {
@@ -177,7 +188,7 @@ impl Lane {
             session: Vec::new(),
             loaded: false,
             text: None,
-            patience: Patience::new(),
+            patience: Patience::new(redis.deadline),
         };
         loop {
             let failure = match call.once(self, write) {
@@ -186,8 +197,8 @@ impl Lane {
                 Err(failure) => failure,
             };
             let (reason, error) = match failure {
-                Failure::ForNow(_) if call.patience.again() => continue,
-                Failure::ForNow(line) => (line.clone(), refusals::refusal(&redis.address.shown, &line)),
+                Failure::ForNow(line) if call.patience.again_after(redis, &line) => continue,
+                Failure::ForNow(line) => (line.clone(), not_in_time(redis, &line)),
                 Failure::Final(error) => (error.to_string(), error),
                 Failure::Connection(error) => {
                     self.connection = None;
@@ -217,7 +228,7 @@ impl Lane {
     }
 
     fn connected(&mut self, redis: &Redis) -> Result<Connection, Failure> {
-        let mut connection = Connection::open(&redis.address.place, ANSWER_SECONDS_MAX)?;
+        let mut connection = Connection::open(&redis.address.place, redis.deadline)?;
         let greeting = greet(redis, &mut connection)?;
         self.session.clone_from(&greeting.session);
         if redis.address.database != 0 {
@@ -308,7 +319,7 @@ impl Call<'_> {
         let mut commands = Commands::default();
         write(&mut commands, &how);
         let connection = lane.connect(self.redis)?;
-        connection.be_patient(if ours { ANSWER_SECONDS_MAX + left } else { ANSWER_SECONDS_MAX })?;
+        connection.be_patient(if ours { self.redis.deadline + left } else { self.redis.deadline })?;
         let sent_before = std::mem::replace(&mut self.sent, true);
         connection.send(&commands)?;
         match connection.answer()? {
@@ -341,7 +352,7 @@ impl Call<'_> {
     fn wait(&mut self, lane: &mut Lane, number: &str) -> Result<Option<Vec<u8>>, Failure> {
         let connection = lane.connect(self.redis)?;
         // From here on a lost connection has its whole time again.
-        self.patience = Patience::new();
+        self.patience = Patience::new(self.redis.deadline);
         let deadline = self.deadline.unwrap_or_else(Instant::now);
         while let Some(parts) = connection.message(deadline)? {
             let payload = parts.into_iter().nth(2).and_then(Reply::into_bytes).unwrap_or_default();
@@ -360,7 +371,7 @@ fn channel(lane: &str) -> String {
 }
 
 /// What a server says of itself.
-struct Greeting {
+pub(super) struct Greeting {
     ours: bool,
     /// Whether it pushes messages into a connection that also asks.
     pushes: bool,
@@ -369,7 +380,7 @@ struct Greeting {
     session: Vec<u8>,
 }
 
-fn greet(redis: &Redis, connection: &mut Connection) -> Result<Greeting, Failure> {
+pub(super) fn greet(redis: &Redis, connection: &mut Connection) -> Result<Greeting, Failure> {
     let credentials = redis.address.credentials.as_ref();
     let mut commands = Commands::default();
     match credentials {
@@ -483,7 +494,7 @@ fn capabilities(reply: Reply) -> Capabilities {
 }
 
 /// Asks one thing on a new connection.
-fn ask(redis: &Redis, connection: &mut Connection, parts: &[&[u8]]) -> Result<Reply, Failure> {
+pub(super) fn ask(redis: &Redis, connection: &mut Connection, parts: &[&[u8]]) -> Result<Reply, Failure> {
     connection.send(Commands::default().command(parts))?;
     match connection.answer()? {
         Reply::Error(line) => Err(refusal(redis, line)),
@@ -498,6 +509,10 @@ fn refusal(redis: &Redis, line: String) -> Failure {
     Failure::Final(refusals::refusal(&redis.address.shown, &line))
 }
 
+fn not_in_time(redis: &Redis, line: &str) -> StoreError {
+    refusals::not_in_time(&redis.address.shown, line, redis.deadline)
+}
+
 fn failed(redis: &Redis, what: &str, error: &io::Error) -> StoreError {
-    refusals::failure(&redis.address.shown, what, ANSWER_SECONDS_MAX.as_millis(), error)
+    refusals::failure(&redis.address.shown, what, redis.deadline.as_millis(), error)
 }

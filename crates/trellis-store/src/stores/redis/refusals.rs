@@ -1,6 +1,7 @@
 //! What a server's refusals mean.
 
 use std::io;
+use std::time::Duration;
 
 use super::connection::is_timeout;
 use crate::error::StoreError;
@@ -8,6 +9,26 @@ use crate::error::StoreError;
 /// Whether the server did nothing, and may do it soon.
 pub(super) fn is_for_now(line: &str) -> bool {
     ["LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN"].contains(&word(line))
+}
+
+/// Whether the server still loads what it kept.
+pub(super) fn is_loading(line: &str) -> bool {
+    word(line) == "LOADING"
+}
+
+/// The sentence for a server that was not there in time.
+pub(super) fn not_in_time(store: &str, line: &str, deadline: Duration) -> StoreError {
+    if !is_loading(line) {
+        return refusal(store, line);
+    }
+    let seconds = deadline.as_secs();
+    StoreError::Protocol {
+        store: store.to_owned(),
+        reason: format!(
+            "it still loads what it kept, and got no further within {seconds} s ({line}); look into its log, or give it longer \
+             with ?deadline=SECONDS in its address"
+        ),
+    }
 }
 
 /// Whether the server does not know a command or a version of the protocol.
@@ -30,10 +51,6 @@ pub(super) fn refusal(store: &str, line: &str) -> StoreError {
         "READONLY" => unsupported("it is a replica, which takes no changes; name the primary"),
         "MOVED" | "ASK" | "CROSSSLOT" | "CLUSTERDOWN" => {
             unsupported("it is part of a Redis Cluster, which cannot change several keys at once; name a single server")
-        }
-        "LOADING" => {
-            let reason = format!("it still loads what it kept ({line})");
-            StoreError::Unreachable { store, reason }
         }
         "WRONGTYPE" => protocol("a key that begins with `trellis:` was changed by somebody else"),
         "TRELLIS" => ours(store, line),
@@ -92,7 +109,6 @@ mod tests {
             ("MOVED 3999 127.0.0.1:6381", "Cluster"),
             ("ERR unknown command 'EVALSHA', with args beginning with: ", "cannot run scripts"),
             ("ERR DB index is out of range", "name another number"),
-            ("LOADING Redis is loading the dataset in memory", "still loads"),
         ] {
             let sentence = refusal("redis://h:1", line).to_string();
             assert!(sentence.contains(part) && sentence.starts_with("store redis://h:1: "), "{sentence}");

@@ -17,7 +17,6 @@ const OBJECT_BYTES: u64 = 64 << 20;
 const OBJECT_BYTES_MAX: u64 = 1 << 40;
 /// The most servers: a region is spread over all of them.
 const SERVERS_MAX: usize = 256;
-const DEADLINE_SECONDS_MAX: u64 = 3_600;
 
 /// What follows the `:`, where an address is one of memory servers.
 pub(super) fn rest(url: &str) -> Option<&str> {
@@ -76,11 +75,7 @@ impl<'a> Given<'a> {
                         .filter(|bytes: &u32| bytes.is_power_of_two() && (64..=1 << 15).contains(bytes));
                     given.piece_bytes = Some(bytes.ok_or_else(|| wrong("give a power of two from 64 to 32768"))?);
                 }
-                "deadline" => {
-                    let seconds = value.parse().ok().filter(|seconds| (1..=DEADLINE_SECONDS_MAX).contains(seconds));
-                    let seconds = seconds.ok_or_else(|| wrong("give 1 to 3600 seconds"))?;
-                    given.deadline = Some(Duration::from_secs(seconds));
-                }
+                "deadline" => given.deadline = Some(trellis_store::stores::deadline(value)?),
                 "port" => {
                     let port = value.parse().ok().filter(|port| *port > 0);
                     given.port = Some(port.ok_or_else(|| wrong("give the UDP port of the servers"))?);

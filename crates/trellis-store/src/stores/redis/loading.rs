@@ -1,0 +1,59 @@
+//! A server that is not there yet: it loads what it kept.
+//!
+//! Promises that one that gets on is told from one that does not, and that a person learns what is waited for: at once, and
+//! then from time to time, once for all threads. Must never take longer to look than the store's deadline.
+
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+use super::Redis;
+use super::connection::Connection;
+use super::lane::{ask, greet};
+
+/// How often it is said that it is waited for.
+const TOLD_SECONDS: Duration = Duration::from_secs(10);
+
+/// How far a server was when it was last looked at.
+#[derive(Default)]
+pub(super) struct Loading {
+    loaded_bytes: u64,
+}
+
+impl Loading {
+    /// Looks how far the server is; whether that is further than before.
+    pub(super) fn gets_on(&mut self, redis: &Redis) -> bool {
+        let Some(facts) = facts(redis) else { return false };
+        let fact = |name: &str| {
+            let text = facts.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            text.unwrap_or_default().trim().to_owned()
+        };
+        tell(redis, &fact("loading_loaded_perc"), &fact("loading_eta_seconds"));
+        let loaded_bytes = fact("loading_loaded_bytes").parse().unwrap_or(0);
+        let gets_on = loaded_bytes > self.loaded_bytes;
+        self.loaded_bytes = self.loaded_bytes.max(loaded_bytes);
+        gets_on
+    }
+}
+
+/// What the server says of its loading; nothing where it does not.
+fn facts(redis: &Redis) -> Option<String> {
+    let mut connection = Connection::open(&redis.address.place, redis.deadline).ok()?;
+    greet(redis, &mut connection).ok()?;
+    let said = ask(redis, &mut connection, &[b"INFO", b"persistence"]).ok()?.into_bytes()?;
+    Some(String::from_utf8_lossy(&said).into_owned())
+}
+
+fn tell(redis: &Redis, percent: &str, seconds: &str) {
+    let mut told = redis.told_of_loading.lock().unwrap_or_else(PoisonError::into_inner);
+    if told.is_some_and(|told| told.elapsed() < TOLD_SECONDS) {
+        return;
+    }
+    *told = Some(Instant::now());
+    let store = &redis.address.shown;
+    let left = if seconds.is_empty() { String::new() } else { format!(", about {seconds} s left") };
+    eprintln!(
+        "trellis: store {store} is not there yet: it loads what it kept ({percent} %{left}); waiting as long as it gets on with \
+         that, and at most {} s while it does not",
+        redis.deadline.as_secs()
+    );
+}
