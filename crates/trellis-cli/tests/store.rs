@@ -4,6 +4,7 @@ mod support;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -175,6 +176,38 @@ fn a_size_that_is_none_is_refused_before_the_program_starts() {
     // Where the library was not built that is said first.
     let is_named = ended.code == Some(78) && ended.stderr.starts_with("trellis: --cache much is not possible");
     assert!(is_named || ended.stderr.contains("the compiler's parts"), "{ended:?}");
+}
+
+/// A script, a shell and a program without a loader: the first two crash in forked children, the third never asks the store.
+#[test]
+fn a_program_whose_heap_cannot_lie_in_a_store_is_refused_before_it_starts() {
+    let folder = Folder::new("programs");
+    let write = |name: &str, text: &str| {
+        let path = folder.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    };
+    let statically = folder.0.join("alone");
+    let mut compiler = Command::new("cc");
+    compiler
+        .args(["-static", "-x", "c", "-o"])
+        .arg(&statically)
+        .arg(write("alone.c", "int main(void) { return 0; }\n"));
+    assert!(compiler.status().expect("a compiler").success());
+    let refused = [
+        (write("script", "#!/bin/sh\necho started\n"), "is a script, which /bin/sh runs"),
+        (write("other", "#!/usr/bin/env perl\nprint 1;\n"), "name both: `perl "),
+        (PathBuf::from("sh"), "is a shell"),
+        (statically, "is linked statically"),
+    ];
+    for (program, part) in refused {
+        let program = program.to_str().unwrap();
+        let ended = start_command(&["store", "run", "--store", "embedded:", program, "-c", "echo started"]).finish();
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(126), ""), "{program}: {ended:?}");
+        assert!(ended.stderr.starts_with(&format!("trellis: {program} ")), "{ended:?}");
+        assert!(ended.stderr.contains(part), "{ended:?}");
+    }
 }
 
 #[test]

@@ -14,7 +14,7 @@ use trellis::stored::StoredError;
 use trellis::stored::settings::Settings;
 use trellis::stored::stores;
 
-use super::Which;
+use super::{Which, program};
 use crate::compile;
 use crate::exit::{self, Ending, Failure};
 
@@ -26,11 +26,13 @@ Examples:
   trellis store run --store memory-server:fd12:3456:7::/48 --cache 256MiB ./sort
 
 The heap of the program lies in the store, and at most --cache bytes of it in memory. Its threads, \
-files and system calls work as ever; a child after fork that touches the heap ends with a sentence.
+files and system calls work as ever; a child after fork that touches the heap ends with a sentence. \
+So shells and scripts are refused before they start, and programs that are linked statically, whose \
+heap would stay where it is.
 
 Exit codes: the program's; 70 the store cannot be opened or is gone; 74 the library that is loaded \
-first is not there; 78 the address, the region or a size is refused; 126 and 127 the program cannot \
-be executed or found.";
+first is not there; 78 the address, the region or a size is refused; 126 the program cannot be \
+executed, or its heap cannot lie in a store; 127 the program cannot be found.";
 
 /// The library that takes the place of `malloc`.
 const LIBRARY: &str = "libtrellis_malloc.so";
@@ -60,6 +62,7 @@ pub(crate) struct RunArguments {
 
 /// Replaces this process by the program.
 pub(super) fn run(arguments: &RunArguments) -> Ending {
+    program::check(&arguments.program[0])?;
     let libraries = libraries()?;
     let mut command = Command::new(&arguments.program[0]);
     command.args(&arguments.program[1..]);

@@ -5,6 +5,7 @@
 
 mod files;
 mod launch;
+mod program;
 mod regions;
 mod serve;
 

@@ -1,0 +1,132 @@
+//! Whether a program's heap can lie in a store, as far as its file tells.
+//!
+//! Promises that a program of which we know that it would crash, or run on without the store, is refused before it starts, with
+//! what to start instead. Must never refuse one that would work, and never run anything.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use object::elf::{FileHeader64, PT_INTERP};
+use object::endian::Endianness;
+use object::read::elf::{FileHeader, ProgramHeader};
+
+use crate::exit::{self, Failure};
+
+/// Programs that start others as forked children, which have no part of the heap.
+const SHELLS: [&str; 11] = ["sh", "ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "mksh", "tcsh", "zsh"];
+
+/// Refuses a program whose heap cannot lie in a store. What is not there is left to the attempt to start it.
+pub(super) fn check(name: &OsStr) -> Result<(), Failure> {
+    let Some(path) = in_path(name) else { return Ok(()) };
+    // The link `sh` says less than the file that it leads to.
+    let Ok(file) = path.canonicalize() else { return Ok(()) };
+    let Ok(contents) = fs::read(&file) else { return Ok(()) };
+    let shown = match path.as_os_str() == name {
+        true => path.display().to_string(),
+        false => format!("{} ({})", name.display(), path.display()),
+    };
+    let reason = reason(&path, &file, &contents).or_else(|| privileged(&file));
+    reason.map_or(Ok(()), |reason| Err(Failure::new(exit::NOT_EXECUTABLE, format!("{shown} {reason}"))))
+}
+
+/// Where a program is, looked for as `execvp(3)` does.
+fn in_path(name: &OsStr) -> Option<PathBuf> {
+    if name.as_bytes().contains(&b'/') {
+        return Some(PathBuf::from(name));
+    }
+    let folders = std::env::var_os("PATH")?;
+    std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
+}
+
+fn is_shell(path: &Path) -> bool {
+    path.file_name().and_then(OsStr::to_str).is_some_and(|name| SHELLS.contains(&name))
+}
+
+/// Why a file does not do; nothing when it does.
+fn reason(path: &Path, file: &Path, contents: &[u8]) -> Option<String> {
+    if let Some(interpreter) = interpreter(contents) {
+        let next = match is_shell(Path::new(&interpreter)) {
+            true => "what a shell starts is a forked child, which has no part of the heap; name the program that the script \
+                     starts (`pyenv which NAME` tells that of a program of pyenv)"
+                .to_owned(),
+            false => format!("name both: `{interpreter} {}`", path.display()),
+        };
+        return Some(format!("is a script, which {interpreter} runs: {next}"));
+    }
+    if is_shell(file) {
+        return Some(
+            "is a shell, and what it starts is a forked child, which has no part of the heap; name the program itself"
+                .to_owned(),
+        );
+    }
+    let Ok(header) = FileHeader64::<Endianness>::parse(contents) else { return not_ours(contents) };
+    let endian = header.endian().ok()?;
+    let mut parts = header.program_headers(endian, contents).ok()?.iter();
+    if parts.any(|part| part.p_type(endian) == PT_INTERP) {
+        return None;
+    }
+    Some(
+        "is linked statically, so that its malloc stays its own and its heap would not lie in the store; link it dynamically \
+         (without -static), or compile it with `trellis cc`"
+            .to_owned(),
+    )
+}
+
+/// A program of another kind of machine would run without the library that is loaded first.
+fn not_ours(contents: &[u8]) -> Option<String> {
+    let is_other = contents.starts_with(b"\x7fELF");
+    is_other.then(|| "is a program of 32 bits, and a heap in a store needs 64; compile it for 64 bits".to_owned())
+}
+
+/// The loader loads nothing first for who gets rights that its caller lacks (ld.so(8), "secure-execution mode").
+fn privileged(file: &Path) -> Option<String> {
+    const SET_USER: u32 = 0o4000;
+    let about = fs::metadata(file).ok()?;
+    // The owner of what the kernel says of us is the user whose rights we have (proc(5)).
+    let me = fs::metadata("/proc/self").ok()?.uid();
+    let gains = about.mode() & SET_USER != 0 && about.uid() != me;
+    gains.then(|| {
+        "runs with the rights of another user (set-user-ID), and the system loads nothing into such a program; run a copy \
+         without that right"
+            .to_owned()
+    })
+}
+
+/// What a script asks to be run by, as a person would write it; nothing when the file is no script.
+fn interpreter(contents: &[u8]) -> Option<String> {
+    let line = contents.strip_prefix(b"#!")?.split(|byte| *byte == b'\n').next()?;
+    let line = String::from_utf8_lossy(line);
+    let mut words = line.split_whitespace();
+    let first = words.next()?;
+    if Path::new(first).file_name() != Some(OsStr::new("env")) {
+        return Some(first.to_owned());
+    }
+    // `env` looks for the first word that is neither an option of its own nor a variable.
+    let named = words.find(|word| !word.starts_with('-') && !word.contains('='));
+    Some(named.unwrap_or(first).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interpreter_of_a_script_is_named_as_a_person_would() {
+        let of = |text: &str| interpreter(text.as_bytes());
+        assert_eq!(of("#!/bin/sh\nls\n").as_deref(), Some("/bin/sh"));
+        assert_eq!(of("#! /usr/bin/perl -w\n").as_deref(), Some("/usr/bin/perl"));
+        assert_eq!(of("#!/usr/bin/env python3\n").as_deref(), Some("python3"));
+        assert_eq!(of("#!/usr/bin/env -S LANG=C python3 -u\n").as_deref(), Some("python3"));
+        assert_eq!(of("#!"), None);
+        assert_eq!(of("ls\n"), None);
+    }
+
+    #[test]
+    fn a_program_that_works_is_not_refused() {
+        assert_eq!(check(std::env::current_exe().unwrap().as_os_str()), Ok(()));
+        assert_eq!(check(OsStr::new("no-program-of-this-name")), Ok(()), "the attempt to start it says so");
+    }
+}
