@@ -17,6 +17,7 @@ mod pages;
 mod report;
 mod reproduce;
 mod run;
+mod scratch;
 mod serve;
 mod size;
 mod store;

@@ -15,6 +15,7 @@ use serde_json::Value;
 
 use crate::bench::figures::{Figures, quantile};
 use crate::exit::{self, Ending, Failure};
+use crate::scratch::Scratch;
 use crate::terminal::Progress;
 
 const EXAMPLES: &str = "\
@@ -137,7 +138,7 @@ type Times = [f64; KERNELS.len()];
 /// The subcommand.
 pub(crate) fn run(arguments: &ChecksArguments) -> Ending {
     let mut progress = Progress::new();
-    let folder = Folder::new()?;
+    let folder = Scratch::new("checks")?;
     let mut programs = Vec::new();
     for build in &BUILDS {
         for mode in MODES {
@@ -197,11 +198,11 @@ fn told(rounds: &[Vec<Vec<Times>>]) -> Figures {
 }
 
 /// Compiles the program as clang does, or as `trellis cc` does in a mode.
-fn compiled(folder: &Folder, build: &Build, mode: Option<&str>) -> Result<PathBuf, Failure> {
-    let source = folder.0.join("cost.c");
+fn compiled(folder: &Scratch, build: &Build, mode: Option<&str>) -> Result<PathBuf, Failure> {
+    let source = folder.file("cost.c");
     std::fs::write(&source, SOURCE)
         .map_err(|error| Failure::new(exit::FILE, format!("cannot write {}: {error}", source.display())))?;
-    let program = folder.0.join([mode.unwrap_or("native"), &build.options.concat()].concat());
+    let program = folder.file([mode.unwrap_or("native"), &build.options.concat()].concat());
     let mut command = match mode {
         None => Command::new("clang-19"),
         Some(mode) => {
@@ -255,26 +256,6 @@ fn printed(command: &mut Command, what: &str) -> Result<String, Failure> {
     let code = if output.status.code() == Some(i32::from(exit::SYSTEM)) { exit::SYSTEM } else { exit::FAILED };
     let why = said.lines().last().map_or_else(|| output.status.to_string(), ToOwned::to_owned);
     Err(Failure::new(code, format!("{what}: {}", why.strip_prefix("trellis: ").unwrap_or(&why))))
-}
-
-/// Where the programs are built; gone with the value.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Folder, Failure> {
-        let path = std::env::temp_dir().join(format!("trellis-checks-{}", std::process::id()));
-        std::fs::create_dir(&path).map_err(|error| {
-            Failure::new(exit::FILE, format!("cannot make the folder {}: {error} (see TMPDIR)", path.display()))
-        })?;
-        Ok(Folder(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed is in the folder for such files.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 #[cfg(test)]

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::{self, Failure};
+use crate::scratch::Scratch;
 
 /// Where the pass writes, one line of JSON for each function; the file goes away with this.
 pub(super) struct CountFile {
     path: PathBuf,
+    _folder: Scratch,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -32,9 +34,10 @@ struct Report {
 impl CountFile {
     /// An empty file of this process.
     pub(super) fn create() -> Result<CountFile, Failure> {
-        let path = std::env::temp_dir().join(format!("trellis-count-{}.json", std::process::id()));
+        let folder = Scratch::new("count")?;
+        let path = folder.file("counts.json");
         std::fs::write(&path, "").map_err(|error| cannot("write", &path, &error))?;
-        Ok(CountFile { path })
+        Ok(CountFile { path, _folder: folder })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -58,13 +61,6 @@ impl CountFile {
             return Ok(text + "\n");
         }
         Ok(table(&report))
-    }
-}
-
-impl Drop for CountFile {
-    fn drop(&mut self) {
-        // A file that somebody else removed is gone, too.
-        let _ = std::fs::remove_file(&self.path);
     }
 }
 

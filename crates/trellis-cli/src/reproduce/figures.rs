@@ -1,8 +1,5 @@
 //! Figures 4 to 7 of the libivy paper: thrashing, access patterns, and the scaling of psort and pdot.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use serde_json::{Value, json};
 
 use super::{Reproduced, Settings};
@@ -14,6 +11,7 @@ use crate::bench::workloads::{DotTask, SortTask};
 use crate::chart::{Axis, Plot, Series, Style};
 use crate::exit::{self, Failure};
 use crate::report;
+use crate::scratch::Scratch;
 use crate::svg::Picture;
 
 /// Figure 4: time for some nodes to count to 50 in turns.
@@ -58,33 +56,6 @@ pub(super) fn figure4(settings: &mut Settings) -> Result<Reproduced, Failure> {
     })
 }
 
-/// A folder for records that is gone when this value is.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn make() -> Result<Scratch, Failure> {
-        let mut name = std::env::temp_dir().join("trellis-reproduce-XXXXXX").into_os_string().into_encoded_bytes();
-        name.push(0);
-        // SAFETY: the name ends with a zero byte and is ours to be changed.
-        if unsafe { libc::mkdtemp(name.as_mut_ptr().cast()) }.is_null() {
-            return Err(Failure::system("make a temporary directory (see TMPDIR)"));
-        }
-        name.pop();
-        Ok(Scratch(PathBuf::from(String::from_utf8_lossy(&name).into_owned())))
-    }
-
-    fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Nothing can be done about a folder that cannot be removed, and the result does not depend on it.
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Figure 5: which node touches which memory, drawn from the faults that the run itself recorded.
 pub(super) fn figure5(settings: &mut Settings) -> Result<Reproduced, Failure> {
     const NODES: usize = 4;
@@ -123,7 +94,7 @@ pub(super) fn figure5(settings: &mut Settings) -> Result<Reproduced, Failure> {
 
 /// Runs a task with a record and returns the records.
 fn recorded(settings: &Settings, nodes: usize, task: &Task) -> Result<Vec<trellis::record::Record>, Failure> {
-    let scratch = Scratch::make()?;
+    let scratch = Scratch::new("reproduce")?;
     let more = [("record", scratch.path().display().to_string()), ("prefetch_pages_max", "1".to_owned())];
     run_task(settings, nodes, task, &more)?;
     report::read_records(scratch.path())
@@ -254,9 +225,9 @@ mod tests {
 
     #[test]
     fn the_scratch_folder_is_gone_afterwards() {
-        let scratch = Scratch::make().expect("folder");
+        let scratch = Scratch::new("reproduce").expect("folder");
         let path = scratch.path().to_owned();
-        fs::write(path.join("node-0.json"), "{}").expect("write");
+        std::fs::write(path.join("node-0.json"), "{}").expect("write");
         drop(scratch);
         assert!(!path.exists());
     }

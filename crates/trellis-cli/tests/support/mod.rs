@@ -62,10 +62,16 @@ pub(crate) fn start_nodes(nodes: usize, role: &str, options: &[&str]) -> Run {
 /// The same with these options alone.
 pub(crate) fn start_role(role: &str, options: &[&str]) -> Run {
     let mut command = command(&["run"]);
-    command.args(options).arg("--").arg(std::env::current_exe().expect("this executable"));
-    command.args(["--exact", "acts_as_a_node_when_started_as_one", "--nocapture", "--test-threads", "1"]);
-    command.env("CLI_TEST_ROLE", role).env("RUST_BACKTRACE", "0").stdin(Stdio::null());
+    command.args(options).arg("--").stdin(Stdio::null());
+    in_role(&mut command, role);
     Run::start(command)
+}
+
+/// Has a command start this executable in a role.
+pub(crate) fn in_role(command: &mut Command, role: &str) {
+    command.arg(std::env::current_exe().expect("this executable"));
+    command.args(["--exact", "acts_as_a_node_when_started_as_one", "--nocapture", "--test-threads", "1"]);
+    command.env("CLI_TEST_ROLE", role).env("RUST_BACKTRACE", "0");
 }
 
 /// A run about to be started.
@@ -104,7 +110,8 @@ impl Builder {
 }
 
 impl Run {
-    fn start(command: Command) -> Run {
+    /// Starts a command whose output is piped.
+    pub(crate) fn start(command: Command) -> Run {
         Run::start_limited(command, usize::MAX)
     }
 

@@ -15,6 +15,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use rustix::fs::Mode;
+use rustix::net;
+
 use super::commands::{self, After, Cursors, Lanes, Parts, Session};
 use super::connection::{Connection, Progress, Socket};
 use super::poll::{Event, Interest, Poll};
@@ -28,6 +31,8 @@ use crate::store::Store;
 const LOOPS: usize = 8;
 /// What a request may have besides the bytes of a call.
 const REQUEST_EXTRA_BYTES: usize = 1 << 20;
+/// How many connections wait at a socket until they are let in, at most; that of the standard library.
+const CONNECTING_MAX: i32 = 128;
 /// What is watched besides clients.
 const LISTENER: u64 = 0;
 const WAKER: u64 = 1;
@@ -256,7 +261,7 @@ fn listen(address: &str, options: &Options) -> io::Result<Listener> {
         io::Error::new(error.kind(), format!("cannot listen at {address}: {error}; name another one"))
     };
     if let Some(path) = address.strip_prefix("unix:") {
-        let listener = UnixListener::bind(path).or_else(|error| bind_again(path, error)).map_err(failed)?;
+        let listener = bind(path).or_else(|error| bind_again(path, error)).map_err(failed)?;
         listener.set_nonblocking(true)?;
         return Ok(Listener::Unix(listener, path.into()));
     }
@@ -282,7 +287,17 @@ fn bind_again(path: &str, error: io::Error) -> io::Result<UnixListener> {
         return Err(error);
     }
     std::fs::remove_file(path)?;
-    UnixListener::bind(path)
+    bind(path)
+}
+
+/// A socket for this user alone. The mode of the socket becomes that of the file (unix(7)), so there is no moment at which
+/// others could connect.
+fn bind(path: &str) -> io::Result<UnixListener> {
+    let socket = net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, net::SocketFlags::CLOEXEC, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    net::bind(&socket, &net::SocketAddrUnix::new(path)?)?;
+    net::listen(&socket, CONNECTING_MAX)?;
+    Ok(UnixListener::from(socket))
 }
 
 fn random_name() -> io::Result<String> {

@@ -18,7 +18,7 @@
 mod messages;
 mod remote;
 mod server;
-mod socket;
+pub(crate) mod socket;
 
 pub use messages::{Description, PortDescription};
 pub use remote::{At, Remote};

@@ -2,9 +2,15 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+
+use rustix::fs::Mode;
+use rustix::net;
+
+/// How many connections wait until they are let in, at most; that of the standard library.
+const CONNECTING_MAX: i32 = 128;
 
 /// Takes a socket, its owner's alone (mode 0600). One that was left behind, and at which nobody listens any more, is taken
 /// over; what is no socket stays as it is. `who` is what listens at such a socket, as sentences call it.
@@ -14,7 +20,7 @@ use std::path::Path;
 /// When somebody listens there, something else has the name, or the system does not let us.
 pub fn listen(path: &Path, who: &str) -> io::Result<UnixListener> {
     let taken = |what: String| io::Error::new(ErrorKind::AddrInUse, what);
-    let listener = match UnixListener::bind(path) {
+    let listener = match bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
             if !fs::symlink_metadata(path)?.file_type().is_socket() {
                 return Err(taken("what is there is no socket; give another --control".to_owned()));
@@ -23,16 +29,27 @@ pub fn listen(path: &Path, who: &str) -> io::Result<UnixListener> {
                 return Err(taken(format!("a {who} runs there; end that one, or give another --control")));
             }
             fs::remove_file(path)?;
-            UnixListener::bind(path)?
+            bind(path)?
         }
         bound => bound?,
     };
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
     Ok(listener)
+}
+
+/// A socket for its owner alone. The mode of the socket becomes that of the file (unix(7)), so there is no moment at which others
+/// could connect.
+pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
+    let socket = net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, net::SocketFlags::CLOEXEC, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    net::bind(&socket, &net::SocketAddrUnix::new(path)?)?;
+    net::listen(&socket, CONNECTING_MAX)?;
+    Ok(UnixListener::from(socket))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]

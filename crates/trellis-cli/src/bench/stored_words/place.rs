@@ -4,6 +4,7 @@
 //! process is killed: a shell waits for the end of a pipe that only this process holds, and cleans up then. Must never
 //! end a process that it was not told of, or touch a file outside of its folder.
 
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -42,7 +43,7 @@ impl Place {
         };
         let directory = directory.canonicalize().map_err(|error| failed(directory, error))?;
         let folder = directory.join(&name);
-        std::fs::create_dir(&folder).map_err(|error| failed(&folder, error))?;
+        std::fs::DirBuilder::new().mode(0o700).create(&folder).map_err(|error| failed(&folder, error))?;
         let group = super::limit::folder().map_or_else(|| folder.join("none"), |base| base.join(&name));
         let mut command = Command::new("sh");
         command.args(["-c", CLEAN, "sh"]).arg(&folder).arg(group);

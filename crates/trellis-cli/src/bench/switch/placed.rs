@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use trellis_switch::lab::{self, Lab};
@@ -19,6 +19,7 @@ use trellis_switch::lab::{self, Lab};
 use super::inside;
 use super::served::{self, Served};
 use crate::exit::{self, Failure};
+use crate::scratch::Scratch;
 
 /// How long anything that must happen may take.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -39,7 +40,7 @@ pub(super) struct Placed<'a> {
 impl<'a> Placed<'a> {
     /// Starts a controller that gives each range so many backups.
     pub(super) fn start(lab: &'a Lab, memory_bytes: usize, backups: u16) -> Result<Placed<'a>, Failure> {
-        let folder = Folder::new(&lab.plan().name)?;
+        let folder = Folder(Scratch::new("bench-switch")?);
         let listener = UnixListener::bind(folder.switch()).map_err(|error| folder.failed("listen in", &error))?;
         let control = Arc::clone(lab.control());
         // Who is gone, or may not ask, is no reason to stop.
@@ -185,36 +186,22 @@ impl Drop for Spoken {
 }
 
 /// A folder for the controller's records and for the switch's socket, gone with its value.
-struct Folder(PathBuf);
+struct Folder(Scratch);
 
 impl Folder {
-    fn new(name: &str) -> Result<Folder, Failure> {
-        // The number of this process may be that of another one in namespaces of its own.
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
-        let folder = Folder(std::env::temp_dir().join(format!("trellis-{name}-{now:x}")));
-        std::fs::create_dir_all(&folder.0).map_err(|error| folder.failed("make", &error))?;
-        Ok(folder)
-    }
-
     fn switch(&self) -> PathBuf {
-        self.0.join("switch")
+        self.0.file("switch")
     }
 
     fn control(&self) -> String {
-        self.0.join("controller").display().to_string()
+        self.0.file("controller").display().to_string()
     }
 
     fn records(&self) -> String {
-        format!("embedded-durable:{}", self.0.join("records").display())
+        format!("embedded-durable:{}", self.0.file("records").display())
     }
 
     fn failed(&self, attempt: &str, error: &std::io::Error) -> Failure {
-        Failure::new(exit::FILE, format!("cannot {attempt} the folder {}: {error}", self.0.display()))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        Failure::new(exit::FILE, format!("cannot {attempt} the folder {}: {error}", self.0.path().display()))
     }
 }

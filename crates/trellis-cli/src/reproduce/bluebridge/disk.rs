@@ -3,11 +3,11 @@
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
 
 use super::fault::Source;
 use crate::bench::switch::served::PAGE_BYTES;
 use crate::exit::{self, Failure};
+use crate::scratch::Scratch;
 
 /// A file whose pages begin with their own numbers; it has no name when it is ready, and goes with its value.
 pub(super) struct Disk {
@@ -18,7 +18,8 @@ pub(super) struct Disk {
 
 impl Disk {
     pub(super) fn make(pages: usize) -> Result<Disk, Failure> {
-        let path: PathBuf = std::env::temp_dir().join(format!("trellis-bluebridge-{}", std::process::id()));
+        let folder = Scratch::new("bluebridge")?;
+        let path = folder.file("disk");
         let failed = |error: std::io::Error| {
             Failure::new(exit::FILE, format!("cannot make {} ({error}); see TMPDIR", path.display()))
         };
@@ -26,7 +27,7 @@ impl Disk {
         let mut cached = options.read(true).write(true).create_new(true).open(&path).map_err(failed)?;
         let mut direct = OpenOptions::new();
         let direct = direct.read(true).custom_flags(libc::O_DIRECT).open(&path);
-        std::fs::remove_file(&path).map_err(failed)?;
+        drop(folder);
         for page in 0..pages {
             let mut bytes = [0; PAGE_BYTES];
             bytes[..8].copy_from_slice(&(page as u64).to_le_bytes());

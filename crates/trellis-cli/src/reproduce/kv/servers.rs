@@ -7,22 +7,19 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use trellis_store::Key;
 
 use super::ycsb::missing;
 use crate::exit::{self, Failure};
+use crate::scratch::Scratch;
 
 /// How long a server may take until it answers.
 const START_MAX: Duration = Duration::from_secs(30);
-
-/// How folders begin; the process that made one and a number follow.
-const FOLDER: &str = "trellis-kv-";
 
 /// What a server says, in its folder.
 const LOG: &str = "log";
@@ -134,32 +131,22 @@ impl Drop for Process {
     }
 }
 
-/// A folder that is gone when this value is.
+/// The folder of a process, with a file for what it says.
 #[derive(Debug)]
-pub(super) struct Folder(PathBuf);
+pub(super) struct Folder(Scratch);
 
 impl Folder {
     pub(super) fn new() -> Result<Folder, Failure> {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let parent = std::env::temp_dir();
-        if number == 0 {
-            sweep(&parent);
-        }
-        let path = parent.join(format!("{FOLDER}{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(|error| {
-            Failure::new(exit::FILE, format!("cannot make the folder {}: {error} (see TMPDIR)", path.display()))
-        })?;
-        Ok(Folder(path))
+        Scratch::new("kv").map(Folder)
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
     /// A file for what a process says; a pipe that nobody reads would stop it one day.
     pub(super) fn log(&self) -> Result<File, Failure> {
-        let file = self.0.join(LOG);
+        let file = self.0.file(LOG);
         let opened = File::options().create(true).append(true).open(&file);
         opened.map_err(|error| Failure::new(exit::FILE, format!("cannot write {}: {error}", file.display())))
     }
@@ -167,26 +154,7 @@ impl Folder {
     /// What stands in that file.
     pub(super) fn said(&self) -> String {
         // A process that said nothing may not even have a file.
-        std::fs::read_to_string(self.0.join(LOG)).unwrap_or_default()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // Nothing can be done about a folder that cannot be removed, and no result depends on it.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Removes the folders of processes that were killed: nobody else would.
-fn sweep(parent: &Path) {
-    // What cannot be looked at or removed is not ours, and no result depends on it.
-    for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let process = name.to_str().and_then(|name| name.strip_prefix(FOLDER)?.split('-').next()?.parse::<u32>().ok());
-        if process.is_some_and(|process| !Path::new(&format!("/proc/{process}")).exists()) {
-            let _ = std::fs::remove_dir_all(entry.path());
-        }
+        std::fs::read_to_string(self.0.file(LOG)).unwrap_or_default()
     }
 }
 
@@ -433,15 +401,6 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_goes_with_its_value() {
-        let folder = Folder::new().expect("a folder");
-        let path = folder.path().to_owned();
-        std::fs::write(path.join("file"), "x").expect("a file");
-        drop(folder);
-        assert!(!path.exists());
-    }
-
-    #[test]
     fn a_store_that_was_named_must_answer() {
         let nobody = free_address().expect("a free port");
         let chosen: Chosen = format!("redis://{nobody}").parse().expect("an address");
@@ -451,25 +410,6 @@ mod tests {
         let file = format!("embedded-durable:{}", parent.path().join("store").display());
         let server = Server::start(&file.parse().expect("an address")).expect("a file is made");
         assert!(trellis_store::open(&server.url).is_ok(), "it is open for who measures it");
-    }
-
-    #[test]
-    fn folders_of_processes_that_ended_are_removed() {
-        let parent = Folder::new().expect("a folder");
-        let mut ended = Command::new("true").spawn().expect("true is there");
-        ended.wait().expect("it ends");
-        let names = [
-            format!("{FOLDER}{}-0", ended.id()),
-            format!("{FOLDER}{}-0", std::process::id()),
-            format!("{FOLDER}notes"),
-            format!("other-{}-0", ended.id()),
-        ];
-        for name in &names {
-            std::fs::create_dir_all(parent.path().join(name).join("data")).expect("a folder");
-        }
-        sweep(parent.path());
-        let left = names.map(|name| parent.path().join(name).exists());
-        assert_eq!(left, [false, true, true, true]);
     }
 
     #[test]

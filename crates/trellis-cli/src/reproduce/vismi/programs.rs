@@ -11,6 +11,7 @@ use std::process::{Command, Output};
 use clap::ValueEnum;
 
 use crate::exit::{self, Failure};
+use crate::scratch::Scratch;
 
 /// The flags of `examples/parmacs/Makefile`, without its warnings.
 const FLAGS: [&str; 2] = ["-std=gnu11", "-O3"];
@@ -104,30 +105,19 @@ struct Sources {
 
 /// The programs, built; their folder goes with this.
 pub(super) struct Built {
-    folder: PathBuf,
-}
-
-impl Drop for Built {
-    fn drop(&mut self) {
-        // What cannot be removed is left in the folder for temporary files.
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
+    folder: Scratch,
 }
 
 impl Built {
     /// Builds the programs in all three ways.
     pub(super) fn new(programs: &[Program], mut tell: impl FnMut(&str)) -> Result<Built, Failure> {
         let sources = Sources::find()?;
-        let folder = std::env::temp_dir().join(format!("trellis-vismi-{}", std::process::id()));
-        let unwritable =
-            |error: std::io::Error| Failure::new(exit::FILE, format!("cannot write {}: {error}", folder.display()));
-        std::fs::create_dir_all(&folder).map_err(unwritable)?;
-        let built = Built { folder };
+        let built = Built { folder: Scratch::new("vismi")? };
         // Under the names that the linker and the loader look for, whatever cargo called it.
         let major = env!("CARGO_PKG_VERSION_MAJOR");
         for name in ["libtrellis.so".to_owned(), format!("libtrellis.so.{major}")] {
-            symlink(&sources.library, built.folder.join(name)).map_err(|error| {
-                Failure::new(exit::FILE, format!("cannot write {}: {error}", built.folder.display()))
+            symlink(&sources.library, built.folder.file(name)).map_err(|error| {
+                Failure::new(exit::FILE, format!("cannot write {}: {error}", built.folder.path().display()))
             })?;
         }
         for &program in programs {
@@ -141,12 +131,12 @@ impl Built {
 
     /// The executable.
     pub(super) fn path(&self, program: Program, way: Way) -> PathBuf {
-        self.folder.join(format!("{}-{}", program.name(), way.macro_file()))
+        self.folder.file(format!("{}-{}", program.name(), way.macro_file()))
     }
 
     /// Where the nodes of a run leave their records; empty at the beginning.
     pub(super) fn record(&self) -> Result<PathBuf, Failure> {
-        let folder = self.folder.join("record");
+        let folder = self.folder.file("record");
         let fresh = match std::fs::remove_dir_all(&folder) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
             _ => std::fs::create_dir_all(&folder),
@@ -171,7 +161,11 @@ impl Built {
         command.args(FLAGS).arg("-I").arg(&own).arg("-I").arg(&sources.programs).arg("-I").arg(&sources.headers);
         command.arg(&text).arg("-o").arg(&executable);
         if way == Way::Nodes {
-            command.arg("-L").arg(&self.folder).arg(format!("-Wl,-rpath,{}", self.folder.display())).arg("-ltrellis");
+            command
+                .arg("-L")
+                .arg(self.folder.path())
+                .arg(format!("-Wl,-rpath,{}", self.folder.path().display()))
+                .arg("-ltrellis");
         }
         command.args(["-pthread", "-lm"]);
         let missing = format!(

@@ -104,7 +104,8 @@ impl Place {
                 Place::Tcp(listener)
             }
             Meeting::ListenFile(file) => {
-                let listener = UnixListener::bind(file)?;
+                // Who answers there as a switch learns where requests go.
+                let listener = crate::control::socket::bind(file)?;
                 listener.set_nonblocking(true)?;
                 Place::Unix(listener)
             }

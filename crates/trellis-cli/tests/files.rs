@@ -1,0 +1,179 @@
+//! What the command makes in the file system, and who may use it: the table of SECURITY.md, looked at with no umask.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use support::{Ended, Run, signal, wait_until};
+
+/// The rows of which nothing is made here: the first is made by a user's node alone, the second by a switch with interfaces of
+/// its own, the third by commands that take minutes. Tests of `secret.rs`, `socket.rs` and `scratch.rs` look at their modes.
+const ELSEWHERE: [&str; 3] = [
+    "secret of a user, for nodes that are started by hand",
+    "socket of a switch",
+    "folder of a benchmark, of `trellis reproduce`, of `trellis cc --count`",
+];
+
+/// A folder that goes with its value.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Folder {
+        let path = std::env::temp_dir().join(format!("trellis-files-{}", std::process::id()));
+        fs::create_dir(&path).expect("a folder");
+        Folder(path)
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.0.join(name).display().to_string()
+    }
+
+    /// The command with these arguments, without an umask, whose places for files are all here.
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", "umask 0; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_trellis")]).args(arguments);
+        for place in ["TMPDIR", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "HOME"] {
+            command.env(place, &self.0);
+        }
+        command.current_dir(&self.0).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn start(&self, arguments: &[&str]) -> Run {
+        Run::start(self.command(arguments))
+    }
+
+    /// Nodes in a role, until they end.
+    fn nodes(&self, role: &str, options: &[&str]) -> Run {
+        let mut command = self.command(&["run"]);
+        command.args(options).arg("--");
+        support::in_role(&mut command, role);
+        Run::start(command)
+    }
+
+    /// Everything that is there, with its mode.
+    fn list(&self) -> Vec<(PathBuf, u32)> {
+        let mut found = Vec::new();
+        let mut folders = vec![self.0.clone()];
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).expect("it is ours").map(|entry| entry.expect("it is ours").path()) {
+                let about = fs::symlink_metadata(&entry).expect("nothing goes meanwhile");
+                found.push((
+                    entry.strip_prefix(&self.0).expect("below").to_owned(),
+                    about.permissions().mode() & 0o7777,
+                ));
+                if about.is_dir() {
+                    folders.push(entry);
+                }
+            }
+        }
+        found
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn is_socket(path: &str) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|about| about.file_type().is_socket())
+}
+
+/// The row of the table to which a file belongs.
+fn row_of(file: &Path) -> &'static str {
+    let name = file.to_str().expect("text");
+    match name {
+        "store" | "copy" | "salvaged" | "records" => {
+            "file of a durable store (the memory of programs, the records of a controller) and its copies"
+        }
+        "resp" => "socket of `trellis store serve`",
+        "openflow" => "socket at which an OpenFlow switch is met",
+        "record" | "output" => "records, outputs of nodes, reports, compiled programs",
+        _ if name.starts_with("record/") || name.starts_with("output/") => row_of(Path::new("record")),
+        _ if name.starts_with("trellis-controller-") && name.ends_with(".sock") => "socket of a controller",
+        _ if name.starts_with("trellis-") && name.ends_with(".secret") => "secret of a run that others may join",
+        _ => panic!("say in the table of SECURITY.md what {name} is"),
+    }
+}
+
+/// The first column of the table, and the modes.
+fn table() -> Vec<(String, String)> {
+    let text = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../SECURITY.md")).expect("it is there");
+    let (_, section) = text.split_once("## Files and sockets").expect("it has the section");
+    let rows = section.lines().skip_while(|line| !line.starts_with("|---")).skip(1);
+    let rows = rows.take_while(|line| line.starts_with('|'));
+    let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    rows.map(cells).map(|cells| (cells[1].clone(), cells[3].clone())).collect()
+}
+
+#[test]
+fn everything_that_a_run_makes_has_the_mode_that_the_table_says() {
+    let folder = Folder::new();
+    let record = folder.file("record");
+    let output = folder.file("output");
+    let options =
+        ["-n", "2", "--joiners-max", "1", "--record", &record, "--output", "files", "--output-directory", &output];
+    let founders = folder.nodes("count", &options);
+    let durable = format!("embedded-durable:{}", folder.file("store"));
+    let resp = folder.file("resp");
+    let served = folder.start(&["store", "serve", "--store", &durable, "--resp", &format!("unix:{resp}")]);
+    wait_until("the store is served", || is_socket(&resp));
+    end(served);
+    for (command, new) in [("backup", "copy"), ("salvage", "salvaged")] {
+        let ended = folder.start(&["store", command, &folder.file("store"), &folder.file(new)]).finish();
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+    }
+    let records = format!("embedded-durable:{}", folder.file("records"));
+    let prefix = "fd12:3456:c8::/48";
+    let controller = folder.start(&["controller", "run", "--prefix", prefix, "--records", &records, "--port", "0"]);
+    let openflow = folder.file("openflow");
+    let host = "server 1 02:00:00:00:00:07 fd12:3456:7::/48";
+    let meeting = format!("punix:{openflow}");
+    let arguments = ["--cluster", "fd12:3456::/32", "--host", host, "--switch", "openflow", "--meet", &meeting];
+    let switch = folder.start(&[&["switch", "run"], &arguments[..]].concat());
+    let has = |part: &str| folder.list().iter().any(|(file, _)| file.to_string_lossy().contains(part));
+    wait_until("the controller listens", || has("trellis-controller-"));
+    wait_until("the switch is waited for", || is_socket(&openflow));
+    wait_until("the nodes write", || has("output/node-1.out") && has(".secret"));
+
+    let table = table();
+    let mut seen: BTreeSet<&str> = ELSEWHERE.into();
+    for (file, mode) in folder.list() {
+        let row = row_of(&file);
+        let (_, said) = table.iter().find(|(what, _)| what == row).unwrap_or_else(|| panic!("the table lacks: {row}"));
+        let is_folder = folder.0.join(&file).is_dir();
+        let expected = match said.as_str() {
+            "umask" if is_folder => 0o777,
+            "umask" => 0o666,
+            mode => u32::from_str_radix(mode, 8).expect("a mode"),
+        };
+        assert_eq!(mode, expected, "{} has mode {mode:04o}, and the table says {said}", file.display());
+        seen.insert(row);
+    }
+    let rows: BTreeSet<&str> = table.iter().map(|(what, _)| what.as_str()).collect();
+    assert_eq!(rows.difference(&seen).collect::<Vec<_>>(), Vec::<&&str>::new(), "rows of which nothing was made");
+
+    end(switch);
+    end(controller);
+    end(founders);
+}
+
+/// Ends a command that would go on.
+fn end(run: Run) -> Ended {
+    signal(run.pid(), libc::SIGTERM);
+    run.finish()
+}
+
+/// Not a test of its own: the nodes of the test are this executable.
+#[test]
+fn acts_as_a_node_when_started_as_one() {
+    if let Ok(role) = std::env::var("CLI_TEST_ROLE") {
+        support::node::act(&role);
+    }
+}
