@@ -64,6 +64,7 @@ private:
         trellis::configuration chosen;
         const std::size_t needed = shared_bytes(chosen.nodes());
         if (chosen.region_bytes() < needed) chosen.set("region_bytes", std::to_string(needed));
+        chosen.set("heap_bytes", "0");  // everything is taken by place
         return trellis::cluster(chosen);
     }
 

@@ -224,8 +224,8 @@ int trellis_free(trellis_cluster *cluster, void *block);
 /* How many bytes a block has: what was asked for, or a little more; all may be used. 0 when it is no block. */
 size_t trellis_usable_size(trellis_cluster *cluster, const void *block);
 
-/* The offset in the region from which on the heap may use it (`heap_bytes`); a program that also places data by itself
- * keeps below. */
+/* The offset in the region from which on it is the heap's: half of the region, unless `heap_bytes` says otherwise. A
+ * program that places data by itself, counted from trellis_base, keeps below. */
 size_t trellis_heap_start(const trellis_cluster *cluster);
 
 /* How much is in use. Fields are only ever added at the end. */

@@ -245,26 +245,42 @@ public:
     [[nodiscard]] bool leave_requested() const noexcept { return trellis_leave_requested(cluster_) != 0; }
     [[nodiscard]] std::size_t page_bytes() const noexcept { return trellis_page_bytes(cluster_); }
     [[nodiscard]] std::size_t region_bytes() const noexcept { return trellis_bytes(cluster_); }
+    /// Where the shared heap begins: half of the region, unless the key `heap_bytes` says otherwise.
+    [[nodiscard]] std::size_t heap_start() const noexcept { return trellis_heap_start(cluster_); }
     [[nodiscard]] void* base() const noexcept { return trellis_base(cluster_); }
 
-    /// All bytes of the region.
+    /// All bytes of the region, the shared heap's too: for calls on all of it, not for data of one's own.
     [[nodiscard]] std::span<std::byte> region() const noexcept {
         return {static_cast<std::byte*>(base()), region_bytes()};
     }
 
-    /// `count` objects of type T that start `offset_bytes` into the region. Fresh bytes are zero. T must mean the same
+    /// `count` objects of type T that start `offset_bytes` into the region and end where the shared heap begins
+    /// (`heap_start`), or before. Fresh bytes are zero. T must mean the same
     /// bytes in every process: no virtual functions, and pointers only into the region.
     template <typename T>
     [[nodiscard]] std::span<T> view(std::size_t offset_bytes, std::size_t count) const {
         static_assert(std::is_trivially_destructible_v<T> && !std::is_polymorphic_v<T>,
                       "an object in shared memory must be plain: every node sees its bytes, no node destroys it");
-        if (offset_bytes % alignof(T) != 0 || offset_bytes > region_bytes() ||
-            count > (region_bytes() - offset_bytes) / sizeof(T)) {
-            throw error(TRELLIS_ERROR_ARGUMENT,
-                        "a view of " + std::to_string(count) + " objects of " + std::to_string(sizeof(T)) +
-                            " bytes at offset " + std::to_string(offset_bytes) + " does not fit the region of " +
-                            std::to_string(region_bytes()) + " bytes, or is not aligned; make it smaller, or set " +
-                            "region_bytes (trellis run --set region_bytes=1GiB)");
+        const auto fits = [&](std::size_t end) {
+            return offset_bytes <= end && count <= (end - offset_bytes) / sizeof(T);
+        };
+        const auto refuse = [&](const std::string& why) {
+            throw error(TRELLIS_ERROR_ARGUMENT, "a view of " + std::to_string(count) + " objects of " +
+                                                    std::to_string(sizeof(T)) + " bytes at offset " +
+                                                    std::to_string(offset_bytes) + " " + why);
+        };
+        if (!fits(region_bytes())) {
+            refuse("does not fit the region of " + std::to_string(region_bytes()) +
+                   " bytes; make it smaller, or set region_bytes (trellis run --set region_bytes=1GiB)");
+        }
+        if (!fits(heap_start())) {
+            refuse("reaches into the shared heap, which has bytes " + std::to_string(heap_start()) + " to " +
+                   std::to_string(region_bytes()) + " of the region; give it less (trellis run --set heap_bytes=0, " +
+                   "or a multiple of page_bytes), or make the region larger (region_bytes)");
+        }
+        if (offset_bytes % alignof(T) != 0) {
+            refuse("is not aligned; its offset must be a multiple of " + std::to_string(alignof(T)) + ", for example " +
+                   std::to_string((offset_bytes / alignof(T) + 1) * alignof(T)));
         }
         return {reinterpret_cast<T*>(static_cast<std::byte*>(base()) + offset_bytes), count};
     }

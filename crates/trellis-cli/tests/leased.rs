@@ -143,7 +143,7 @@ fn a_program_sorts_four_times_what_its_caches_hold() {
     if !works("a_program_sorts_four_times_what_its_caches_hold") {
         return;
     }
-    let run = nodes(2, "sort", &["--set", "region_bytes=8MiB", "--cache", "1MiB"]).finish();
+    let run = nodes(2, "sort", &["--set", "region_bytes=8MiB", "--set", "heap_bytes=0", "--cache", "1MiB"]).finish();
     assert_eq!(run.code, Some(0), "{run:?}");
     assert!(run.stdout.contains("sorted 1048576 numbers"), "{run:?}");
     let count = |name: &str| -> u64 {

@@ -19,7 +19,7 @@ const CACHE: &str = "1MiB";
 const NODE_CACHE: &str = "2MiB";
 /// Integers that psort sorts: 8 MiB.
 const INTEGERS: &str = "1000000";
-const REGION: &str = "region_bytes=9MiB";
+const REGION: [&str; 4] = ["--set", "region_bytes=9MiB", "--set", "heap_bytes=0"];
 /// So many packets of a server later a program is in the midst of its work.
 const SOME_PACKETS: u64 = 1_000;
 
@@ -245,7 +245,7 @@ fn graphs_outlive_the_server_with_their_memory() {
 fn sorted(folder: &Folder, psort: &str, begin: &[&str], options: &[&str]) -> Vec<u8> {
     let file = folder.path("sorted");
     let (own, sort) = (env!("CARGO_BIN_EXE_trellis"), ["--", psort, INTEGERS, "--output", &file]);
-    let words = [begin, &[own, "run", "-n", "2", "--set", REGION], options, &sort].concat();
+    let words = [begin, &[own, "run", "-n", "2"], &REGION, options, &sort].concat();
     let output = Command::new(words[0]).args(&words[1..]).stdin(Stdio::null()).output().expect("it can be started");
     assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
     std::fs::read(file).expect("it was written")
@@ -287,7 +287,7 @@ fn psort_outlives_the_server_with_its_region() {
     place(&mut lab, &folder);
     let (own, file, servers) = (env!("CARGO_BIN_EXE_trellis"), folder.path("outlived"), prefix(&lab, "s1"));
     let options = ["--home", "memory-server", "--cache", CACHE, "--memory-server", &servers];
-    let begin = ["c1", "--", own, "run", "-n", "2", "--set", REGION];
+    let begin = [&["c1", "--", own, "run", "-n", "2"], &REGION[..]].concat();
     let mut command =
         lab.command("run", &[&begin, &options[..], &["--", &psort, INTEGERS, "--output", &file]].concat());
     let mut run = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it can be started");

@@ -282,7 +282,8 @@ impl<'a> Region<'a> {
     ///
     /// # Panics
     ///
-    /// If they are not inside the region or `offset_bytes` is not aligned for `T`.
+    /// If they are not inside the region, or reach into the part of the shared heap ([`Region::heap_start`]), or if
+    /// `offset_bytes` is not aligned for `T`.
     ///
     /// # Safety
     ///
@@ -330,19 +331,32 @@ impl<'a> Region<'a> {
         let _guard = self.lock_range(offset, bytes)?;
         // SAFETY: any bytes are bytes; no other node has these while the guard lives, and no other call; that no thread
         // of this node uses them otherwise is the caller's promise.
-        Ok(change(unsafe { self.slice_mut::<u8>(offset, bytes) }))
+        Ok(change(unsafe { std::slice::from_raw_parts_mut(self.base().wrapping_add(offset), bytes) }))
     }
 
     fn place<T>(&self, offset_bytes: usize, length: usize) -> *mut T {
-        let bytes = length.checked_mul(size_of::<T>());
-        let end = bytes.and_then(|bytes| bytes.checked_add(offset_bytes));
+        let what = || format!("{length} values of {} bytes from byte {offset_bytes} on", size_of::<T>());
+        let (bytes, heap_start) = (self.bytes(), self.heap_start());
+        let end = length.checked_mul(size_of::<T>()).and_then(|length| length.checked_add(offset_bytes));
+        let end = end.unwrap_or(usize::MAX);
         assert!(
-            end.is_some_and(|end| end <= self.bytes()),
-            "{length} values of {} bytes from byte {offset_bytes} on do not fit into a region of {} bytes",
-            size_of::<T>(),
-            self.bytes()
+            end <= bytes,
+            "{} do not fit into the region of {bytes} bytes; make them fewer, or set region_bytes \
+             (trellis run --set region_bytes=1GiB)",
+            what()
         );
-        assert_eq!(offset_bytes % align_of::<T>(), 0, "byte {offset_bytes} is not aligned for this type");
+        assert!(
+            end <= heap_start,
+            "{} reach into the shared heap, which has bytes {heap_start} to {bytes} of the region; give it less \
+             (trellis run --set heap_bytes=0, or a multiple of page_bytes), or make the region larger (region_bytes)",
+            what()
+        );
+        let align = align_of::<T>();
+        assert!(
+            offset_bytes.is_multiple_of(align),
+            "byte {offset_bytes} is not aligned for values that need a multiple of {align}; byte {} is",
+            offset_bytes.next_multiple_of(align)
+        );
         self.base().wrapping_add(offset_bytes).cast()
     }
 }

@@ -103,8 +103,8 @@ impl Cluster {
 }
 
 impl Region<'_> {
-    /// The offset from which on the shared heap may use the region; it begins at the end and comes down to here. A
-    /// program that places data by itself uses what is below, or does not use the heap.
+    /// The offset from which on the region is the shared heap's; views ([`Region::slice`]) end here. The key `heap_bytes`
+    /// moves it; without, it is half the region.
     pub fn heap_start(&self) -> usize {
         self.node.config.heap_start()
     }
@@ -113,7 +113,7 @@ impl Region<'_> {
 impl Config {
     /// The offset from which on the shared heap may use the region.
     pub(crate) fn heap_start(&self) -> usize {
-        let heap_bytes = self.heap_bytes.unwrap_or(self.region_bytes).min(self.region_bytes);
+        let heap_bytes = self.heap_bytes.unwrap_or(self.region_bytes / 2).min(self.region_bytes);
         (self.region_bytes - heap_bytes).next_multiple_of(self.page_bytes)
     }
 }

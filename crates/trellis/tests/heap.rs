@@ -6,6 +6,7 @@ mod support;
 
 use std::alloc::Layout;
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
 
@@ -241,11 +242,46 @@ fn a_region_that_is_full_says_what_there_is_and_has_room_again_after_a_free_else
     );
 }
 
+/// Where nothing is configured: what a program places by itself and what the heap gives it never meet.
+#[test]
+fn views_and_the_heap_have_parts_of_their_own() {
+    run(
+        1,
+        |_| (),
+        |cluster| {
+            let region = cluster.region();
+            let start = region.heap_start();
+            let block = cluster.heap().allocate_zeroed::<u8>(region.bytes() - start, Home::Here).unwrap();
+            // SAFETY: no other thread is there.
+            unsafe { region.slice_mut::<u8>(0, start) }.fill(7);
+            assert!(
+                bytes(block, region.bytes() - start).iter().all(|&byte| byte == 0),
+                "a view changed what the heap gave"
+            );
+            for (offset, length) in [(0, region.bytes()), (start, 1), (start - 1, 2)] {
+                // SAFETY: it panics.
+                let view = || unsafe { region.slice::<u8>(offset, length) };
+                let sentence =
+                    panic_message(catch_unwind(AssertUnwindSafe(view)).expect_err("it reaches into the heap"));
+                assert!(sentence.contains("heap_bytes=0") && sentence.contains(&format!("{start} to")), "{sentence}");
+            }
+            // SAFETY: it panics.
+            let view = || unsafe { region.slice::<u64>(4, 1) };
+            let sentence = panic_message(catch_unwind(AssertUnwindSafe(view)).expect_err("it is not aligned"));
+            assert!(sentence.ends_with("byte 8 is"), "{sentence}");
+        },
+    );
+}
+
+fn panic_message(panic: Box<dyn std::any::Any + Send>) -> String {
+    panic.downcast_ref::<String>().expect("a sentence").clone()
+}
+
 #[test]
 fn empty_pools_make_room_for_what_is_large() {
     run(
         2,
-        |_| (),
+        |config| config.heap_bytes = Some(REGION_BYTES),
         |cluster| {
             if cluster.node() == 1 {
                 let heap = cluster.heap();

@@ -77,7 +77,7 @@ fn sort(
     let sorted = Psort {
         program: psort,
         nodes,
-        settings: &[format!("region_bytes={}", region_bytes(elements))],
+        settings: &[format!("region_bytes={}", region_bytes(elements)), "heap_bytes=0".to_owned()],
         arguments: &arguments,
         record: &folder.join(format!("record-{nodes}")),
     }

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <iostream>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -81,10 +82,21 @@ static void refuse(trellis::cluster& cluster) {
     } catch (const trellis::error& error) {
         check(error.status() == TRELLIS_ERROR_ARGUMENT, "the status of a view past the end");
     }
+    const auto says = [](const trellis::error& error, const char* part) {
+        return std::string_view(error.what()).find(part) != std::string_view::npos;
+    };
     try {
-        (void)cluster.view<std::uint64_t>(1, 1);
+        (void)cluster.view<int>(0, cluster.region_bytes() / sizeof(int));
+        check(false, "a view of the heap's part");
+    } catch (const trellis::error& error) {
+        check(says(error, "heap_bytes=0"), "the sentence of a view of the heap's part");
+    }
+    try {
+        (void)cluster.view<std::uint64_t>(9, 1);
         check(false, "a crooked view");
-    } catch (const trellis::error&) {
+    } catch (const trellis::error& error) {
+        check(says(error, "a multiple of 8, for example 16"), "the sentence of a crooked view");
+        check(!says(error, "region_bytes"), "a crooked view needs no larger region");
     }
     try {
         trellis::configuration().set("page_bytes", "5000");

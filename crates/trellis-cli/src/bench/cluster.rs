@@ -74,6 +74,8 @@ impl<T: Serialize> ClusterPlan<'_, T> {
         })?;
         let mut settings: Vec<(String, String)> =
             self.settings.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        // Tasks place their data themselves, in all of the region.
+        settings.push(("heap_bytes".to_owned(), "0".to_owned()));
         settings.push(("catch".to_owned(), self.common.catcher.clone()));
         settings.push(("security".to_owned(), self.common.security.clone()));
         // A figure says what it is about: unless told, that is tcp, whatever the nodes of one host could do better.

@@ -62,7 +62,7 @@ mod tests {
             manager: 1,
             joiners_max: 3,
             region_bytes: 1 << 20,
-            heap_bytes: Some(512 << 10),
+            heap_bytes: Some(256 << 10),
             base_address: 0x2000_0000_0000,
             page_bytes: 16 << 10,
             coherence: "delay(lock(dynamic(redirect)))".parse().unwrap(),
@@ -80,7 +80,7 @@ mod tests {
         let unsaid = Config { heap_bytes: None, ..cluster.clone() };
         joins.heap_bytes = Some(16 << 10);
         joins.take_from_cluster(&unsaid.told_to_joiners()).unwrap();
-        assert_eq!((joins.agree(&unsaid.agreement()), joins.heap_start()), (Ok(()), 0));
+        assert_eq!((joins.agree(&unsaid.agreement()), joins.heap_start()), (Ok(()), 512 << 10));
         assert_eq!((joins.nodes.len(), joins.capacity(), joins.silence_seconds_max), (2, 5, 3));
         assert_eq!(joins.coherence_ranges, cluster.coherence_ranges);
         assert!(joins.joins_on_loopback());

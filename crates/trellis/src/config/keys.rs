@@ -107,9 +107,9 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "heap_bytes",
-        default: "none (the whole region)",
+        default: "none (half of region_bytes)",
         accepted: "0 to region_bytes, a multiple of page_bytes",
-        meaning: "How much of the region, from its end, the shared heap may use; the same at every node.",
+        meaning: "How much of the region, from its end, is the shared heap's; views end there. The same at every node.",
         apply: |config, raw| {
             config.heap_bytes = Some(usize::try_from(values::bytes(raw)?).map_err(|error| error.to_string())?);
             Ok(())

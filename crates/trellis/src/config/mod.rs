@@ -226,13 +226,10 @@ impl Config {
     }
 
     fn agreement_with(&self, coherence: &str) -> String {
-        // Where the heap begins decides; it is the same whether the whole region was asked for or nothing was said.
-        let heap = match self.heap_start() {
-            0 => "all".to_owned(),
-            start => (self.region_bytes - start).to_string(),
-        };
+        // Where the heap begins decides, whether it was told or not.
+        let heap_bytes = self.region_bytes - self.heap_start();
         format!(
-            "version={} nodes={} joiners_max={} manager={} region_bytes={} heap_bytes={heap} base_address={:#x} \
+            "version={} nodes={} joiners_max={} manager={} region_bytes={} heap_bytes={heap_bytes} base_address={:#x} \
              page_bytes={} coherence={coherence} coherence_ranges={} home={} link={} security={}",
             env!("CARGO_PKG_VERSION"),
             self.node_count(),

@@ -49,7 +49,7 @@ impl Elastic {
             joined: AtomicBool::new(false),
             may_hand_over: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
-            addresses: Ordered::new(Rank::Last, Vec::new()),
+            addresses: Ordered::new(Rank::Joiners, Vec::new()),
             taker: Ordered::new(Rank::Last, None),
         }
     }

@@ -267,18 +267,18 @@ impl Node {
                 "the shared heap has {SPANS_MAX} pieces already, and {bytes} bytes need one more; free some"
             );
         }
-        let key = if self.config.heap_bytes.is_some() { "heap_bytes and region_bytes" } else { "region_bytes" };
+        let heap_bytes = self.config.region_bytes - self.config.heap_start();
         if longest >= pages {
             let align = wish.align;
             return format!(
-                "the shared heap has no {bytes} free bytes aligned to {align} in the region of {region_bytes} bytes; \
-                 raise {key}"
+                "the shared heap has no {bytes} free bytes aligned to {align} in its {heap_bytes} bytes of the region of \
+                 {region_bytes}; raise heap_bytes or region_bytes"
             );
         }
         let (needed, longest) = (u64::from(pages) * page_bytes, u64::from(longest) * page_bytes);
         format!(
-            "the shared heap has no {needed} bytes in a row left for an allocation of {bytes}: the longest free run of the \
-             region of {region_bytes} bytes has {longest}; free some, or raise {key}"
+            "the shared heap has no {needed} bytes in a row left for an allocation of {bytes}: the longest free run of \
+             its {heap_bytes} bytes of the region of {region_bytes} has {longest}; free some, or raise heap_bytes or region_bytes"
         )
     }
 

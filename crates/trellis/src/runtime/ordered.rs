@@ -13,6 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub(super) enum Rank {
     /// Taken by threads of the program alone, while they publish or apply notices; they wait with it.
     Program,
+    /// Where those said they are who join later.
+    Joiners,
     /// Who is there.
     Membership,
     /// A shard's pages; or locks, barriers and the rest; or the shared heap.

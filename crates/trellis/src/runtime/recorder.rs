@@ -74,13 +74,14 @@ impl Recorder {
     /// Writes the record if one was asked for.
     pub(crate) fn write(&self, node: &Node) {
         let (Some(folder), Some(faults)) = (&node.config.record, &self.faults) else { return };
-        let record = self.record(node, &lock(faults).faults);
+        let faults = lock(faults).faults.clone();
+        let record = self.record(node, faults);
         if let Err(error) = record.write(folder) {
             eprintln!("trellis: node {}: {error}", node.me.0);
         }
     }
 
-    fn record(&self, node: &Node, faults: &[FaultRecord]) -> Record {
+    fn record(&self, node: &Node, faults: Vec<FaultRecord>) -> Record {
         let now_us = node.now() / 1000;
         let counters = node.counters().load();
         let phases = phases(&lock(&self.phases), now_us, &counters);
@@ -103,7 +104,7 @@ impl Recorder {
             counters,
             phases,
             faults_dropped: self.dropped.load(Ordering::Relaxed),
-            faults: faults.to_vec(),
+            faults,
         }
     }
 }
