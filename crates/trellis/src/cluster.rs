@@ -10,6 +10,7 @@ pub use crate::join::JoinError;
 use crate::launch::Activity;
 use crate::record::Counters;
 use crate::runtime::{Node, Waited};
+use crate::waits::Wait;
 
 /// One process's part in a cluster. Clones are the same node.
 ///
@@ -210,7 +211,7 @@ impl Drop for Handle {
 
 impl Node {
     fn leave(&self, service: JoinHandle<()>) -> Result<(), WaitError> {
-        self.doing(Activity::Leaving);
+        self.doing(Activity::Waiting(Wait::Leave));
         self.count();
         self.breakdown.end();
         self.unlock_all_ranges();

@@ -21,6 +21,7 @@ use crate::config::{self, Config, ConfigError, Start};
 use crate::launch::{Activity, Inherited, LaunchError, StatusPage};
 use crate::runtime::{Node, Server, start_service};
 use crate::secret::{Secret, SecretError};
+use crate::waits::Wait;
 
 /// A node could not join its cluster.
 #[derive(Debug, thiserror::Error)]
@@ -471,8 +472,9 @@ fn start(
 
 /// `still_there` says whether whoever lets this node in still listens; `true` where nobody can know.
 fn wait_for_peers(node: &Node, still_there: &dyn Fn() -> bool) -> Result<(), String> {
+    node.doing(Activity::Waiting(Wait::Start));
     let begun = Instant::now();
-    let limit = Duration::from_secs(node.config.start_seconds_max);
+    let limit = Duration::from_nanos(Wait::Start.limit_ns(&node.config));
     let mut next_word = Duration::from_secs(1);
     let (mut next_look, mut looks_in_vain) = (BETWEEN_LOOKS, 0);
     loop {

@@ -10,10 +10,11 @@ use std::io;
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::record::LiveCounters;
 use crate::secret::{Secret, SecretError};
+use crate::waits::Wait;
 
 /// The number of the node.
 pub const NODE_VARIABLE: &str = "TRELLIS_NODE";
@@ -144,40 +145,10 @@ fn status_of(descriptor: OwnedFd) -> Result<StatusPage, LaunchError> {
 /// What a node does now; with several threads, what one of them began last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// Meeting its peers.
-    Starting,
     /// Running the program.
     Computing,
-    /// Waiting for a page to read.
-    ReadFault(u64),
-    /// Waiting for a page to write.
-    WriteFault(u64),
-    /// Waiting in a barrier.
-    Barrier(u64),
-    /// Waiting for a lock.
-    Lock(u64),
-    /// Waiting for the answer to an operation on a word.
-    Atomic(u64),
-    /// Waiting in a barrier for a number of participants.
-    CountingBarrier(u64),
-    /// Waiting for a read-write lock.
-    ReadWriteLock(u64),
-    /// Waiting for a semaphore.
-    Semaphore(u64),
-    /// Waiting for an event flag.
-    Event(u64),
-    /// Waiting for what is done once.
-    Once(u64),
-    /// Waiting for a condition to be signalled.
-    Condition(u64),
-    /// Waiting for pages to lock, of which this is the first.
-    LockRange(u64),
-    /// Taking part in a change of protocols.
-    ChangingProtocol,
-    /// Waiting for memory of the shared heap, or for it to be taken back.
-    Heap,
-    /// Leaving the cluster.
-    Leaving,
+    /// Waiting for another node, or for another thread.
+    Waiting(Wait),
     /// No longer a member.
     Left,
 }
@@ -186,23 +157,8 @@ impl std::fmt::Display for Activity {
     /// In words that complete "the node was killed while …".
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Activity::Starting => formatter.write_str("waiting for its peers to start"),
             Activity::Computing => formatter.write_str("computing"),
-            Activity::ReadFault(page) => write!(formatter, "waiting to read page {page}"),
-            Activity::WriteFault(page) => write!(formatter, "waiting to write page {page}"),
-            Activity::Barrier(id) => write!(formatter, "waiting in barrier {id}"),
-            Activity::Lock(id) => write!(formatter, "waiting for lock {id}"),
-            Activity::Atomic(id) => write!(formatter, "waiting for atomic {id}"),
-            Activity::CountingBarrier(id) => write!(formatter, "waiting in counting barrier {id}"),
-            Activity::ReadWriteLock(id) => write!(formatter, "waiting for read-write lock {id}"),
-            Activity::Semaphore(id) => write!(formatter, "waiting for semaphore {id}"),
-            Activity::Event(id) => write!(formatter, "waiting for event {id}"),
-            Activity::Once(id) => write!(formatter, "waiting for once {id}"),
-            Activity::Condition(id) => write!(formatter, "waiting for condition {id}"),
-            Activity::LockRange(page) => write!(formatter, "waiting to lock page {page}"),
-            Activity::ChangingProtocol => formatter.write_str("changing the protocol of pages"),
-            Activity::Heap => formatter.write_str("waiting for the shared heap"),
-            Activity::Leaving => formatter.write_str("leaving the cluster"),
+            Activity::Waiting(wait) => wait.fmt(formatter),
             Activity::Left => formatter.write_str("ending after it left the cluster"),
         }
     }
@@ -213,53 +169,22 @@ const DETAIL_BITS: u32 = 56;
 
 impl Activity {
     /// One word, so that a reader never sees the code of one activity with the page of another. Never zero.
-    fn to_word(self) -> u64 {
+    pub(crate) fn to_word(self) -> u64 {
         let (code, detail) = match self {
-            Activity::Starting => (1, 0),
             Activity::Computing => (2, 0),
-            Activity::ReadFault(page) => (3, page),
-            Activity::WriteFault(page) => (4, page),
-            Activity::Barrier(id) => (5, id),
-            Activity::Lock(id) => (6, id),
-            Activity::Atomic(id) => (7, id),
-            Activity::Leaving => (8, 0),
             Activity::Left => (9, 0),
-            Activity::LockRange(page) => (10, page),
-            Activity::ChangingProtocol => (11, 0),
-            Activity::CountingBarrier(id) => (12, id),
-            Activity::ReadWriteLock(id) => (13, id),
-            Activity::Semaphore(id) => (14, id),
-            Activity::Event(id) => (15, id),
-            Activity::Once(id) => (16, id),
-            Activity::Condition(id) => (17, id),
-            Activity::Heap => (20, 0),
+            Activity::Waiting(wait) => wait.to_code(),
         };
         code << DETAIL_BITS | detail & ((1 << DETAIL_BITS) - 1)
     }
 
-    fn from_word(word: u64) -> Option<Activity> {
+    pub(crate) fn from_word(word: u64) -> Option<Activity> {
         let detail = word & ((1 << DETAIL_BITS) - 1);
-        Some(match word >> DETAIL_BITS {
-            1 => Activity::Starting,
-            2 => Activity::Computing,
-            3 => Activity::ReadFault(detail),
-            4 => Activity::WriteFault(detail),
-            5 => Activity::Barrier(detail),
-            6 => Activity::Lock(detail),
-            7 => Activity::Atomic(detail),
-            8 => Activity::Leaving,
-            9 => Activity::Left,
-            10 => Activity::LockRange(detail),
-            11 => Activity::ChangingProtocol,
-            12 => Activity::CountingBarrier(detail),
-            13 => Activity::ReadWriteLock(detail),
-            14 => Activity::Semaphore(detail),
-            15 => Activity::Event(detail),
-            16 => Activity::Once(detail),
-            17 => Activity::Condition(detail),
-            20 => Activity::Heap,
-            _ => return None,
-        })
+        match word >> DETAIL_BITS {
+            2 => Some(Activity::Computing),
+            9 => Some(Activity::Left),
+            code => Wait::from_code(code, detail).map(Activity::Waiting),
+        }
     }
 }
 
@@ -292,15 +217,13 @@ pub fn pin_thread(number: usize) {
 pub const FAILURE_BYTES_MAX: usize = 512;
 
 /// Changes with the form below, so that a launcher and a node of different versions notice.
-const MAGIC: u64 = u64::from_le_bytes(*b"trellis2");
+const MAGIC: u64 = u64::from_le_bytes(*b"trellis3");
 
 /// What lies in the shared page.
 #[repr(C)]
 struct Shared {
     magic: AtomicU64,
     pid: AtomicU32,
-    /// 0: no sentence; 1: being written; else its length plus 1.
-    failure_state: AtomicU32,
     /// The node's number plus 1; 0 before it has one.
     node: AtomicU32,
     /// Not 0: somebody asked the node to leave.
@@ -308,12 +231,53 @@ struct Shared {
     activity: AtomicU64,
     since_ns: AtomicU64,
     counters: LiveCounters,
-    failure: [AtomicU8; FAILURE_BYTES_MAX],
+    failure: Sentence,
+    waiting: Sentence,
 }
+
+/// A sentence that one process writes and another reads.
+#[repr(C)]
+struct Sentence {
+    /// 0: no sentence; 1: being written; else its length plus 1, and above that how often it was written.
+    state: AtomicU64,
+    bytes: [AtomicU8; FAILURE_BYTES_MAX],
+}
+
+impl Sentence {
+    /// Writes as much as there is room for, unless another thread writes at this moment.
+    fn set(&self, text: &str) {
+        let before = self.state.load(Ordering::Relaxed);
+        let claim = self.state.compare_exchange(before, BEING_WRITTEN, Ordering::Acquire, Ordering::Relaxed);
+        if before == BEING_WRITTEN || claim.is_err() {
+            return;
+        }
+        let length = (0..=text.len().min(FAILURE_BYTES_MAX)).rev().find(|end| text.is_char_boundary(*end));
+        let bytes = &text.as_bytes()[..length.unwrap_or(0)];
+        for (cell, byte) in self.bytes.iter().zip(bytes) {
+            cell.store(*byte, Ordering::Relaxed);
+        }
+        // The length last: a reader that sees it sees the bytes.
+        let written = (before / WRITTEN_ONCE + 1) * WRITTEN_ONCE;
+        self.state.store(written + bytes.len() as u64 + 1, Ordering::Release);
+    }
+
+    /// What it says; nothing if that is nothing, or is being changed.
+    fn get(&self) -> Option<String> {
+        let state = self.state.load(Ordering::Acquire);
+        let length = ((state % WRITTEN_ONCE) as usize).checked_sub(1)?.min(FAILURE_BYTES_MAX);
+        let bytes: Vec<u8> = self.bytes[..length].iter().map(|cell| cell.load(Ordering::Relaxed)).collect();
+        fence(Ordering::Acquire);
+        let is_whole = self.state.load(Ordering::Relaxed) == state;
+        (is_whole && !bytes.is_empty()).then(|| String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+const BEING_WRITTEN: u64 = 1;
+const WRITTEN_ONCE: u64 = 1 << 16;
 
 const PAGE_BYTES: usize = 4096;
 const _: () = assert!(size_of::<Shared>() <= PAGE_BYTES);
-const _: () = assert!(FAILURE_BYTES_MAX < u32::MAX as usize);
+const _: () = assert!(FAILURE_BYTES_MAX + 1 < WRITTEN_ONCE as usize);
 
 /// One page of memory that a node writes and its launcher reads, while the node lives and after.
 ///
@@ -416,25 +380,26 @@ impl StatusPage {
 
     /// Leaves the node's last sentence for the launcher. The first one stays: later ones are consequences.
     pub fn set_failure(&self, sentence: &str) {
-        let shared = self.shared();
-        if shared.failure_state.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
-            return;
+        if self.shared().failure.state.load(Ordering::Relaxed) == 0 {
+            self.shared().failure.set(sentence);
         }
-        let length = (0..=sentence.len().min(FAILURE_BYTES_MAX)).rev().find(|end| sentence.is_char_boundary(*end));
-        let bytes = &sentence.as_bytes()[..length.unwrap_or(0)];
-        for (cell, byte) in shared.failure.iter().zip(bytes) {
-            cell.store(*byte, Ordering::Relaxed);
-        }
-        // The length last: a reader that sees it sees the bytes.
-        shared.failure_state.store(bytes.len() as u32 + 1, Ordering::Release);
     }
 
     /// The node's last sentence, if it left one.
     pub fn failure(&self) -> Option<String> {
-        let shared = self.shared();
-        let length = (shared.failure_state.load(Ordering::Acquire) as usize).checked_sub(1)?.min(FAILURE_BYTES_MAX);
-        let bytes: Vec<u8> = shared.failure[..length].iter().map(|cell| cell.load(Ordering::Relaxed)).collect();
-        (!bytes.is_empty()).then(|| String::from_utf8_lossy(&bytes).into_owned())
+        self.shared().failure.get()
+    }
+
+    /// Says for what the node has been waiting for long, and who is in the way; nothing with an empty sentence.
+    pub fn set_waiting(&self, sentence: &str) {
+        if !sentence.is_empty() || self.waiting().is_some() {
+            self.shared().waiting.set(sentence);
+        }
+    }
+
+    /// For what the node has been waiting for long, and who is in the way.
+    pub fn waiting(&self) -> Option<String> {
+        self.shared().waiting.get()
     }
 
     fn shared(&self) -> &Shared {

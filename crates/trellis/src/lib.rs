@@ -29,6 +29,7 @@ mod runtime;
 pub mod secret;
 pub mod stored;
 pub mod synchronisation;
+pub mod waits;
 
 pub use cluster::{Cluster, JoinError, Region, WaitError};
 pub use config::{Config, ConfigError};

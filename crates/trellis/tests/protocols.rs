@@ -264,7 +264,10 @@ fn a_lock_that_does_not_come_names_who_holds_it() {
             let region = cluster.region();
             if cluster.node() == 1 {
                 let guard = region.lock_range(0, PAGE_BYTES).unwrap();
-                let own = region.lock_range(0, 1).map(drop).unwrap_err().to_string();
+                let sentence = || region.lock_range(0, 1).map(drop).unwrap_err().to_string();
+                let own = sentence();
+                assert!(own.starts_with("this thread holds page 0 already"), "{own}");
+                let own = std::thread::scope(|scope| scope.spawn(sentence).join().unwrap());
                 assert!(own.contains("waiting to lock page 0: another thread of this node holds it"), "{own}");
                 cluster.atomic(1).store(1).unwrap();
                 while cluster.atomic(1).load().unwrap() == 1 {

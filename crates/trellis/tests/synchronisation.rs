@@ -469,3 +469,52 @@ fn meet_patiently(cluster: &Cluster) {
     }
     assert!(cluster.event(1000).wait_for(LONG).unwrap());
 }
+
+/// It would wait until the deadline, and block every other node meanwhile.
+#[test]
+fn a_thread_that_would_wait_for_itself_hears_it_at_once() {
+    run(
+        2,
+        |config| config.coherence = "lock(dynamic)".parse().unwrap(),
+        |cluster| {
+            let own = |error: Result<(), WaitError>, part: &str| match error {
+                Err(WaitError::Misuse(sentence)) => assert!(sentence.contains(part), "{sentence}"),
+                other => panic!("{part}: {other:?}"),
+            };
+            let me = cluster.node() as u64;
+            // Numbers with their home here and elsewhere.
+            for id in [10 + me, 11 + me] {
+                let guard = cluster.lock(100 * (me + 1) + id).unwrap();
+                let again = 100 * (me + 1) + id;
+                own(cluster.lock(again).map(drop), "holds lock");
+                assert!(cluster.try_lock(again).unwrap().is_none(), "who only tries does not wait");
+                assert!(cluster.try_lock_for(again, Duration::from_millis(1)).unwrap().is_none());
+                // Another thread of this node waits as one of another node does.
+                std::thread::scope(|scope| {
+                    let other =
+                        scope.spawn(|| cluster.try_lock_for(again, Duration::from_millis(1)).unwrap().is_none());
+                    assert!(other.join().unwrap());
+                });
+                drop(guard);
+                drop(cluster.lock(again).unwrap());
+                let read = cluster.rwlock(again).read().unwrap();
+                own(cluster.rwlock(again).write().map(drop), "reads under");
+                drop(read);
+                let written = cluster.rwlock(again).write().unwrap();
+                own(cluster.rwlock(again).write().map(drop), "writes under");
+                own(cluster.rwlock(again).read().map(drop), "writes under");
+                drop(written);
+                drop(cluster.rwlock(again).write().unwrap());
+            }
+            // What another thread gives back is not this one's any more.
+            cluster.lock_acquire(500 + me).unwrap();
+            std::thread::scope(|scope| scope.spawn(|| cluster.lock_release(500 + me).unwrap()).join().unwrap());
+            drop(cluster.lock(500 + me).unwrap());
+            let page = cluster.region().page_bytes();
+            let range = cluster.region().lock_range(me as usize * 8 * page, 2 * page).unwrap();
+            own(cluster.region().lock_range((me as usize * 8 + 1) * page, page).map(drop), "pages");
+            drop(range);
+            drop(cluster.region().lock_range(me as usize * 8 * page, page).unwrap());
+        },
+    );
+}

@@ -35,7 +35,8 @@ impl NodeStatus {
     /// Writes down what the node does at this moment, or did last.
     pub(super) fn describe(&self, seen: &mut Seen) {
         let activity = self.page.activity().map(|(activity, _)| activity);
-        seen.doing = activity.map(|activity| activity.to_string());
+        // Who is in the way is known of what lasts.
+        seen.doing = self.page.waiting().or_else(|| activity.map(|activity| activity.to_string()));
         seen.number = self.page.node().map(usize::from);
         seen.last_words = self.page.failure();
         seen.still_member = activity.is_some_and(|activity| activity != Activity::Left);

@@ -13,7 +13,8 @@ pub(crate) fn act(role: &str) {
         "count" => count_until_stopped(&cluster),
         "late" => come_late(&cluster),
         "hold" => hold_a_lock(&cluster),
-        "keep" => keep_a_page(&cluster),
+        "keep" => keep_a_page(&cluster, AWAY),
+        "keep for ever" => keep_a_page(&cluster, std::time::Duration::from_secs(600)),
         "visit" => (0..25).for_each(|round| count(&cluster, round)),
         "stop" => cluster.atomic(STOP).store(1).unwrap_or_else(|error| refuse(&error)),
         "wait" => wait_until_asked(&cluster),
@@ -73,13 +74,13 @@ fn hold_a_lock(cluster: &Cluster) {
 }
 
 /// Node 0 keeps a page for a while; the others wait for it.
-fn keep_a_page(cluster: &Cluster) {
+fn keep_a_page(cluster: &Cluster, time: std::time::Duration) {
     let keep = || cluster.region().lock_range(0, 8).unwrap_or_else(|error| refuse(&error));
     let kept = (cluster.node() == 0).then(keep);
     cluster.barrier(1).unwrap_or_else(|error| refuse(&error));
     cluster.phase("waiting");
     if kept.is_some() {
-        std::thread::sleep(AWAY);
+        std::thread::sleep(time);
     } else {
         // SAFETY: inside the region and aligned; nobody stores to it.
         unsafe { cluster.region().base().cast::<u64>().read_volatile() };

@@ -18,43 +18,28 @@ fn the_launcher_sees_what_the_node_does() {
     assert_eq!((launcher.pid(), launcher.activity(), launcher.failure()), (0, None, None));
     let node = other_side(&launcher);
     assert_eq!(launcher.pid(), std::process::id());
-    assert_eq!(node.enter(Activity::Starting, 5), None);
-    assert_eq!(node.enter(Activity::Barrier(3), 7), Some(Activity::Starting));
-    assert_eq!(launcher.activity(), Some((Activity::Barrier(3), 7)));
-    assert_eq!(Activity::Barrier(3).to_string(), "waiting in barrier 3");
+    assert_eq!(node.enter(Activity::Waiting(Wait::Start), 5), None);
+    assert_eq!(node.enter(Activity::Waiting(Wait::Barrier(3)), 7), Some(Activity::Waiting(Wait::Start)));
+    assert_eq!(launcher.activity(), Some((Activity::Waiting(Wait::Barrier(3)), 7)));
+    assert_eq!(Activity::Waiting(Wait::Barrier(3)).to_string(), "waiting in barrier 3");
     LiveCounters::add(&node.counters().barriers, 1);
     assert_eq!(launcher.counters().load(), Counters { barriers: 1, ..Counters::default() });
     drop(node);
-    assert_eq!(launcher.activity(), Some((Activity::Barrier(3), 7)), "the page outlives the node");
+    assert_eq!(launcher.activity(), Some((Activity::Waiting(Wait::Barrier(3)), 7)), "the page outlives the node");
 }
 
 #[test]
 fn every_activity_survives_its_word() {
     let largest = (1 << DETAIL_BITS) - 1;
-    for activity in [
-        Activity::Starting,
-        Activity::Computing,
-        Activity::ReadFault(0),
-        Activity::WriteFault(largest),
-        Activity::Barrier(3),
-        Activity::Lock(4),
-        Activity::Atomic(5),
-        Activity::Leaving,
-        Activity::Left,
-        Activity::LockRange(6),
-        Activity::ChangingProtocol,
-        Activity::Heap,
-        Activity::CountingBarrier(7),
-        Activity::ReadWriteLock(8),
-        Activity::Semaphore(9),
-        Activity::Event(10),
-        Activity::Once(11),
-        Activity::Condition(largest),
-    ] {
+    let waits = Wait::ALL.into_iter().map(Activity::Waiting);
+    for activity in waits.chain([Activity::Computing, Activity::Left, Activity::Waiting(Wait::Condition(largest))]) {
         assert_eq!(Activity::from_word(activity.to_word()), Some(activity));
     }
     assert_eq!(Activity::from_word(0), None);
-    assert_eq!(Activity::from_word(Activity::Lock(u64::MAX).to_word()), Some(Activity::Lock(largest)));
+    assert_eq!(
+        Activity::from_word(Activity::Waiting(Wait::Lock(u64::MAX)).to_word()),
+        Some(Activity::Waiting(Wait::Lock(largest)))
+    );
 }
 
 #[test]

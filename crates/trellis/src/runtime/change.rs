@@ -28,7 +28,7 @@ use super::progress::Waited;
 use super::synchronisation::RESERVED_FIRST;
 use super::{Node, Ticket};
 use crate::cluster::WaitError;
-use crate::launch::Activity;
+use crate::waits::Wait;
 
 /// The barriers between the steps, in their order: all nodes have come; their pages are frozen, and who objects has said
 /// so; nothing is under way; every page is at its home; every node has changed.
@@ -52,7 +52,7 @@ const GIVEN_UP: u64 = 1 << 63;
 const NUMBERS_PER_SET: u64 = 8;
 const SETS_MAX: u64 = (u64::MAX - RESERVED_FIRST) / NUMBERS_PER_SET;
 
-const ACTIVITY: Activity = Activity::ChangingProtocol;
+const WAIT: Wait = Wait::ProtocolChange;
 
 /// What a node knows about the changes up to now. All nodes agree on the numbers whenever they begin a call.
 #[derive(Default)]
@@ -133,13 +133,13 @@ impl Node {
         self.freeze(pages.clone());
         let objection = self.objection(pages, protocol);
         let ours = proposal(pages, protocol);
-        let theirs = self.operate_as(call.first + PROPOSAL, Operation::CompareExchange(0, ours), ACTIVITY)?;
+        let theirs = self.operate_as(call.first + PROPOSAL, Operation::CompareExchange(0, ours), WAIT)?;
         let differs = theirs != 0 && theirs != ours;
         if differs || objection.is_some() {
-            self.operate_as(call.first + OBJECTIONS, Operation::FetchAdd(1), ACTIVITY)?;
+            self.operate_as(call.first + OBJECTIONS, Operation::FetchAdd(1), WAIT)?;
         }
         self.meet(call, FROZEN)?;
-        let objections = self.operate_as(call.first + OBJECTIONS, Operation::Load, ACTIVITY)?;
+        let objections = self.operate_as(call.first + OBJECTIONS, Operation::Load, WAIT)?;
         if objections == 0 {
             // Nobody has locked a page of these, and nobody can: whatever was asked for comes.
             self.settle(pages)?;
@@ -153,8 +153,8 @@ impl Node {
     /// All nodes are done with a step, and none has given up as far as is known.
     fn meet(&self, call: &mut Call, barrier: u64) -> Result<(), WaitError> {
         let ticket = self.come_to(call, barrier);
-        self.wait_in_barrier(&ticket, call.first + barrier, ACTIVITY)?;
-        self.unless_given_up(self.operate_as(call.first + DECISION, Operation::Load, ACTIVITY)?)
+        self.wait_in_barrier(&ticket, call.first + barrier, WAIT)?;
+        self.unless_given_up(self.operate_as(call.first + DECISION, Operation::Load, WAIT)?)
     }
 
     fn come_to(&self, call: &mut Call, barrier: u64) -> Ticket<'_> {
@@ -165,13 +165,13 @@ impl Node {
     /// All nodes have voted: from here on nobody can give up.
     fn agree(&self, call: &mut Call) -> Result<(), WaitError> {
         let ticket = self.come_to(call, GATHERED);
-        let met = self.wait_in_barrier(&ticket, call.first + GATHERED, ACTIVITY);
+        let met = self.wait_in_barrier(&ticket, call.first + GATHERED, WAIT);
         if let Err(error) = met {
             if matches!(error, WaitError::Failed(_)) || self.decide(call, self.giving_up())? != call.round + 1 {
                 return Err(error);
             }
             // Another node was let go on, so all have come here; that news is on its way.
-            let met = self.wait_in_barrier(&ticket, call.first + GATHERED, ACTIVITY);
+            let met = self.wait_in_barrier(&ticket, call.first + GATHERED, WAIT);
             return met.map_err(|error| self.disagree(error));
         }
         self.unless_given_up(self.decide(call, call.round + 1)?)
@@ -180,7 +180,7 @@ impl Node {
     /// What the word says once it has been decided; the first to decide does.
     fn decide(&self, call: &Call, decision: u64) -> Result<u64, WaitError> {
         let operation = Operation::CompareExchange(call.round, decision);
-        let before = self.operate_as(call.first + DECISION, operation, ACTIVITY);
+        let before = self.operate_as(call.first + DECISION, operation, WAIT);
         let before = before.map_err(|error| self.disagree(error))?;
         Ok(if before == call.round { decision } else { before })
     }
@@ -194,7 +194,7 @@ impl Node {
             return Ok(());
         }
         Err(WaitError::TooLong {
-            what: ACTIVITY.to_string(),
+            what: WAIT.to_string(),
             seconds: self.config.wait_seconds_max,
             whom: format!(
                 "{} could not wait any longer, and nothing has changed on any node",
@@ -236,15 +236,15 @@ impl Node {
         objections: u64,
     ) -> Result<(), WaitError> {
         if self.me.0 == 0 {
-            self.operate_as(call.first + PROPOSAL, Operation::Exchange(0), ACTIVITY)?;
-            self.operate_as(call.first + OBJECTIONS, Operation::Exchange(0), ACTIVITY)?;
+            self.operate_as(call.first + PROPOSAL, Operation::Exchange(0), WAIT)?;
+            self.operate_as(call.first + OBJECTIONS, Operation::Exchange(0), WAIT)?;
         }
         if objections == 0 {
             self.changes.any.store(true, Ordering::Release);
             self.change(pages, protocol);
         }
         let ticket = self.come_to(call, CHANGED);
-        self.wait_in_barrier(&ticket, call.first + CHANGED, ACTIVITY)
+        self.wait_in_barrier(&ticket, call.first + CHANGED, WAIT)
     }
 
     fn freeze(&self, pages: Range<u32>) {
@@ -406,24 +406,17 @@ impl Node {
     }
 
     fn wait_for_change(&self, ticket: &super::Ticket<'_>, page: PageIndex) -> Result<(), WaitError> {
-        if ticket.is_done() {
-            return Ok(());
+        match self.wait(ticket, WAIT) {
+            Waited::Done => Ok(()),
+            waited => Err(self.not_gathered(waited, page)),
         }
-        self.doing(ACTIVITY);
-        let limit = self.config.wait_seconds_max.saturating_mul(1_000_000_000);
-        let waited = self.wait(ticket, self.now().saturating_add(limit));
-        if waited != Waited::Done {
-            return Err(self.not_gathered(waited, page));
-        }
-        self.doing(Activity::Computing);
-        Ok(())
     }
 
     fn not_gathered(&self, waited: Waited, page: PageIndex) -> WaitError {
         match waited {
             Waited::Failed => WaitError::Failed(self.failure.sentence()),
             _ => WaitError::TooLong {
-                what: ACTIVITY.to_string(),
+                what: WAIT.to_string(),
                 seconds: self.config.wait_seconds_max,
                 whom: format!("page {} did not come: {}", page.0, self.who_has_page(page)),
             },

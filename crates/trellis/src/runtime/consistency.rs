@@ -17,9 +17,10 @@ use trellis_protocol::{CHUNK_PAGES, NodeId, PageIndex, PageRange};
 use super::Node;
 use super::ordered::{Ordered, Rank, lock};
 use super::pages::{Shard, Waiting, runs};
-use super::progress::{Polling, Waited};
+use super::progress::Waited;
 use crate::cluster::WaitError;
 use crate::record::LiveCounters;
+use crate::waits::Wait;
 
 /// Bytes of pages that a node has sent to homes and that are not acknowledged: as much as fits a link's queue several
 /// times over, and enough to keep it busy.
@@ -178,26 +179,15 @@ impl Node {
             }
         }
         self.published();
-        let waited = self.wait_unless_done(&ticket, early);
+        let deadline = self.now().saturating_add(Wait::Publication.limit_ns(&self.config));
+        let waited = self.wait_polling(early, &ticket, Wait::Publication, deadline);
         lock(&self.consistency.knowledge).intervals.close();
         LiveCounters::add(&self.counters().overhead_ns, self.now() - started);
         match waited {
             Waited::Done => Ok(()),
             Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
-            Waited::TooLong => Err(WaitError::TooLong {
-                what: "sending what was stored to the homes of its pages".to_owned(),
-                seconds: self.config.wait_seconds_max,
-                whom: format!("waiting for {}", self.homes_that_owe_an_answer()),
-            }),
+            Waited::TooLong => Err(self.too_long(Wait::Publication, self.whom(Wait::Publication))),
         }
-    }
-
-    fn wait_unless_done(&self, ticket: &super::Ticket<'_>, early: Option<Polling<'_>>) -> Waited {
-        if ticket.is_done() {
-            return Waited::Done;
-        }
-        let seconds = self.config.wait_seconds_max;
-        self.wait_polling(early, ticket, self.now().saturating_add(seconds.saturating_mul(1_000_000_000)))
     }
 
     /// Sends pages that this node published last to `to`, which gets the token of a lock next.
@@ -215,15 +205,14 @@ impl Node {
         }
     }
 
-    fn homes_that_owe_an_answer(&self) -> String {
+    pub(super) fn homes_that_owe_an_answer(&self) -> String {
         let mut homes: Vec<NodeId> = Vec::new();
         for shard in &self.shards {
             homes.extend(lock(shard).protocol.awaited_from());
         }
         homes.sort_unstable();
         homes.dedup();
-        let names: Vec<String> = homes.into_iter().map(|home| self.name_of(home)).collect();
-        names.join(", ")
+        format!("waiting for {}", self.names(&homes))
     }
 
     /// A shard has published, or all have been told to.
@@ -427,7 +416,7 @@ impl Node {
             return Ok(());
         }
         let node = NodeId(node as u16);
-        let deadline = self.now().saturating_add(self.config.wait_seconds_max.saturating_mul(1_000_000_000));
+        let deadline = self.now().saturating_add(Wait::Placement(0).limit_ns(&self.config));
         for run in runs(pages) {
             let started = self.now();
             let ticket = self.waiters.take();
@@ -438,17 +427,14 @@ impl Node {
             shard.waiting.push(Waiting::Thread { page: run.first(), ticket: ticket.name() });
             self.step(&mut shard, Input::Place { range: run, node });
             drop(shard);
-            let waited = self.wait(&ticket, deadline);
+            let wait = Wait::Placement(u64::from(run.first().0));
+            let waited = self.wait_polling(None, &ticket, wait, deadline);
             LiveCounters::add(&self.counters().overhead_ns, self.now() - started);
             match waited {
                 Waited::Done => {}
                 Waited::Failed => return Err(WaitError::Failed(self.failure.sentence())),
                 Waited::TooLong => {
-                    return Err(WaitError::TooLong {
-                        what: "choosing a home for pages".to_owned(),
-                        seconds: self.config.wait_seconds_max,
-                        whom: format!("waiting for {}", self.name_of(self.home_of(run.first()))),
-                    });
+                    return Err(self.too_long(wait, self.whom(wait)));
                 }
             }
         }

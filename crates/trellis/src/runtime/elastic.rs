@@ -22,6 +22,7 @@ use super::pages::{Shard, Waiting, runs};
 use super::progress::Waited;
 use super::{LEAVE_LOOK_NS, LEAVE_WORD_NS, Node};
 use crate::cluster::WaitError;
+use crate::waits::Wait;
 
 /// What a node knows about those that come and go.
 pub(super) struct Elastic {
@@ -201,7 +202,7 @@ impl Node {
         self.leaver.store(ticket.name(), Ordering::SeqCst);
         let mut next_word = self.now() + LEAVE_WORD_NS;
         while !done() && !self.is_over() {
-            self.wait(&ticket, self.now() + LEAVE_LOOK_NS);
+            self.wait_unseen(None, &ticket, self.now() + LEAVE_LOOK_NS);
             ticket.rearm();
             if self.now() >= next_word {
                 next_word = self.now() * 2;
@@ -229,7 +230,7 @@ impl Node {
                 let Some(page) = run.pages().find(|&page| shard.protocol.is_pending(page)) else { break };
                 shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
                 drop(shard);
-                self.wait(&ticket, self.now() + LEAVE_LOOK_NS);
+                self.wait_unseen(None, &ticket, self.now() + LEAVE_LOOK_NS);
             }
         }
     }
@@ -382,15 +383,15 @@ impl Node {
 
     /// Has the page here for stores, once.
     fn take_page(&self, page: PageIndex) -> Result<(), Waited> {
-        let limit = self.config.wait_seconds_max.saturating_mul(1_000_000_000);
-        let deadline = self.now().saturating_add(limit);
+        let wait = Wait::TakeOver(u64::from(page.0));
+        let deadline = self.now().saturating_add(wait.limit_ns(&self.config));
         let ticket = self.waiters.take();
         let mut shard = lock(self.shard_of(page));
         while shard.protocol.access(page) < Access::Write {
             shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
             self.step(&mut shard, Input::Fault { page, write: true, wish: PageRange::one(page) });
             drop(shard);
-            match self.wait(&ticket, deadline) {
+            match self.wait_polling(None, &ticket, wait, deadline) {
                 Waited::Done => {}
                 waited => return Err(waited),
             }

@@ -108,7 +108,7 @@ pub(crate) fn end_process(sentence: &str) -> ! {
     end_now()
 }
 
-fn say(sentence: &str) {
+pub(super) fn say(sentence: &str) {
     // One write, so that the lines of several nodes do not mix.
     let _ = std::io::stderr().write_all(format!("trellis: {sentence}\n").as_bytes());
 }

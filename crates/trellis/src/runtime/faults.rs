@@ -16,12 +16,9 @@ use super::ordered::lock;
 use super::pages::Waiting;
 use super::progress::{Polling, Waited};
 use super::{Node, Ticket};
-use crate::launch::Activity;
 use crate::record::{FaultKind, LiveCounters};
+use crate::waits::Wait;
 
-/// How long one fault may take before the node gives up: a page travels in microseconds, and a peer that is dead or
-/// silent is reported long before this.
-const FAULT_NS_MAX: u64 = 120_000_000_000;
 /// Most runs that an announced access asks for before it waits for the first of them.
 const RUNS_UNDER_WAY_MAX: usize = 8;
 
@@ -52,6 +49,12 @@ impl FaultServer for Server {
             None => super::failure::end_process("the region was touched after this node left the cluster"),
         }
     }
+}
+
+/// What a thread waits for that touched a page.
+fn wait_for(fault: Fault) -> Wait {
+    let page = fault.page as u64;
+    if fault.write { Wait::WriteFault(page) } else { Wait::ReadFault(page) }
 }
 
 impl Node {
@@ -104,31 +107,32 @@ impl Node {
     }
 
     fn wait_for_page(&self, ticket: &Ticket<'_>, fault: Fault, mut early: Option<Polling<'_>>) {
-        if ticket.is_done() {
-            return;
-        }
-        let page = fault.page as u64;
-        let activity = if fault.write { Activity::WriteFault(page) } else { Activity::ReadFault(page) };
-        self.doing(activity);
+        let wait = wait_for(fault);
         let since = self.now();
+        // That the page is locked may be heard meanwhile.
+        let look_ns = wait.limit_ns(&self.config).min(Wait::LockRange(0).limit_ns(&self.config));
         loop {
-            match self.wait_polling(early.take(), ticket, self.now() + FAULT_NS_MAX) {
-                Waited::Done => return self.doing(Activity::Computing),
+            match self.wait_polling(early.take(), ticket, wait, self.now().saturating_add(look_ns)) {
+                Waited::Done => return,
                 Waited::Failed => self.end_after_failure(),
-                Waited::TooLong => self.give_up_unless_locked(PageIndex(fault.page as u32), since),
+                Waited::TooLong => self.give_up_late(wait, since),
             }
         }
     }
 
-    /// A page that another node's program has locked may take as long as a program may take with a lock.
-    fn give_up_unless_locked(&self, page: PageIndex, since: u64) {
-        let waited = (self.now() - since) / 1_000_000_000;
+    /// Ends this node if a thread has waited for too long for a page. One that another node's program has locked may take as
+    /// long as a program may take with a lock.
+    pub(super) fn give_up_late(&self, wait: Wait, since: u64) {
+        let (Wait::ReadFault(page) | Wait::WriteFault(page)) = wait else { return };
+        let page = PageIndex(page as u32);
         let is_locked = lock(self.shard_of(page)).asked_for(page).is_some_and(|asked| asked.is_locked);
-        if is_locked && waited < self.config.wait_seconds_max {
-            return;
+        let limit = if is_locked { Wait::LockRange(0) } else { wait }.limit_ns(&self.config);
+        let waited = self.now().saturating_sub(since);
+        if waited >= limit {
+            let seconds = waited / 1_000_000_000;
+            self.fail(format!("page {} did not come within {seconds} s; {}", page.0, self.who_has_page(page)));
+            self.end_after_failure();
         }
-        self.fail(format!("page {} did not come within {waited} s; {}", page.0, self.who_has_page(page)));
-        self.end_after_failure();
     }
 
     /// Who should have given `page`, for the sentence of an error.
@@ -230,7 +234,7 @@ impl Node {
             }
             shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
             drop(shard);
-            match self.wait(&ticket, self.now() + FAULT_NS_MAX) {
+            match self.wait(&ticket, Wait::Fetch(u64::from(page.0))) {
                 Waited::Done => {}
                 other => return Err(other),
             }

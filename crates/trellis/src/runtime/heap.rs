@@ -18,8 +18,8 @@ use super::{Node, Ticket};
 use crate::cluster::WaitError;
 use crate::config::Config;
 use crate::heap::{HeapError, Home};
-use crate::launch::Activity;
 use crate::record::LiveCounters;
+use crate::waits::Wait;
 
 /// Interleaved pages change their home after so many, unless that would be more often than [`STRIPES_MAX`] times.
 const STRIPE_PAGES_MIN: u32 = 16;
@@ -192,16 +192,13 @@ impl Node {
     fn heap_call(&self, ticket: &Ticket<'_>, input: Input) -> Result<Answer, WaitError> {
         self.heap_step(input);
         if !ticket.is_done() {
-            self.doing(Activity::Heap);
-            let seconds = self.config.wait_seconds_max;
             let started = self.now();
-            let waited = self.wait(ticket, started.saturating_add(seconds.saturating_mul(1_000_000_000)));
+            let waited = self.wait(ticket, Wait::Heap);
             LiveCounters::add(&self.counters().overhead_ns, self.now() - started);
-            self.doing(Activity::Computing);
             match waited {
                 Waited::Done => {}
                 Waited::Failed => return Err(WaitError::Failed(self.failure.sentence())),
-                Waited::TooLong => self.heap_give_up(ticket, seconds)?,
+                Waited::TooLong => self.heap_give_up(ticket)?,
             }
         }
         let answer = lock(&self.heap.state).answers.remove(&ticket.name());
@@ -209,7 +206,7 @@ impl Node {
     }
 
     /// The deadline passed. If the answer came at the last moment the call goes on.
-    fn heap_give_up(&self, ticket: &Ticket<'_>, seconds: u64) -> Result<(), WaitError> {
+    fn heap_give_up(&self, ticket: &Ticket<'_>) -> Result<(), WaitError> {
         let debt = lock(&self.heap.state).machine.debt(ticket.name());
         let whom = self.who_owes(debt);
         let mut state = lock(&self.heap.state);
@@ -218,12 +215,12 @@ impl Node {
         }
         self.heap_carry_out(&mut state, Input::Abandon(ticket.name()));
         drop(state);
-        Err(WaitError::TooLong { what: Activity::Heap.to_string(), seconds, whom })
+        Err(self.too_long(Wait::Heap, whom))
     }
 
     /// Who has not answered. Every node answers at once, so the one that is silent now is to blame; where several are,
     /// the first on the question's way.
-    fn who_owes(&self, debt: Option<Debt>) -> String {
+    pub(super) fn who_owes(&self, debt: Option<Debt>) -> String {
         let directory = NodeId(self.config.manager as u16);
         let keeper = || format!("no answer from {}, which keeps the heap's directory", self.name_of(directory));
         let Some(Debt::Block(asked)) = debt else { return keeper() };

@@ -20,9 +20,10 @@ use trellis_protocol::wire::address::{Cluster, Host, HostPrefix, Pointer};
 use super::synchronisation::Patience;
 use super::{Node, synchronisation::RESERVED_FIRST};
 use crate::cluster::WaitError;
-use crate::launch::{Activity, MEMORY_ENDS_VARIABLE};
+use crate::launch::MEMORY_ENDS_VARIABLE;
 use crate::record::{FaultKind, LiveCounters};
 use crate::remote::paging::{self, Paging, objects};
+use crate::waits::Wait;
 
 /// The event that is set when the words below say where the region is; nothing else of ours uses words or events where
 /// pages are leased.
@@ -139,7 +140,7 @@ impl Node {
     }
 
     fn tell_where(&self, objects: &[Pointer]) -> Result<(), WaitError> {
-        let put = |id, value| self.operate_as(id, Operation::Exchange(value), Activity::Atomic(id)).map(drop);
+        let put = |id, value| self.operate_as(id, Operation::Exchange(value), Wait::Atomic(id)).map(drop);
         for (number, object) in (0..).zip(objects) {
             let [one, two] = words_of(*object);
             put(FIRST + 2 * number, one)?;
@@ -159,7 +160,7 @@ impl Node {
                 whom: format!("{} did not say it", self.name_of(NodeId(self.config.manager as u16))),
             });
         }
-        let load = |id| self.operate_as(id, Operation::Load, Activity::Atomic(id));
+        let load = |id| self.operate_as(id, Operation::Load, Wait::Atomic(id));
         let unknown =
             || WaitError::Misuse("where the region lies was told in words that this version does not know".to_owned());
         (0..load(COUNT)?)

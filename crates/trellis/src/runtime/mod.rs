@@ -27,6 +27,7 @@ mod recorder;
 mod sink;
 mod synchronisation;
 mod waiters;
+mod watchdog;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -100,6 +101,8 @@ pub(crate) struct Node {
     lock_calls: AtomicU32,
     /// Ranges that the program holds without a guard.
     unguarded: Ordered<Vec<range_locks::Unguarded>>,
+    /// Locks that threads of this node hold.
+    held: Ordered<synchronisation::Held>,
     streams: Ordered<Streams>,
     /// Most pages that one message asks for.
     window_pages_max: u32,
@@ -225,6 +228,7 @@ impl Node {
             changes: change::Changes::default(),
             lock_calls: AtomicU32::new(0),
             unguarded: Ordered::new(Rank::Last, Vec::new()),
+            held: Ordered::new(Rank::Last, Vec::new()),
             streams: Ordered::new(Rank::Last, Streams::new(pages, window_pages_max(&config))),
             window_pages_max: window_pages_max(&config),
             synchronisation: Ordered::new(Rank::State, (sync::Sync::new(me, founders), Vec::with_capacity(64))),
@@ -436,7 +440,7 @@ impl Node {
         self.leaver.store(ticket.name(), Ordering::SeqCst);
         let mut next_word = self.now() + LEAVE_WORD_NS;
         while !self.is_over() {
-            self.wait(&ticket, self.now() + LEAVE_LOOK_NS);
+            self.wait_unseen(None, &ticket, self.now() + LEAVE_LOOK_NS);
             if self.now() >= next_word {
                 next_word = self.now() * 2;
                 let missing = self.members_missing().join(", ");

@@ -22,6 +22,8 @@ use std::time::Duration;
 
 use super::{Node, Ticket};
 use crate::config::Config;
+use crate::launch::Activity;
+use crate::waits::Wait;
 
 /// A sleeping thread looks at the cluster's health this often.
 const SLEEP_MAX: Duration = Duration::from_millis(250);
@@ -252,13 +254,34 @@ impl Patience {
 }
 
 impl Node {
-    /// Waits until the ticket is signalled, the cluster failed, or `deadline` passed.
-    pub(crate) fn wait(&self, ticket: &Ticket<'_>, deadline: u64) -> Waited {
-        self.wait_polling(None, ticket, deadline)
+    /// Waits until the ticket is signalled, the cluster failed, or the limit of such a wait passed.
+    pub(crate) fn wait(&self, ticket: &Ticket<'_>, wait: Wait) -> Waited {
+        self.wait_polling(None, ticket, wait, self.now().saturating_add(wait.limit_ns(&self.config)))
     }
 
-    /// The same, after [`Node::poll_early`].
-    pub(super) fn wait_polling(&self, mut early: Option<Polling<'_>>, ticket: &Ticket<'_>, deadline: u64) -> Waited {
+    /// The same until `deadline`, perhaps after [`Node::poll_early`]. The launcher and the watchdog see it meanwhile.
+    pub(super) fn wait_polling(
+        &self,
+        early: Option<Polling<'_>>,
+        ticket: &Ticket<'_>,
+        wait: Wait,
+        deadline: u64,
+    ) -> Waited {
+        if ticket.is_done() {
+            return Waited::Done;
+        }
+        self.doing(Activity::Waiting(wait));
+        ticket.begin_wait(wait, self.recent(), deadline);
+        let waited = self.wait_unseen(early, ticket, deadline);
+        ticket.end_wait();
+        if waited == Waited::Done {
+            self.doing(Activity::Computing);
+        }
+        waited
+    }
+
+    /// The same, without anybody seeing it: a part of another wait.
+    pub(super) fn wait_unseen(&self, mut early: Option<Polling<'_>>, ticket: &Ticket<'_>, deadline: u64) -> Waited {
         super::ordered::assert_free_to_wait();
         let _inside = self.inside();
         loop {
@@ -424,11 +447,13 @@ pub(super) fn thread_time_ns() -> u64 {
 
 /// Starts the thread that serves the link while no thread of the program does.
 pub(crate) fn start_service(node: &Arc<Node>) -> io::Result<std::thread::JoinHandle<()>> {
+    let watchdog = super::watchdog::Watchdog::start(node)?;
     let node = Arc::clone(node);
     std::thread::Builder::new().name("trellis-service".to_owned()).spawn(move || {
         block_all_signals();
         ask_for_short_delays();
         node.serve_forever();
+        drop(watchdog);
         if node.failure.is_set() {
             node.end_unless_program_does();
         }

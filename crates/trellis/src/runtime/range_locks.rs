@@ -14,10 +14,11 @@ use trellis_protocol::{Access, PageIndex, PageRange};
 use super::ordered::lock;
 use super::pages::{Shard, Waiting, runs};
 use super::progress::Waited;
+use super::synchronisation::this_thread;
 use super::{Node, Ticket};
 use crate::cluster::WaitError;
-use crate::launch::Activity;
 use crate::record::LiveCounters;
+use crate::waits::Wait;
 
 /// A call of the program for the pages of a run: waits for them, or holds them.
 pub(super) struct LockCall {
@@ -25,6 +26,7 @@ pub(super) struct LockCall {
     call: u32,
     /// Of the thread that waits.
     ticket: u32,
+    thread: u64,
     stay: Option<u64>,
     /// Since when the pages are held.
     since: Option<u64>,
@@ -165,8 +167,7 @@ impl Node {
         started: u64,
     ) -> Result<((PageRange, u32), bool), WaitError> {
         let ticket = self.waiters.take();
-        let limit = self.config.wait_seconds_max.saturating_mul(1_000_000_000);
-        let deadline = started.saturating_add(limit);
+        let deadline = started.saturating_add(Wait::LockRange(0).limit_ns(&self.config));
         let mut shard = lock(self.shard_of(rest.first()));
         while let Some(page) = rest.pages().find(|page| shard.frozen.contains(&page.0)) {
             shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
@@ -182,7 +183,9 @@ impl Node {
         // Locks that ended by themselves and are never given back.
         self.release_due(&mut shard);
         shard.locks.retain(|held| !held.has_ended(now));
-        shard.locks.push(LockCall { range, call, ticket: ticket.name(), stay, since: None });
+        self.refuse_own_range(&shard, range)?;
+        let thread = this_thread();
+        shard.locks.push(LockCall { range, call, ticket: ticket.name(), thread, stay, since: None });
         self.step(&mut shard, Input::Lock { range, call, stay });
         let waits = shard.sent > 0 || !ticket.is_done();
         drop(shard);
@@ -204,21 +207,12 @@ impl Node {
     }
 
     fn wait_for_lock(&self, ticket: &Ticket<'_>, range: PageRange, deadline: u64) -> Result<(), WaitError> {
-        if ticket.is_done() {
-            return Ok(());
+        let wait = Wait::LockRange(u64::from(range.first().0));
+        match self.wait_polling(None, ticket, wait, deadline) {
+            Waited::Done => Ok(()),
+            Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
+            Waited::TooLong => Err(self.too_long(wait, self.who_locks(range))),
         }
-        let activity = Activity::LockRange(u64::from(range.first().0));
-        self.doing(activity);
-        match self.wait(ticket, deadline) {
-            Waited::Done => {}
-            Waited::Failed => return Err(WaitError::Failed(self.failure.sentence())),
-            Waited::TooLong => {
-                let seconds = self.config.wait_seconds_max;
-                return Err(WaitError::TooLong { what: activity.to_string(), seconds, whom: self.who_locks(range) });
-            }
-        }
-        self.doing(Activity::Computing);
-        Ok(())
     }
 
     fn who_locks(&self, range: PageRange) -> String {
@@ -229,6 +223,22 @@ impl Node {
         match missing {
             Some(page) => format!("page {} did not come: {}", page.0, self.who_has_page(page)),
             None => "another thread of this node holds it".to_owned(),
+        }
+    }
+
+    /// Refuses pages that this thread holds already: it would wait for itself. One that it holds for a time it gets again.
+    fn refuse_own_range(&self, shard: &Shard, range: PageRange) -> Result<(), WaitError> {
+        let me = this_thread();
+        let is_own = |held: &&LockCall| {
+            let overlaps = held.range.first().0 < range.end() && range.first().0 < held.range.end();
+            held.thread == me && held.stay.is_none() && overlaps
+        };
+        match shard.locks.iter().find(is_own) {
+            None => Ok(()),
+            Some(held) => Err(WaitError::Misuse(format!(
+                "this thread holds {} already, and would wait for itself; give them back before, or lock them together",
+                held.range
+            ))),
         }
     }
 

@@ -6,23 +6,24 @@
 //! in its way, is abandoned, and leaves nothing locked that was not; one that was granted at the last moment is granted.
 //! Must never wait while the state machine is locked.
 
+mod held;
 mod inquiry;
 mod objects;
 
 use std::time::Duration;
 
-use trellis_protocol::sync::{
-    ABANDONED, Contribution, Effect, Input, Kind, Message, Operation, Reduction, Subject, Sync,
-};
+use trellis_protocol::sync::{ABANDONED, Contribution, Effect, Input, Message, Operation, Reduction, Sync};
 use trellis_protocol::{NodeId, wire};
 
 use super::ordered::{Guard, lock};
 use super::progress::Waited;
 use super::{Node, Ticket};
 use crate::cluster::WaitError;
-use crate::launch::Activity;
 use crate::record::LiveCounters;
+use crate::waits::Wait;
 
+use held::Holding;
+pub(super) use held::{Held, this_thread};
 pub(crate) use objects::Guarding;
 
 /// Numbers of barriers, locks and other objects from here on are for Trellis itself.
@@ -64,6 +65,7 @@ impl Node {
     /// Whether the lock was got.
     pub(crate) fn acquire_within(&self, id: u64, patience: Patience) -> Result<bool, WaitError> {
         refuse_reserved(id)?;
+        self.refuse_own(Holding::Lock, id, patience)?;
         let ticket = self.waiters.take();
         let started = self.now();
         let sent = self.sync_step(Input::Acquire(id, ticket.name()));
@@ -73,13 +75,13 @@ impl Node {
             LiveCounters::add(&counters.lock_acquires_local, 1);
         }
         let abandon = Input::Abandon(id, ticket.name());
-        let subject = Subject { kind: Kind::Lock, id };
-        let ended = self.wait_for_call(&ticket, Activity::Lock(id), patience, abandon, |node| node.who_has(subject));
+        let wait = Wait::Lock(id);
+        let ended = self.wait_for_call(&ticket, wait, patience, abandon, |node| node.whom(wait));
         LiveCounters::add(&counters.lock_wait_ns, self.now() - started);
         if ended? == Ended::NotYet {
             return Ok(false);
         }
-        self.refresh_or(Input::Release(id))
+        self.refresh_or(id)
     }
 
     /// Takes the lock if nobody has it.
@@ -90,7 +92,7 @@ impl Node {
         let sent = self.sync_step(Input::TryAcquire(id, ticket.name()));
         let abandon = Input::Abandon(id, ticket.name());
         let home = |node: &Node| node.whose_home(id);
-        let ended = self.wait_for_call(&ticket, Activity::Lock(id), Patience::Configured, abandon, home);
+        let ended = self.wait_for_call(&ticket, Wait::Lock(id), Patience::Configured, abandon, home);
         let counters = self.counters();
         LiveCounters::add(&counters.lock_wait_ns, self.now() - started);
         if ended? != Ended::Woken(1) {
@@ -98,15 +100,16 @@ impl Node {
         }
         LiveCounters::add(&counters.lock_acquires, 1);
         LiveCounters::add(&counters.lock_acquires_local, u64::from(!sent));
-        self.refresh_or(Input::Release(id))
+        self.refresh_or(id)
     }
 
     /// True when no page here is older than what was released to this node; else gives back what was got.
-    fn refresh_or(&self, give_back: Input) -> Result<bool, WaitError> {
+    fn refresh_or(&self, id: u64) -> Result<bool, WaitError> {
         if let Err(error) = self.refresh() {
-            self.sync_step(give_back);
+            self.sync_step(Input::Release(id));
             return Err(error);
         }
+        self.note_held(Holding::Lock, id);
         Ok(true)
     }
 
@@ -118,6 +121,7 @@ impl Node {
         // The next holder must find these stores: until they are at their homes the lock stays here.
         self.publish()?;
         // Another thread of this node may have given it back meanwhile.
+        self.note_given_back(Holding::Lock, id);
         self.sync_step_if(|state| state.holds(id), Input::Release(id)).map(drop).ok_or_else(not_held)
     }
 }
@@ -141,9 +145,8 @@ impl Node {
         self.comes_to_barrier(id);
         self.sync_step(Input::Arrive(id, own, ticket.name()));
         let abandon = Input::AbandonBarrier(id, ticket.name());
-        let activity = Activity::Barrier(id);
-        let ended =
-            self.wait_for_call(&ticket, activity, Patience::Configured, abandon, |node| node.who_has_not_come(id));
+        let wait = Wait::Barrier(id);
+        let ended = self.wait_for_call(&ticket, wait, Patience::Configured, abandon, |node| node.whom(wait));
         self.count_barrier(started);
         self.leaves_barrier(id, ended.is_ok());
         let ended = ended?;
@@ -167,12 +170,12 @@ impl Node {
     }
 
     /// Waits for the others in one of our own barriers, also once more after an error.
-    pub(super) fn wait_in_barrier(&self, ticket: &Ticket<'_>, id: u64, activity: Activity) -> Result<(), WaitError> {
+    pub(super) fn wait_in_barrier(&self, ticket: &Ticket<'_>, id: u64, wait: Wait) -> Result<(), WaitError> {
         let started = self.now();
-        let result = match self.wait_at(ticket, activity, Patience::Configured) {
+        let result = match self.wait_at(ticket, wait, Patience::Configured) {
             Waited::Done => self.outcome(ticket),
             Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
-            Waited::TooLong => Err(self.too_long(activity, self.who_is_missing(id))),
+            Waited::TooLong => Err(self.too_long(wait, self.who_is_missing(id))),
         };
         self.count_barrier(started);
         result.map(drop)
@@ -186,23 +189,23 @@ impl Node {
         if operation != Operation::Load {
             self.publish()?;
         }
-        let before = self.operate_as(id, operation, Activity::Atomic(id))?;
+        let before = self.operate_as(id, operation, Wait::Atomic(id))?;
         self.refresh()?;
         Ok(before)
     }
 
     /// Operates on a word, be it the program's or our own.
-    pub(super) fn operate_as(&self, id: u64, operation: Operation, activity: Activity) -> Result<u64, WaitError> {
+    pub(super) fn operate_as(&self, id: u64, operation: Operation, wait: Wait) -> Result<u64, WaitError> {
         let ticket = self.waiters.take();
         let started = self.now();
         self.sync_step(Input::Operate(id, operation, ticket.name()));
         LiveCounters::add(&self.counters().atomics, 1);
-        let waited = self.wait_at(&ticket, activity, Patience::Configured);
+        let waited = self.wait_at(&ticket, wait, Patience::Configured);
         LiveCounters::add(&self.counters().lock_wait_ns, self.now() - started);
         match waited {
             Waited::Done => self.outcome(&ticket),
             Waited::Failed => Err(WaitError::Failed(self.failure.sentence())),
-            Waited::TooLong => Err(self.too_long(activity, self.whose_home(id))),
+            Waited::TooLong => Err(self.too_long(wait, self.whose_home(id))),
         }
     }
 }
@@ -275,13 +278,13 @@ impl Node {
     fn wait_for_call(
         &self,
         ticket: &Ticket<'_>,
-        activity: Activity,
+        wait: Wait,
         patience: Patience,
         abandon: Input,
         whom: impl Fn(&Node) -> String,
     ) -> Result<Ended, WaitError> {
         let mut sentence = None;
-        match self.wait_at(ticket, activity, patience) {
+        match self.wait_at(ticket, wait, patience) {
             Waited::Done => {}
             Waited::Failed => return Err(WaitError::Failed(self.failure.sentence())),
             Waited::TooLong => {
@@ -293,30 +296,23 @@ impl Node {
         // It may have been granted at the last moment: then it is granted.
         match (ticket.outcome(), sentence) {
             (Ok(value), _) => Ok(Ended::Woken(value)),
-            (Err(ABANDONED), Some(sentence)) => Err(self.too_long(activity, sentence)),
+            (Err(ABANDONED), Some(sentence)) => Err(self.too_long(wait, sentence)),
             (Err(ABANDONED), None) => Ok(Ended::NotYet),
             (Err(why), _) => Err(WaitError::Misuse(why.to_owned())),
         }
     }
 
-    fn wait_at(&self, ticket: &Ticket<'_>, activity: Activity, patience: Patience) -> Waited {
-        if ticket.is_done() {
-            return Waited::Done;
-        }
+    fn wait_at(&self, ticket: &Ticket<'_>, wait: Wait, patience: Patience) -> Waited {
         let nanoseconds = match patience {
-            Patience::Configured => self.config.wait_seconds_max.saturating_mul(1_000_000_000),
+            Patience::Configured => wait.limit_ns(&self.config),
             Patience::For(duration) => u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX),
         };
-        self.doing(activity);
-        let waited = self.wait(ticket, self.now().saturating_add(nanoseconds));
-        if waited == Waited::Done {
-            self.doing(Activity::Computing);
-        }
-        waited
+        self.wait_polling(None, ticket, wait, self.now().saturating_add(nanoseconds))
     }
 
-    fn too_long(&self, activity: Activity, whom: String) -> WaitError {
-        WaitError::TooLong { what: activity.to_string(), seconds: self.config.wait_seconds_max, whom }
+    pub(in crate::runtime) fn too_long(&self, wait: Wait, whom: String) -> WaitError {
+        let seconds = wait.limit_ns(&self.config) / 1_000_000_000;
+        WaitError::TooLong { what: wait.to_string(), seconds, whom }
     }
 
     fn outcome(&self, ticket: &Ticket<'_>) -> Result<u64, WaitError> {

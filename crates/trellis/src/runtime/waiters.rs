@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::launch::Activity;
+use crate::waits::Wait;
+
 /// Most threads of one node that wait at the same time; one more waits for a slot.
 pub(crate) const WAITERS_MAX: usize = 1024;
 
@@ -38,6 +41,10 @@ struct Slot {
     is_refused: AtomicBool,
     /// Why; only looked at when refused, which the fault path never is.
     refusal: Mutex<&'static str>,
+    /// What the present use waits for, as [`Activity::to_word`] says it; 0 while it does not wait. Since when and until when.
+    wait: AtomicU64,
+    since_ns: AtomicU64,
+    until_ns: AtomicU64,
 }
 
 impl Slot {
@@ -50,6 +57,14 @@ impl Slot {
     fn state(&self) -> u32 {
         self.word.load(Ordering::Acquire) % STATES
     }
+}
+
+/// What a thread waits for, since when, and until when at most.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Waits {
+    pub(crate) wait: Wait,
+    pub(crate) since_ns: u64,
+    pub(crate) until_ns: u64,
 }
 
 /// A taken slot; given back when dropped.
@@ -131,6 +146,18 @@ impl Waiters {
         Some(Signal { slot, word: use_of_name * STATES + SIGNALLING, was_sleeping: before % STATES == SLEEPING })
     }
 
+    /// What threads wait for. Taken while they go on: some of it may be over.
+    pub(crate) fn waits(&self) -> impl Iterator<Item = Waits> {
+        self.slots.iter().filter_map(|slot| match Activity::from_word(slot.wait.load(Ordering::Acquire))? {
+            Activity::Waiting(wait) => Some(Waits {
+                wait,
+                since_ns: slot.since_ns.load(Ordering::Relaxed),
+                until_ns: slot.until_ns.load(Ordering::Relaxed),
+            }),
+            _ => None,
+        })
+    }
+
     /// Makes every sleeping thread look again; used when the cluster failed.
     pub(crate) fn rouse_all(&self) {
         for slot in &self.slots {
@@ -157,6 +184,18 @@ impl Ticket<'_> {
             return Err(*self.slot().refusal.lock().unwrap_or_else(PoisonError::into_inner));
         }
         Ok(self.slot().value.load(Ordering::Relaxed))
+    }
+
+    /// The thread waits from now on.
+    pub(super) fn begin_wait(&self, wait: Wait, now_ns: u64, until_ns: u64) {
+        self.slot().since_ns.store(now_ns, Ordering::Relaxed);
+        self.slot().until_ns.store(until_ns, Ordering::Relaxed);
+        self.slot().wait.store(Activity::Waiting(wait).to_word(), Ordering::Release);
+    }
+
+    /// It does not any more.
+    pub(super) fn end_wait(&self) {
+        self.slot().wait.store(0, Ordering::Relaxed);
     }
 
     /// Makes the slot ready to be signalled again.

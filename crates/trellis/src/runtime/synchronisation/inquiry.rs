@@ -2,15 +2,12 @@
 //! asks here who is silent.
 //!
 //! Promises: a sentence names who holds, who is missing, and who did not answer, and asks for no longer than
-//! [`INQUIRY_NS_MAX`]. Must never guess: what nobody said is not told.
+//! [`Wait::Inquiry`] says. Must never guess: what nobody said is not told.
 
-use trellis_protocol::NodeId;
 use trellis_protocol::sync::{Kind, Standing, Subject};
+use trellis_protocol::{NodeId, PageIndex};
 
-use super::{Node, lock};
-
-/// How long the others have to answer.
-const INQUIRY_NS_MAX: u64 = 1_000_000_000;
+use super::{Node, Wait, lock};
 
 /// What the nodes said, this one among them, by number.
 struct Answers {
@@ -19,8 +16,35 @@ struct Answers {
 }
 
 impl Node {
+    /// Who is in the way of a wait, as its sentence says it.
+    pub(in crate::runtime) fn whom(&self, wait: Wait) -> String {
+        let subject = |kind, id| Subject { kind, id };
+        let page = |page: u64| PageIndex(page as u32);
+        match wait {
+            Wait::Start | Wait::Inquiry => format!("waiting for {}", self.names(&self.silent_nodes())),
+            Wait::Leave => format!("waiting for {}", self.members_missing().join(", ")),
+            Wait::ReadFault(at) | Wait::WriteFault(at) | Wait::Fetch(at) => self.who_has_page(page(at)),
+            Wait::LockRange(at) => format!("page {at} did not come: {}", self.who_has_page(page(at))),
+            Wait::Placement(at) | Wait::TakeOver(at) => {
+                format!("waiting for {}", self.name_of(self.home_of(page(at))))
+            }
+            Wait::Barrier(id) => self.who_has_not_come(id),
+            Wait::CountingBarrier(id) => self.who_has_come(id, None),
+            Wait::Lock(id) => self.who_has(subject(Kind::Lock, id)),
+            Wait::ReadWriteLock(id) => self.who_has(subject(Kind::ReadWriteLock, id)),
+            Wait::Once(id) => self.who_has(subject(Kind::Once, id)),
+            Wait::Semaphore(id) => self.nobody_has("posted", subject(Kind::Semaphore, id)),
+            Wait::Event(id) => self.nobody_has("set", subject(Kind::Event, id)),
+            Wait::Condition(id) => self.nobody_has("signalled", subject(Kind::Condition, id)),
+            Wait::Atomic(id) => self.whose_home(id),
+            Wait::Publication => self.homes_that_owe_an_answer(),
+            Wait::ProtocolChange => "every node must make the same call of set_protocol".to_owned(),
+            Wait::Heap => self.who_owes(None),
+        }
+    }
+
     /// Who has a lock, or reads, or writes, or does what is done once; and who else waits.
-    pub(super) fn who_has(&self, subject: Subject) -> String {
+    fn who_has(&self, subject: Subject) -> String {
         let answers = self.ask_around(subject);
         let holders: Vec<String> = answers
             .told
@@ -44,7 +68,7 @@ impl Node {
     }
 
     /// Who has not come to a barrier of all nodes.
-    pub(super) fn who_has_not_come(&self, id: u64) -> String {
+    fn who_has_not_come(&self, id: u64) -> String {
         let answers = self.ask_around(Subject { kind: Kind::Barrier, id });
         let missing = answers.told.iter().filter(|(node, standing)| node.0 < self.founders && standing.waits == 0);
         let mut missing: Vec<NodeId> = missing.map(|(node, _)| *node).collect();
@@ -64,18 +88,19 @@ impl Node {
     }
 
     /// How many have come to a counting barrier, and of which nodes.
-    pub(super) fn who_has_come(&self, id: u64, participants: u32) -> String {
+    pub(super) fn who_has_come(&self, id: u64, participants: Option<u32>) -> String {
         let answers = self.ask_around(Subject { kind: Kind::CountingBarrier, id });
         let come = answers.told.iter().filter(|(_, standing)| standing.waits > 0);
         let come: Vec<(NodeId, u32)> = come.map(|(node, standing)| (*node, standing.waits)).collect();
         let count: u32 = come.iter().map(|(_, count)| count).sum();
         let of: Vec<String> = come.iter().map(|(node, count)| format!("{count} of {}", self.name_of(*node))).collect();
-        let first = format!("{count} of {participants} participants have come ({})", of.join(", "));
+        let all = participants.map_or(String::new(), |all| format!(" of {all}"));
+        let first = format!("{count}{all} participants have come ({})", of.join(", "));
         self.add_silent(first, &answers)
     }
 
     /// That what was waited for was done by nobody; who else waits.
-    pub(super) fn nobody_has(&self, done: &str, subject: Subject) -> String {
+    fn nobody_has(&self, done: &str, subject: Subject) -> String {
         let answers = self.ask_around(subject);
         self.with_the_others(format!("nobody has {done} it"), subject, &answers)
     }
@@ -126,7 +151,7 @@ impl Node {
             self.carry_out_sync(&mut guard);
             own
         };
-        self.wait(&ticket, self.now().saturating_add(INQUIRY_NS_MAX));
+        self.wait_unseen(None, &ticket, self.now().saturating_add(Wait::Inquiry.limit_ns(&self.config)));
         let asked = lock(&self.synchronisation).0.conclude(ticket.name());
         let mut answers = Answers { told: vec![(self.me, own)], silent: Vec::new() };
         for (node, answer) in asked {

@@ -3,9 +3,10 @@
 //! Promises: what the parent file promises; and a wait for a condition returns with its lock held again, or says that it
 //! is not. Must never give a lock back before the wait is enrolled: a signal would be missed.
 
-use trellis_protocol::sync::{ConditionDemand, Demand, Input, Kind, OnceDemand, ReadWriteDemand, Subject};
+use trellis_protocol::sync::{ConditionDemand, Demand, Input, Kind, OnceDemand, ReadWriteDemand};
 
-use super::{Activity, Ended, LiveCounters, Node, Patience, Ticket, WaitError, Waited, refuse_reserved};
+use super::held::Holding;
+use super::{Ended, LiveCounters, Node, Patience, Ticket, Wait, WaitError, Waited, refuse_reserved};
 
 /// The lock under which a condition is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,16 +26,32 @@ pub(crate) struct ConditionWait {
     pub(crate) is_lock_held: bool,
 }
 
-fn activity(demand: Demand, id: u64) -> Activity {
+fn wait_of(demand: Demand, id: u64) -> Wait {
     match demand.kind() {
-        Kind::ReadWriteLock => Activity::ReadWriteLock(id),
-        Kind::Semaphore => Activity::Semaphore(id),
-        Kind::Event => Activity::Event(id),
-        Kind::Once => Activity::Once(id),
-        Kind::Condition => Activity::Condition(id),
-        Kind::CountingBarrier => Activity::CountingBarrier(id),
+        Kind::ReadWriteLock => Wait::ReadWriteLock(id),
+        Kind::Semaphore => Wait::Semaphore(id),
+        Kind::Event => Wait::Event(id),
+        Kind::Once => Wait::Once(id),
+        Kind::Condition => Wait::Condition(id),
+        Kind::CountingBarrier => Wait::CountingBarrier(id),
         Kind::Lock | Kind::Barrier => unreachable!("no demand is about these"),
     }
+}
+
+/// What the caller has when such a demand is answered with 1.
+fn holding(demand: Demand) -> Option<Holding> {
+    match demand {
+        Demand::ReadWriteLock(ReadWriteDemand::Read | ReadWriteDemand::TryRead) => Some(Holding::Read),
+        Demand::ReadWriteLock(ReadWriteDemand::Write | ReadWriteDemand::TryWrite) => Some(Holding::Write),
+        Demand::Once(OnceDemand::Begin) => Some(Holding::Once),
+        _ => None,
+    }
+}
+
+/// The same of a demand that waits; one that only tries is answered at once.
+fn waits_to_hold(demand: Demand) -> Option<Holding> {
+    let tries = matches!(demand, Demand::ReadWriteLock(ReadWriteDemand::TryRead | ReadWriteDemand::TryWrite));
+    holding(demand).filter(|_| !tries)
 }
 
 impl Node {
@@ -57,6 +74,9 @@ impl Node {
         demand: Demand,
         patience: Patience,
     ) -> Result<Option<u64>, WaitError> {
+        if let Some(wanted) = waits_to_hold(demand) {
+            self.refuse_own(wanted, id, patience)?;
+        }
         if demand.releases() {
             self.publish()?;
         }
@@ -64,12 +84,21 @@ impl Node {
         let ticket = self.waiters.take();
         let sent = self.sync_step_if(|state| state.may_end(id, demand), Input::Demand(id, demand, ticket.name()));
         let Some(sent) = sent else { return Err(not_held(id, demand)) };
-        let activity = activity(demand, id);
-        let ended = self.wait_for_demand(&ticket, id, demand, patience, activity);
+        let wait = wait_of(demand, id);
+        let ended = self.wait_for_demand(&ticket, id, demand, patience, wait);
         self.count_wait(demand, started, sent);
         let Ended::Woken(answer) = ended? else { return Ok(None) };
         if demand.acquires() {
             self.refresh().inspect_err(|_| self.give_back_grant(id, demand, answer))?;
+        }
+        match demand {
+            Demand::Once(OnceDemand::Done | OnceDemand::Failed) => self.note_given_back(Holding::Once, id),
+            _ if answer == 1 => {
+                if let Some(how) = holding(demand) {
+                    self.note_held(how, id);
+                }
+            }
+            _ => {}
         }
         Ok(Some(answer))
     }
@@ -78,6 +107,8 @@ impl Node {
     pub(crate) fn end(&self, id: u64, end: ReadWriteDemand) -> Result<(), WaitError> {
         let demand = Demand::ReadWriteLock(end);
         self.publish()?;
+        let how = if end == ReadWriteDemand::EndWrite { Holding::Write } else { Holding::Read };
+        self.note_given_back(how, id);
         let ended = self.sync_step_if(|state| state.may_end(id, demand), Input::Demand(id, demand, 0));
         ended.map(drop).ok_or_else(|| not_held(id, demand))
     }
@@ -106,18 +137,15 @@ impl Node {
         id: u64,
         demand: Demand,
         patience: Patience,
-        activity: Activity,
+        wait: Wait,
     ) -> Result<Ended, WaitError> {
-        let subject = Subject { kind: demand.kind(), id };
         let whom = |node: &Node| match demand {
-            Demand::ReadWriteLock(_) | Demand::Once(OnceDemand::Begin) => node.who_has(subject),
-            Demand::CountingBarrier(participants) => node.who_has_come(id, participants),
-            Demand::Semaphore(_) => node.nobody_has("posted", subject),
-            Demand::Event(_) => node.nobody_has("set", subject),
-            Demand::Condition(ConditionDemand::Wait) => node.nobody_has("signalled", subject),
-            Demand::Once(_) | Demand::Condition(_) => node.whose_home(id),
+            Demand::CountingBarrier(participants) => node.who_has_come(id, Some(participants)),
+            Demand::Once(OnceDemand::Done | OnceDemand::Failed) => node.whose_home(id),
+            Demand::Condition(ConditionDemand::Signal | ConditionDemand::Broadcast) => node.whose_home(id),
+            _ => node.whom(wait),
         };
-        self.wait_for_call(ticket, activity, patience, Input::AbandonDemand(ticket.name()), whom)
+        self.wait_for_call(ticket, wait, patience, Input::AbandonDemand(ticket.name()), whom)
     }
 
     fn count_wait(&self, demand: Demand, started: u64, sent: bool) {
@@ -151,7 +179,7 @@ impl Node {
         }
         let started = self.now();
         let demand = Demand::Condition(ConditionDemand::Wait);
-        let ended = self.wait_for_demand(&ticket, id, demand, patience, Activity::Condition(id));
+        let ended = self.wait_for_demand(&ticket, id, demand, patience, Wait::Condition(id));
         self.count_wait(demand, started, true);
         match self.take_again(guarding) {
             Ok(()) => ConditionWait { signalled: ended.map(|ended| ended != Ended::NotYet), is_lock_held: true },
@@ -165,13 +193,13 @@ impl Node {
         let enrolled = self.waiters.take();
         let started = self.now();
         self.sync_step(Input::Enroll(id, enrolled.name(), ticket.name()));
-        let activity = Activity::Condition(id);
-        let waited = self.wait_at(&enrolled, activity, Patience::Configured);
+        let wait = Wait::Condition(id);
+        let waited = self.wait_at(&enrolled, wait, Patience::Configured);
         LiveCounters::add(&self.counters().lock_wait_ns, self.now() - started);
         let failed = match waited {
             Waited::Done => return self.outcome(&enrolled).map(drop),
             Waited::Failed => WaitError::Failed(self.failure.sentence()),
-            Waited::TooLong => self.too_long(activity, self.whose_home(id)),
+            Waited::TooLong => self.too_long(wait, self.whose_home(id)),
         };
         self.sync_step(Input::AbandonDemand(ticket.name()));
         Err(failed)

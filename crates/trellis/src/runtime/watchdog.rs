@@ -1,0 +1,168 @@
+//! Says who waits for whom, while somebody waits.
+//!
+//! Promises: a wait that has lasted for [`REPORT_NS`] is reported on standard error and in the status page, with who is in its
+//! way, and again when it has lasted ten times as long. A wait that was reported and ended was none to worry about, so the next
+//! one of its kind is reported after twice the time. A thread that the kernel blocks at a page waits no longer than any other.
+//! Must never run on the fault path, nor keep a thread from going on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{JoinHandle, Thread};
+use std::time::Duration;
+
+use trellis_protocol::coherence::Event;
+
+use super::Node;
+use super::ordered::lock;
+use super::pages::Waiting;
+use super::waiters::Waits;
+use crate::waits::Wait;
+
+/// How often it looks.
+const LOOK: Duration = Duration::from_secs(1);
+/// What a wait takes that a person wants to hear about.
+const REPORT_NS: u64 = 5_000_000_000;
+/// How much longer the same wait takes until it is reported again.
+const AGAIN: u64 = 10;
+
+/// The thread that looks, ended with this value.
+pub(crate) struct Watchdog {
+    is_over: Arc<AtomicBool>,
+    thread: Thread,
+    handle: Option<JoinHandle<()>>,
+}
+
+impl Watchdog {
+    pub(crate) fn start(node: &Arc<Node>) -> std::io::Result<Watchdog> {
+        let (node, is_over) = (Arc::downgrade(node), Arc::new(AtomicBool::new(false)));
+        let ended = Arc::clone(&is_over);
+        let handle = std::thread::Builder::new().name("trellis-watchdog".to_owned()).spawn(move || {
+            super::progress::block_all_signals();
+            let mut watch = Watch::default();
+            while !ended.load(Ordering::Acquire) {
+                std::thread::park_timeout(LOOK);
+                let Some(node) = node.upgrade() else { return };
+                if node.is_over() {
+                    return;
+                }
+                watch.look(&node);
+            }
+        })?;
+        Ok(Watchdog { is_over, thread: handle.thread().clone(), handle: Some(handle) })
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        self.thread.unpark();
+        if let Some(handle) = self.handle.take().filter(|handle| handle.thread().id() != std::thread::current().id()) {
+            // A panic there was printed when it happened.
+            let _ = handle.join();
+        }
+    }
+}
+
+/// A wait that was reported.
+struct Reported {
+    waits: Waits,
+    next_ns: u64,
+}
+
+/// What has been said so far.
+#[derive(Default)]
+struct Watch {
+    reported: Vec<Reported>,
+    /// How long a wait of a kind takes until it is reported, where that is not [`REPORT_NS`].
+    normal: Vec<(Wait, u64)>,
+}
+
+impl Watch {
+    fn look(&mut self, node: &Node) {
+        let waits = node.long_waits();
+        let now = node.now();
+        let is_there = |reported: &Reported| waits.contains(&reported.waits);
+        let ended: Vec<Wait> = self.reported.iter().filter(|it| !is_there(it)).map(|it| it.waits.wait).collect();
+        self.reported.retain(is_there);
+        ended.into_iter().for_each(|wait| self.was_normal(wait));
+        let mut due: Vec<Waits> = Vec::new();
+        for &one in &waits {
+            let waited = now.saturating_sub(one.since_ns);
+            let patience = self.patience(one.wait);
+            let next_ns = waited.saturating_mul(AGAIN);
+            match self.reported.iter_mut().find(|it| it.waits == one) {
+                Some(known) if waited < known.next_ns => continue,
+                Some(known) => known.next_ns = next_ns,
+                None if waited < patience => continue,
+                None => self.reported.push(Reported { waits: one, next_ns }),
+            }
+            // Threads that wait for the same are one matter.
+            if due.iter().all(|other| other.wait != one.wait) {
+                due.push(one);
+            }
+        }
+        for one in due {
+            node.report_wait(one, now, waits.iter().filter(|other| other.wait == one.wait).count());
+        }
+        if self.reported.is_empty() {
+            node.status.set_waiting("");
+        }
+    }
+
+    fn patience(&self, wait: Wait) -> u64 {
+        let known = self.normal.iter().find(|(kind, _)| kind.is_like(wait));
+        known.map_or(REPORT_NS, |(_, patience)| *patience)
+    }
+
+    fn was_normal(&mut self, wait: Wait) {
+        let patience = self.patience(wait).saturating_mul(2);
+        self.normal.retain(|(kind, _)| !kind.is_like(wait));
+        self.normal.push((wait, patience));
+    }
+}
+
+impl Node {
+    /// What threads wait for, those that the kernel blocks among them. One of those whose time is over ends the node.
+    fn long_waits(&self) -> Vec<Waits> {
+        let mut blocked: Vec<(Wait, u64)> = Vec::new();
+        for shard in &self.shards {
+            blocked.extend(lock(shard).waiting.iter().filter_map(|waiting| match *waiting {
+                Waiting::Kernel { page, since, event: Event::Read, .. } => {
+                    Some((Wait::ReadFault(page.0.into()), since))
+                }
+                Waiting::Kernel { page, since, .. } => Some((Wait::WriteFault(page.0.into()), since)),
+                Waiting::Thread { .. } | Waiting::Fault { .. } => None,
+            }));
+        }
+        let blocked = blocked.into_iter().map(|(wait, since_ns)| {
+            self.give_up_late(wait, since_ns);
+            Waits { wait, since_ns, until_ns: since_ns.saturating_add(wait.limit_ns(&self.config)) }
+        });
+        self.waiters.waits().chain(blocked).collect()
+    }
+
+    /// Tells people who waits for whom.
+    fn report_wait(&self, Waits { wait, since_ns, until_ns }: Waits, now: u64, threads: usize) {
+        let who = if threads == 1 { String::new() } else { format!("{threads} threads are ") };
+        let seconds = now.saturating_sub(since_ns) / 1_000_000_000;
+        let left = until_ns.saturating_sub(now) / 1_000_000_000;
+        let sentence = format!("{who}{wait} for {seconds} s: {}; this ends in {left} s at the latest", self.whom(wait));
+        self.status.set_waiting(&sentence);
+        super::failure::say(&format!("node {}: {sentence}", self.me.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_that_ended_well_is_waited_for_longer() {
+        let mut watch = Watch::default();
+        assert_eq!(watch.patience(Wait::Barrier(3)), REPORT_NS);
+        watch.was_normal(Wait::Barrier(3));
+        watch.was_normal(Wait::Barrier(4));
+        assert_eq!(watch.patience(Wait::Barrier(5)), 4 * REPORT_NS);
+        assert_eq!(watch.patience(Wait::Lock(3)), REPORT_NS);
+    }
+}
