@@ -7,6 +7,7 @@
 //!
 //! `unsafe` is used for what C hands over: pointers whose validity the header demands of the caller.
 
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 #![warn(missing_docs)]
 
 mod allocator;

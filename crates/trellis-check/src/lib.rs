@@ -9,6 +9,8 @@
 //! states and the same trace on every machine, and a violation is told as the shortest story that
 //! leads to it. It must never call a state good because it did not look: an instance that is larger
 //! than its bound ends with [`explore::Verdict::TooLarge`].
+
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 #![forbid(unsafe_code)]
 
 pub mod commands;

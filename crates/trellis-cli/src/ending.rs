@@ -56,3 +56,11 @@ impl Ends {
         let _ = self.0.set(Box::new(stop));
     }
 }
+
+/// A file that may not become so large is an error of whoever writes it, as a full disk is. A handler, because programs that
+/// this command starts would inherit that the signal is ignored.
+pub(crate) fn take_file_limits_as_errors() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    // SAFETY: the handler does nothing, which is allowed in one; the signal is a constant.
+    unsafe { libc::signal(libc::SIGXFSZ, nothing as extern "C" fn(libc::c_int) as libc::sighandler_t) };
+}

@@ -3,6 +3,8 @@
 //! Results go to standard output, everything else to standard error. A failure is one sentence that begins with
 //! `trellis:` and an exit code that `--help` explains.
 
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod bench;
 mod chart;
 mod check;
@@ -102,8 +104,17 @@ enum Command {
     },
 }
 
+/// What was asked for. Help is a result as any other: whoever does not get it hears why.
+fn parsed() -> CommandLine {
+    CommandLine::try_parse().unwrap_or_else(|answer| match answer.print() {
+        Err(error) if !answer.use_stderr() => terminal::end_unwritten(&error),
+        _ => std::process::exit(answer.exit_code()),
+    })
+}
+
 fn main() -> ExitCode {
-    let ending = match CommandLine::parse().command {
+    ending::take_file_limits_as_errors();
+    let ending = match parsed().command {
         Command::Run(arguments) => run::run(arguments),
         Command::Leave(arguments) => leave::leave(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
@@ -125,7 +136,7 @@ fn main() -> ExitCode {
     match ending {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            eprintln!("trellis: {failure}");
+            trellis_store::complain(format_args!("{failure}"));
             ExitCode::from(failure.code)
         }
     }

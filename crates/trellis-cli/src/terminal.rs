@@ -20,9 +20,15 @@ pub(crate) use say;
 /// The same for whole lines.
 pub(crate) fn put(lines: fmt::Arguments<'_>) {
     let mut output = std::io::stdout().lock();
-    let Err(error) = output.write_fmt(lines).and_then(|()| output.flush()) else { return };
+    if let Err(error) = output.write_fmt(lines).and_then(|()| output.flush()) {
+        end_unwritten(&error);
+    }
+}
+
+/// Ends the command because its result cannot be written.
+pub(crate) fn end_unwritten(error: &std::io::Error) -> ! {
     if error.kind() != ErrorKind::BrokenPipe {
-        eprintln!("trellis: cannot write to standard output: {error}; see where it leads");
+        trellis_store::complain(format_args!("cannot write to standard output: {error}; see where it leads"));
         std::process::exit(exit::FILE.into());
     }
     // As by SIGPIPE, without a word.

@@ -233,7 +233,8 @@ fn a_killed_member_is_named_with_what_it_was_doing() {
     let mut run = start_nodes(3, "barrier", &[]);
     run.wait_for_output("up", 3);
     let victim = run.node_pid(1);
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    // From then on it is known that it waits.
+    wait_until("the report of its wait", || run.standard_error().contains("node 1: waiting in barrier 3"));
     signal(victim, libc::SIGKILL);
     let run = run.finish();
     assert_eq!(run.code, Some(128 + libc::SIGKILL), "{run:?}");
@@ -261,6 +262,30 @@ fn a_member_that_exits_or_panics_is_the_cause() {
     let panicked = start_nodes(3, "panic", &[]).finish();
     assert_eq!(panicked.code, Some(101), "{panicked:?}");
     assert!(panicked.stderr.contains("exited with status 101 (a Rust panic)"), "{}", panicked.stderr);
+}
+
+/// Others end with status 70 because of it, so its own status says nothing.
+#[test]
+fn a_member_that_ends_with_the_status_of_a_lost_cluster_is_the_cause() {
+    for role in ["seventy", "give up"] {
+        for round in 0..5 {
+            let run = start_nodes(4, role, &[]).finish();
+            assert_eq!(run.code, Some(70), "{role}: {run:?}");
+            let said = run.stderr.lines().last().unwrap_or_default();
+            assert!(said.starts_with("trellis: node 1 (pid "), "{role}, round {round}: {}", run.stderr);
+            assert!(role == "seventy" || said.contains("UNLOCK: lock 5 is not held"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn a_terminal_that_hangs_up_ends_everything_and_nobody_is_blamed() {
+    let mut run = start_nodes(3, "barrier", &[]);
+    run.wait_for_output("up", 3);
+    signal(run.pid(), libc::SIGHUP);
+    let run = run.finish();
+    assert_eq!(run.code, Some(128 + libc::SIGHUP), "{run:?}");
+    assert!(run.stderr.contains("trellis: interrupted by SIGHUP; nodes 0, 1, 2 were ended"), "{}", run.stderr);
 }
 
 #[test]

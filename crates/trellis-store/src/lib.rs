@@ -15,6 +15,8 @@
 //! It must never cache (what is read was in the store after the call began), never retry without end, and never know
 //! what the bytes mean.
 
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod capabilities;
 mod codec;
 mod error;
@@ -33,3 +35,9 @@ pub use key::{Key, Kind};
 pub use operation::{Applied, Change, Entry, Expect, Guard, Operation, Outcome, Refused};
 pub use store::Store;
 pub use stores::open;
+
+/// Says one line to people: on standard error, in one write, so that the lines of several processes do not mix. Where standard
+/// error cannot be written there is nobody to tell, and the program goes on.
+pub fn complain(sentence: std::fmt::Arguments<'_>) {
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("trellis: {sentence}\n").as_bytes());
+}

@@ -204,7 +204,7 @@ impl Drop for Handle {
             // Others may wait for it, and nobody is left to give it back.
             self.node.fail(format!("the program ended its part in the cluster although {refused}"));
         } else if let Err(error) = self.node.leave(service) {
-            eprintln!("trellis: node {}: {error}", self.node.me.0);
+            trellis_store::complain(format_args!("node {}: {error}", self.node.me.0));
         }
     }
 }
@@ -242,7 +242,7 @@ impl Node {
         let counters = self.counters().load();
         let shown = counters.entries().filter(|(_, count)| *count > 0);
         let words: Vec<String> = shown.map(|(name, count)| format!("{name}={count}")).collect();
-        eprintln!("trellis: node {}: {}", self.me.0, words.join(" "));
+        trellis_store::complain(format_args!("node {}: {}", self.me.0, words.join(" ")));
     }
 }
 

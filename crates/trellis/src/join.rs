@@ -379,7 +379,7 @@ fn tcp_options(config: &Config, addresses: Vec<String>, listener: Option<TcpList
         security: security(config),
         hello: config.agreement().into_bytes(),
         admit: Box::new(move |_peer, hello| agreement.agree(&String::from_utf8_lossy(hello))),
-        refused: Box::new(|sentence| eprintln!("trellis: {sentence}")),
+        refused: Box::new(|sentence| trellis_store::complain(format_args!("{sentence}"))),
     }
 }
 
@@ -402,7 +402,7 @@ fn make_udp(config: &Config, socket: Option<UdpSocket>, secret: &Secret) -> Resu
         security: security(config),
         hello: config.agreement().into_bytes(),
         admit: Box::new(move |_peer, hello| agreement.agree(&String::from_utf8_lossy(hello))),
-        refused: Box::new(|sentence| eprintln!("trellis: {sentence}")),
+        refused: Box::new(|sentence| trellis_store::complain(format_args!("{sentence}"))),
         faults: config.link_faults.clone(),
         multicast: config.multicast_group,
     };
@@ -512,7 +512,7 @@ fn wait_for_peers(node: &Node, still_there: &dyn Fn() -> bool) -> Result<(), Str
         if waited >= next_word && !missing.is_empty() {
             next_word = waited * 2;
             let refused = refused_strangers(node);
-            eprintln!("trellis: node {}: waiting for {}{refused}", node.me.0, names(node, &missing));
+            trellis_store::complain(format_args!("node {}: waiting for {}{refused}", node.me.0, names(node, &missing)));
         }
         // The service thread receives; this thread only looks. Start-up is not a fault path.
         std::thread::sleep(Duration::from_millis(1));

@@ -231,6 +231,10 @@ struct Shared {
     activity: AtomicU64,
     since_ns: AtomicU64,
     counters: LiveCounters,
+    /// The number of the node that the failure is about, plus 1; 0 while there is none.
+    culprit: AtomicU32,
+    /// Not 0: a record was asked for, and is not there.
+    has_lost_record: AtomicU32,
     failure: Sentence,
     waiting: Sentence,
 }
@@ -378,16 +382,34 @@ impl StatusPage {
         &self.shared().counters
     }
 
-    /// Leaves the node's last sentence for the launcher. The first one stays: later ones are consequences.
-    pub fn set_failure(&self, sentence: &str) {
-        if self.shared().failure.state.load(Ordering::Relaxed) == 0 {
+    /// Leaves the node's last sentence for the launcher, and which node it is about. The first one stays: later ones are
+    /// consequences.
+    pub fn set_failure(&self, culprit: u16, sentence: &str) {
+        let first =
+            self.shared().culprit.compare_exchange(0, u32::from(culprit) + 1, Ordering::Relaxed, Ordering::Relaxed);
+        if first.is_ok() {
             self.shared().failure.set(sentence);
         }
+    }
+
+    /// The node that the last sentence is about: this one, or one that it lost.
+    pub fn culprit(&self) -> Option<u16> {
+        self.shared().culprit.load(Ordering::Relaxed).checked_sub(1).map(|node| node as u16)
     }
 
     /// The node's last sentence, if it left one.
     pub fn failure(&self) -> Option<String> {
         self.shared().failure.get()
+    }
+
+    /// Says that the record which the node was to write is not there.
+    pub fn set_lost_record(&self) {
+        self.shared().has_lost_record.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether the record which the node was to write is not there.
+    pub fn has_lost_record(&self) -> bool {
+        self.shared().has_lost_record.load(Ordering::Relaxed) != 0
     }
 
     /// Says for what the node has been waiting for long, and who is in the way; nothing with an empty sentence.

@@ -17,6 +17,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod cluster;
 pub mod config;
 mod heap;
@@ -40,6 +42,7 @@ pub use synchronisation::{Atomic, LockGuard};
 /// Which protocols there are, and how they combine.
 pub use trellis_protocol::coherence::Protocol;
 /// The leaves, for tools that look below the runtime (`trellis doctor`, embedders with a link of their own).
+pub use trellis_store::complain;
 pub use {trellis_memory as memory, trellis_transport as transport};
 
 /// Joins the cluster that the environment describes: the one that `trellis run` started, or a cluster of one node when

@@ -89,11 +89,11 @@ fn done<T>(asking: &str, outcome: Result<T, WaitError>) -> T {
 /// Ends the process because the program cannot go on, and the cluster with it.
 fn stop(asking: &str, why: impl Display) -> ! {
     let Some(program) = PROGRAM.get() else {
-        eprintln!("trellis: {asking}: {why}");
+        trellis::complain(format_args!("{asking}: {why}"));
         end_process(EXIT_CLUSTER)
     };
     let node = program.cluster.node();
-    eprintln!("trellis: node {node}: {asking}: {why}");
+    trellis::complain(format_args!("node {node}: {asking}: {why}"));
     program.cluster.abandon(&format!("{asking}: {why}"));
     end_process(EXIT_CLUSTER)
 }

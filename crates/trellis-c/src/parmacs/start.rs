@@ -247,6 +247,6 @@ fn refuse(why: &str) -> ! {
 }
 
 fn end(why: &str, status: c_int) -> ! {
-    eprintln!("trellis: {why}");
+    trellis::complain(format_args!("{why}"));
     super::end_process(status)
 }

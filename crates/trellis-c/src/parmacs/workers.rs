@@ -223,7 +223,7 @@ fn end_of_main(program: &Program, status: c_int) {
 
 /// The others end with this sentence, this process with its status.
 fn give_up(program: &Program, why: &str, status: c_int) -> ! {
-    eprintln!("trellis: node {}: {why}", program.cluster.node());
+    trellis::complain(format_args!("node {}: {why}", program.cluster.node()));
     program.cluster.abandon(why);
     end_process(status)
 }
@@ -238,7 +238,7 @@ fn leave(program: &Program, goes_on: bool) {
         _ => leave(),
     };
     if let Err(why) = left {
-        eprintln!("trellis: node {}: {why}", program.cluster.node());
+        trellis::complain(format_args!("node {}: {why}", program.cluster.node()));
         end_process(super::EXIT_CLUSTER);
     }
 }

@@ -311,11 +311,11 @@ pub(super) fn show_all<S: Sync, M: Model>(
         done += 1;
         passed &= tell(name, &report, json);
         if watched {
-            eprint!("{done} of {} are explored ", setups.len());
+            progress!("{done} of {} are explored ", setups.len());
         }
     });
     if watched {
-        eprint!("\r\x1b[K");
+        progress!("\r\x1b[K");
     }
     passed
 }
@@ -323,7 +323,7 @@ pub(super) fn show_all<S: Sync, M: Model>(
 /// Prints what came of an exploration; returns whether it passed.
 fn tell(name: &str, report: &Report, json: bool) -> bool {
     if std::io::stderr().is_terminal() {
-        eprint!("\r\x1b[K");
+        progress!("\r\x1b[K");
     }
     if json {
         say!("{}", as_json(name, report))
@@ -338,7 +338,7 @@ fn show_progress() -> impl FnMut(Progress) {
     let watched = std::io::stderr().is_terminal();
     move |progress| {
         if watched {
-            eprint!("\r\x1b[K{} states, {} waiting, depth {} ", progress.states, progress.waiting, progress.depth);
+            progress!("\r\x1b[K{} states, {} waiting, depth {} ", progress.states, progress.waiting, progress.depth);
         }
     }
 }

@@ -55,14 +55,14 @@ pub(super) fn run_swarm(first: u64, seeds: u64, json: bool) -> bool {
         joins += outcome.parts.1;
         complaints.extend(outcome.complaint());
         if watched && runs % 64 == 0 {
-            eprint!("\r\x1b[K{LEASE}: {runs} runs, {} failures ", complaints.len());
+            progress!("\r\x1b[K{LEASE}: {runs} runs, {} failures ", complaints.len());
         }
         if complaints.len() == FAILURES_MAX {
             break;
         }
     }
     if watched {
-        eprint!("\r\x1b[K");
+        progress!("\r\x1b[K");
     }
     if json {
         let complaints: Vec<String> = complaints.iter().map(|complaint| json_text(complaint)).collect();

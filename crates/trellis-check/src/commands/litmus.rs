@@ -125,7 +125,7 @@ fn simulated(chosen: &Litmus, sources: &[Source]) -> Result<LitmusReport, String
     let watched = std::io::stderr().is_terminal();
     let mut progress = |progress: Progress| {
         if watched {
-            eprint!("\r\x1b[K{} runs, {} failed ", progress.runs, progress.failures);
+            progress!("\r\x1b[K{} runs, {} failed ", progress.runs, progress.failures);
         }
     };
     let report =
@@ -140,7 +140,7 @@ fn on_processes(chosen: &Litmus, sources: &[Source], host: &mut dyn Host) -> Res
     let mut sum = LitmusReport::default();
     for protocol in protocols(&chosen.protocol)? {
         if watched {
-            eprint!(
+            progress!(
                 "\r\x1b[K{protocol}: {} runs so far, {} failed ",
                 sum.runs,
                 sum.runs - sum.completed + sum.forbidden
@@ -164,7 +164,7 @@ fn on_processes(chosen: &Litmus, sources: &[Source], host: &mut dyn Host) -> Res
 
 fn clear(watched: bool) {
     if watched {
-        eprint!("\r\x1b[K");
+        progress!("\r\x1b[K");
     }
 }
 

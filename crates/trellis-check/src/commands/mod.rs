@@ -5,6 +5,13 @@
 //! standard output and nothing else. When the reader of the output went away: 141, without a word. It must never decide
 //! what a result means: the modules that find it do.
 
+/// Shows on standard error how far the work is; a terminal that went away is no reason to stop it.
+macro_rules! progress {
+    ($($argument:tt)*) => {{
+        let _ = ::std::io::Write::write_fmt(&mut ::std::io::stderr(), ::std::format_args!($($argument)*));
+    }};
+}
+
 mod explore;
 mod history;
 mod lease;

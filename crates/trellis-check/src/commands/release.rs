@@ -100,14 +100,14 @@ pub(super) fn run_swarm(protocol: Protocol, first: u64, seeds: u64, json: bool) 
         operations += outcome.operations;
         complaints.extend(outcome.complaint());
         if watched && runs % 64 == 0 {
-            eprint!("\r\x1b[K{protocol}: {runs} runs, {} failures ", complaints.len());
+            progress!("\r\x1b[K{protocol}: {runs} runs, {} failures ", complaints.len());
         }
         if complaints.len() == crate::simulate::FAILURES_MAX {
             break;
         }
     }
     if watched {
-        eprint!("\r\x1b[K");
+        progress!("\r\x1b[K");
     }
     if json {
         let complaints: Vec<String> = complaints.iter().map(|complaint| json_text(complaint)).collect();

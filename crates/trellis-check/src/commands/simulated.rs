@@ -46,11 +46,11 @@ pub(super) fn run_swarm(chosen: &Swarm, json: bool) -> Result<bool, String> {
         let watched = std::io::stderr().is_terminal();
         let sum = swarm(protocol, chosen.first, chosen.seeds, &mut |sum| {
             if watched && sum.runs % 64 == 0 {
-                eprint!("\r\x1b[K{protocol}: {} runs, {} failures ", sum.runs, sum.failures.len());
+                progress!("\r\x1b[K{protocol}: {} runs, {} failures ", sum.runs, sum.failures.len());
             }
         });
         if watched {
-            eprint!("\r\x1b[K");
+            progress!("\r\x1b[K");
         }
         passed &= sum.failures.is_empty();
         print_swarm(protocol, &sum, json);

@@ -19,6 +19,7 @@ use crate::bench::{
 };
 use crate::check::nodes::{HistoryTask, LitmusTask, history_node, litmus_node};
 use crate::exit::{self, Ending, Failure};
+use crate::terminal::say;
 
 /// Everything a node of ours can be asked to do.
 #[derive(Debug, Serialize, Deserialize)]
@@ -76,7 +77,7 @@ pub(crate) fn run(text: &str) -> Ending {
         let code = if is_configuration(error.as_ref()) { exit::CONFIGURATION } else { exit::CLUSTER };
         Failure::new(code, format!("node {number}: {error}"))
     })?;
-    println!("{found}");
+    say!("{found}");
     Ok(exit::FINE)
 }
 

@@ -32,7 +32,7 @@ pub(super) fn run_and_explain(mut command: Command, mode: Mode) -> Result<u8, Fa
     }
     let code = code_of(child.wait().map_err(failed)?);
     for sentence in explanation.sentences() {
-        eprintln!("trellis: {sentence}");
+        trellis_store::complain(format_args!("{sentence}"));
     }
     Ok(code)
 }

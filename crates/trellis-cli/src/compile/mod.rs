@@ -18,6 +18,7 @@ use std::process::Command;
 use clap::Args;
 
 use crate::exit::{self, Ending, Failure};
+use crate::terminal::{self, say};
 
 pub(crate) use arguments::Language;
 use arguments::{Invocation, Mode};
@@ -56,7 +57,7 @@ Exit codes: those of clang; 2 wrong command line; 71 clang or a part of Trellis'
 /// The `cc` and `c++` subcommands.
 pub(crate) fn compile(given: &CompileArguments, language: Language) -> Ending {
     if given.arguments.len() == 1 && given.arguments[0] == "--help" {
-        println!("{HELP}");
+        say!("{HELP}");
         return Ok(exit::FINE);
     }
     let invocation = Invocation::parse(&given.arguments)?;
@@ -76,7 +77,7 @@ pub(crate) fn compile(given: &CompileArguments, language: Language) -> Ending {
         return Err(not_started(&tools, &command.exec()));
     };
     if let (Some(file), exit::FINE) = (&counts, code) {
-        print!("{}", file.report(invocation.json)?);
+        terminal::put(format_args!("{}", file.report(invocation.json)?));
     }
     Ok(code)
 }

@@ -88,7 +88,10 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     let ends = Ends::listen()?;
     let records = trellis_store::open(&arguments.records).map_err(|error| store_failure(&error))?;
     if !records.capabilities().durable {
-        eprintln!("trellis: what store {} keeps may be lost when that ends; homes are then unknown", records.name());
+        trellis_store::complain(format_args!(
+            "what store {} keeps may be lost when that ends; homes are then unknown",
+            records.name()
+        ));
     }
     let switch = arguments.switch.as_ref().map(|at| open_switch(at, prefix)).transpose()?;
     let told = switch.as_ref().map_or_else(

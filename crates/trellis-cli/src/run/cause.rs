@@ -1,8 +1,8 @@
 //! Why a run failed: finds the first cause among what the nodes left behind, and says it in one sentence.
 //!
-//! Pure: looks at recorded endings only. A node that reports the loss of another is a consequence, and must never hide
-//! the node that was lost: it exited with status 70, or its program reacted to the error by itself and ended in a way of
-//! its own (status 1, an uncaught exception), but its last words blame another node.
+//! Pure: looks at recorded endings only. A node that lost another says so in its status page, however its program then ends:
+//! with status 70, another one, or an uncaught exception. That is a consequence, and must never hide the node that was lost,
+//! which may have ended with status 70 itself, or with 0.
 
 use crate::exit;
 use crate::run::signals;
@@ -32,6 +32,8 @@ pub(super) struct Seen {
     pub(super) doing: Option<String>,
     /// The sentence the node left when it gave up.
     pub(super) last_words: Option<String>,
+    /// The node that this sentence is about.
+    pub(super) blames: Option<usize>,
     /// It joined the cluster and did not leave it.
     pub(super) still_member: bool,
 }
@@ -53,37 +55,52 @@ impl Ended {
 impl Seen {
     /// Whether this node's end tells of another node's failure rather than its own.
     pub(super) fn is_consequence(&self, node: usize) -> bool {
-        let node = self.number.unwrap_or(node);
-        let blames_another = |words: &String| without_signature(words, node).starts_with("node ");
-        self.ended == Some(Ended::Exited(exit::CLUSTER.into())) || self.last_words.as_ref().is_some_and(blames_another)
+        self.blames.is_some_and(|blamed| blamed != self.number.unwrap_or(node))
+    }
+
+    /// Whether the cause may show up later: what is known blames another node, or nobody and says that the cluster failed.
+    pub(super) fn may_have_a_cause(&self, node: usize) -> bool {
+        self.weight(node) > 0
+    }
+
+    /// How little this end explains. Who says nothing and ends as one does who lost the cluster may never have been told.
+    fn weight(&self, node: usize) -> u8 {
+        let has_lost = self.blames.is_none() && self.ended == Some(Ended::Exited(exit::CLUSTER.into()));
+        if self.is_consequence(node) { 2 } else { has_lost.into() }
+    }
+
+    /// It ended as if all was well, and others may still have needed it.
+    fn ended_early(&self) -> bool {
+        self.ended == Some(Ended::Exited(0)) && self.still_member
     }
 }
 
-/// The node that failed first, if any: a failure of its own before any consequence.
+/// The node that failed first, if any: a failure of its own before any consequence. A node that ended with status 0 and did not
+/// leave the cluster is one when others fail for want of it.
 pub(super) fn first_cause(nodes: &[Seen]) -> Option<usize> {
-    nodes
-        .iter()
-        .enumerate()
-        .filter(|(_, seen)| !seen.was_told_to_end)
+    let untold = || nodes.iter().enumerate().filter(|(_, seen)| !seen.was_told_to_end);
+    let first = untold()
         .filter(|(_, seen)| seen.ended.is_some_and(Ended::is_failure))
-        .min_by_key(|(node, seen)| (seen.is_consequence(*node), seen.order))
-        .map(|(node, _)| node)
+        .min_by_key(|(node, seen)| (seen.weight(*node), seen.order))
+        .map(|(node, _)| node)?;
+    let blamed = nodes[first].blames.filter(|_| nodes[first].is_consequence(first));
+    let early = untold().find(|(node, seen)| seen.ended_early() && blamed == Some(number(nodes, *node)));
+    Some(early.map_or(first, |(node, _)| node))
 }
 
 /// The sentence about the node that failed first.
 pub(super) fn sentence(nodes: &[Seen], cause: usize) -> String {
     let ended = nodes[cause].ended.unwrap_or(Ended::Exited(0));
     let is_consequence = nodes[cause].is_consequence(cause);
-    if is_consequence {
-        if let Some(stopped) = (0..nodes.len()).find(|node| nodes[*node].stopped && *node != cause) {
-            return stopped_sentence(nodes, cause, stopped);
-        }
-        if let Some(early) = nodes.iter().position(|seen| seen.ended == Some(Ended::Exited(0)) && seen.still_member) {
-            return early_sentence(nodes, cause, early);
-        }
+    if nodes[cause].ended_early() {
+        return early_sentence(nodes, cause);
+    }
+    if is_consequence && let Some(stopped) = (0..nodes.len()).find(|node| nodes[*node].stopped && *node != cause) {
+        return stopped_sentence(nodes, cause, stopped);
     }
     let mut text = format!("{} {}{}", named(nodes, cause), how(ended), doing(&nodes[cause]));
-    if let Some(words) = nodes[cause].last_words.as_ref().filter(|_| is_consequence) {
+    let is_of_cluster = is_consequence || ended == Ended::Exited(exit::CLUSTER.into());
+    if let Some(words) = nodes[cause].last_words.as_ref().filter(|_| is_of_cluster) {
         text.push_str(": ");
         text.push_str(&without_signature(words, number(nodes, cause)));
     }
@@ -102,9 +119,11 @@ fn stopped_sentence(nodes: &[Seen], cause: usize, stopped: usize) -> String {
     )
 }
 
-fn early_sentence(nodes: &[Seen], cause: usize, early: usize) -> String {
+fn early_sentence(nodes: &[Seen], early: usize) -> String {
+    let needed = (0..nodes.len()).filter(|&node| nodes[node].blames == Some(number(nodes, early)));
+    let needed = needed.min_by_key(|&node| nodes[node].order).map_or(early, |node| number(nodes, node));
     format!(
-        "{} exited with status 0{} without leaving the cluster, and node {cause} still needed it{}",
+        "{} exited with status 0{} without leaving the cluster, and node {needed} still needed it{}",
         named(nodes, early),
         doing(&nodes[early]),
         the_others(nodes, early)
@@ -189,9 +208,27 @@ mod tests {
 
     #[test]
     fn a_consequence_does_not_hide_the_cause() {
-        let nodes = vec![seen(0, Some(Ended::Exited(70)), 0), seen(1, Some(KILLED), 1)];
+        let mut nodes = vec![seen(0, Some(Ended::Exited(70)), 0), seen(1, Some(KILLED), 1)];
+        nodes[0].blames = Some(1);
         assert_eq!(first_cause(&nodes), Some(1));
         assert_eq!(sentence(&nodes, 1), "node 1 (pid 4711) was killed by SIGKILL");
+        nodes[0].blames = None;
+        assert_eq!(first_cause(&nodes), Some(1), "a program may end like this without a word");
+    }
+
+    #[test]
+    fn a_cause_that_ends_as_consequences_do_is_found() {
+        for order in [[0, 1, 2], [1, 0, 2], [2, 1, 0]] {
+            let mut nodes: Vec<Seen> = (0..3).map(|node| seen(node, Some(Ended::Exited(70)), order[node])).collect();
+            (nodes[0].blames, nodes[2].blames) = (Some(1), Some(1));
+            nodes[1].blames = Some(1);
+            nodes[1].last_words = Some("UNLOCK: lock 5 is not held by this node".to_owned());
+            assert_eq!(first_cause(&nodes), Some(1), "{order:?}");
+            let sentence = sentence(&nodes, 1);
+            assert!(sentence.starts_with("node 1 (pid 4711)") && sentence.contains("UNLOCK: lock 5"), "{sentence}");
+            nodes[1].blames = None;
+            assert_eq!(first_cause(&nodes), Some(1), "{order:?}: also where it says nothing");
+        }
     }
 
     #[test]
@@ -199,10 +236,9 @@ mod tests {
         let aborted = Ended::Killed { signal: libc::SIGABRT, core: false };
         let mut nodes = vec![seen(0, Some(aborted), 0), seen(1, Some(KILLED), 1), seen(2, Some(Ended::Exited(1)), 2)];
         nodes[0].last_words = Some("node 1 (127.0.0.1:1) is gone without having left the cluster".to_owned());
-        nodes[2].last_words = nodes[0].last_words.clone();
+        (nodes[0].blames, nodes[2].blames) = (Some(1), Some(1));
         assert_eq!(first_cause(&nodes), Some(1));
-        let panicked =
-            Seen { last_words: Some("the program panicked".to_owned()), ..seen(1, Some(Ended::Exited(101)), 1) };
+        let panicked = Seen { blames: Some(1), ..seen(1, Some(Ended::Exited(101)), 1) };
         assert!(!panicked.is_consequence(1));
     }
 
@@ -228,6 +264,7 @@ mod tests {
     #[test]
     fn a_stopped_node_is_named() {
         let mut nodes = vec![seen(0, Some(Ended::Exited(70)), 0), seen(1, None, 0)];
+        nodes[0].blames = Some(1);
         nodes[1].stopped = true;
         nodes[1].doing = Some("computing".to_owned());
         assert_eq!(
@@ -238,9 +275,16 @@ mod tests {
 
     #[test]
     fn a_member_that_left_without_a_word_is_named() {
-        let mut nodes = vec![seen(0, Some(Ended::Exited(70)), 1), seen(1, Some(Ended::Exited(0)), 0)];
-        nodes[1].still_member = true;
-        assert!(sentence(&nodes, 0).starts_with("node 1 (pid 4711) exited with status 0 without leaving"));
+        let aborted = Ended::Killed { signal: libc::SIGABRT, core: false };
+        for ended in [Ended::Exited(70), aborted, Ended::Exited(1)] {
+            let mut nodes = vec![seen(0, Some(ended), 1), seen(1, Some(Ended::Exited(0)), 0)];
+            nodes[1].still_member = true;
+            nodes[0].blames = Some(1);
+            assert_eq!(first_cause(&nodes), Some(1));
+            let sentence = sentence(&nodes, 1);
+            assert!(sentence.starts_with("node 1 (pid 4711) exited with status 0 without leaving"), "{sentence}");
+            assert!(sentence.contains("and node 0 still needed it"), "{sentence}");
+        }
     }
 
     #[test]

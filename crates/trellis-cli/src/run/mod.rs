@@ -18,6 +18,7 @@ mod supervise;
 
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io::{self, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -159,7 +160,8 @@ pub(crate) fn run(arguments: RunArguments) -> Ending {
     let (plan, joining) = arguments.into_plan()?;
     let made = launch_and_join(&plan, &joining)?;
     if show_counters {
-        eprint!("{}", status::counter_table(&made.counters));
+        // What was asked for; where it cannot be written, the run is over all the same.
+        let _ = std::io::stderr().write_all(status::counter_table(&made.counters).as_bytes());
     }
     made.ending
 }
@@ -207,9 +209,14 @@ impl RunArguments {
 
 /// Makes the directory if it is not there, and gives its absolute path: a node may change its working directory.
 pub(crate) fn existing_directory(directory: &Path) -> Result<PathBuf, Failure> {
-    fs::create_dir_all(directory).and_then(|()| fs::canonicalize(directory)).map_err(|error| {
+    let made = fs::create_dir_all(directory).and_then(|()| fs::canonicalize(directory)).map_err(|error| {
         Failure::new(exit::FILE, format!("cannot make the directory {}: {error}", directory.display()))
-    })
+    })?;
+    // Before hours of work, and not after them.
+    match tempfile::tempfile_in(&made) {
+        Ok(_) => Ok(made),
+        Err(error) => Err(Failure::new(exit::FILE, format!("cannot write into {}: {error}", made.display()))),
+    }
 }
 
 fn readable_file(file: &Path) -> Result<PathBuf, Failure> {
@@ -316,10 +323,10 @@ fn tell(environment: &mut Vec<(String, OsString)>, key: &str, value: &str) {
 }
 
 fn say_how_to_join(address: &str, secret_file: &Path) {
-    eprintln!(
-        "trellis: others join with: trellis run --join {address} --secret-file {} PROGRAM",
+    trellis_store::complain(format_args!(
+        "others join with: trellis run --join {address} --secret-file {} PROGRAM",
         secret_file.display()
-    );
+    ));
 }
 
 fn no_port(error: &std::io::Error) -> Failure {
@@ -481,12 +488,23 @@ pub(crate) fn ask_to_leave(node: &JoinedNode) -> bool {
 fn ending_of(finished: &Finished) -> Ending {
     let seen: &[Seen] = &finished.seen;
     if let Some(cause) = cause::first_cause(seen) {
-        let code = seen[cause].ended.map_or(exit::CLUSTER, cause::Ended::exit_code);
+        // Status 0 is no failure's: the cluster failed because of a node that ended too early.
+        let ended = seen[cause].ended.filter(|ended| ended.is_failure());
+        let code = ended.map_or(exit::CLUSTER, cause::Ended::exit_code);
         return Err(Failure::new(code, cause::sentence(seen, cause)));
     }
-    if finished.reader_gone {
+    match &finished.unwritten {
         // As a program in a pipe ends when its reader goes away: by SIGPIPE, without a word.
-        return Ok(128 + libc::SIGPIPE as u8);
+        Some(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(128 + libc::SIGPIPE as u8),
+        Some(error) => {
+            let sentence = format!("the nodes' output cannot be written: {error}; make room, or lead it elsewhere");
+            return Err(Failure::new(exit::FILE, sentence + &cause::the_others(seen, usize::MAX)));
+        }
+        None => {}
+    }
+    if let Some(node) = finished.statuses.iter().position(NodeStatus::has_lost_its_record) {
+        let sentence = format!("the record of node {node} is not there: its own message says why");
+        return Err(Failure::new(exit::FILE, sentence));
     }
     let failed = seen.iter().filter_map(|seen| seen.ended).find(|ended| ended.is_failure());
     match (finished.asked_by, failed) {

@@ -162,8 +162,8 @@ impl Outlet {
         !self.pending.is_empty() && !self.closed
     }
 
-    /// Writes what a writable descriptor takes without blocking; returns whether the reader just went away.
-    pub(super) fn write_some(&mut self) -> bool {
+    /// Writes what a writable descriptor takes without blocking. An error is the last: nothing is written from then on.
+    pub(super) fn write_some(&mut self) -> io::Result<()> {
         let end = self.pending.len().min(self.written + WRITE_BYTES);
         let bytes = &self.pending[self.written..end];
         // SAFETY: the slice is valid for its length.
@@ -176,15 +176,15 @@ impl Outlet {
                 self.pending.drain(..self.written);
                 self.written = 0;
             }
-            return false;
+            return Ok(());
         }
-        let kind = io::Error::last_os_error().kind();
-        if matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) {
-            return false;
+        let error = io::Error::last_os_error();
+        if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) {
+            return Ok(());
         }
         self.closed = true;
         self.forget();
-        true
+        Err(error)
     }
 }
 

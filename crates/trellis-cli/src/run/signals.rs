@@ -18,9 +18,9 @@ const FORWARDED: [i32; 8] = [
     libc::SIGTSTP,
 ];
 
-/// Those that ask the whole run to end: a run that does not end by itself after one of them is ended.
+/// Those that ask the whole run to end; SIGHUP says that the terminal is gone, and never comes where `nohup` has it ignored. A run that does not end by itself after one of them is ended.
 pub(super) fn asks_to_end(signal: i32) -> bool {
-    matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGQUIT)
+    matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGQUIT | libc::SIGHUP)
 }
 
 /// The descriptor from which signals are read, and the mask to restore.

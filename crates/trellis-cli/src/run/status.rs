@@ -39,7 +39,13 @@ impl NodeStatus {
         seen.doing = self.page.waiting().or_else(|| activity.map(|activity| activity.to_string()));
         seen.number = self.page.node().map(usize::from);
         seen.last_words = self.page.failure();
+        seen.blames = self.page.culprit().map(usize::from);
         seen.still_member = activity.is_some_and(|activity| activity != Activity::Left);
+    }
+
+    /// Whether the record that the node was asked for could not be written.
+    pub(super) fn has_lost_its_record(&self) -> bool {
+        self.page.has_lost_record()
     }
 
     /// The node's counters; `None` if it never joined a cluster.

@@ -3,6 +3,7 @@
 //! One thread, one `poll`, no sleep without a deadline. A run that failed is over within two seconds: SIGTERM at once,
 //! SIGKILL after [`TERMINATE_TIME`]. When the loop returns, no process that a node started is left.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use crate::exit::Failure;
@@ -60,7 +61,7 @@ pub(super) struct Supervisor<'a> {
     endings: usize,
     asked_by: Option<i32>,
     asked_count: usize,
-    reader_gone: bool,
+    unwritten: Option<io::Error>,
     /// Where `trellis leave` asks, and the address of the cluster, if the processes join one.
     requests: Option<(Requests, String)>,
 }
@@ -73,8 +74,8 @@ pub(super) struct Finished {
     pub(super) stdout: Vec<Vec<u8>>,
     /// The signal by which somebody asked the run to end.
     pub(super) asked_by: Option<i32>,
-    /// The reader of the launcher's output went away.
-    pub(super) reader_gone: bool,
+    /// Why the launcher's output could not be written to its end: its reader went away, or the disk is full.
+    pub(super) unwritten: Option<io::Error>,
 }
 
 /// How the streams of a node are treated.
@@ -111,7 +112,7 @@ impl<'a> Supervisor<'a> {
             endings: 0,
             asked_by: None,
             asked_count: 0,
-            reader_gone: false,
+            unwritten: None,
             requests: None,
         }
     }
@@ -201,8 +202,9 @@ impl<'a> Supervisor<'a> {
             self.relay.pump();
         }
         for outlet in &mut self.outlets {
-            if outlet.wants_to_write() && is_ready(outlet.descriptor, libc::POLLOUT) && outlet.write_some() {
-                self.reader_gone = true;
+            if outlet.wants_to_write() && is_ready(outlet.descriptor, libc::POLLOUT) {
+                let written = outlet.write_some();
+                self.unwritten = self.unwritten.take().or(written.err());
             }
         }
         self.pump_streams(|descriptor| is_ready(descriptor, libc::POLLIN));
@@ -302,6 +304,7 @@ impl<'a> Supervisor<'a> {
                     Ended::Exited(libc::WEXITSTATUS(status))
                 };
                 node.seen.ended = Some(ended);
+                node.status.describe(&mut node.seen);
                 node.seen.order = self.endings;
                 self.endings += 1;
             }
@@ -313,19 +316,19 @@ impl<'a> Supervisor<'a> {
         let now = Instant::now();
         match self.stage {
             Stage::Running | Stage::Deciding(_) => self.look_for_cause(now),
-            Stage::Asked(at) if now >= at || self.reader_gone => self.terminate(now),
+            Stage::Asked(at) if now >= at || self.unwritten.is_some() => self.terminate(now),
             Stage::Terminating(at) if now >= at => self.kill(),
             Stage::Asked(_) | Stage::Terminating(_) | Stage::Killed => {}
         }
     }
 
     fn look_for_cause(&mut self, now: Instant) {
-        if self.reader_gone {
+        if self.unwritten.is_some() {
             return self.terminate(now);
         }
         let seen: Vec<Seen> = self.nodes.iter().map(|node| node.seen.clone()).collect();
         let Some(cause) = cause::first_cause(&seen) else { return };
-        let is_consequence = seen[cause].is_consequence(cause);
+        let is_consequence = seen[cause].may_have_a_cause(cause);
         match self.stage {
             Stage::Deciding(at) if is_consequence && now < at => {}
             Stage::Running if is_consequence && seen.len() > 1 => self.stage = Stage::Deciding(now + DECIDE_TIME),
@@ -409,7 +412,7 @@ impl<'a> Supervisor<'a> {
             statuses: Vec::new(),
             stdout: Vec::new(),
             asked_by: self.asked_by,
-            reader_gone: self.reader_gone,
+            unwritten: self.unwritten,
         };
         for mut node in self.nodes {
             if !node.seen.was_told_to_end {

@@ -26,6 +26,11 @@ pub(crate) fn act(role: &str) {
         "barrier" if cluster.node() == 0 => std::thread::sleep(std::time::Duration::from_secs(600)),
         "barrier" => wait_for_ever(&cluster),
         "exit" if cluster.node() == 1 => std::process::exit(1),
+        "seventy" if cluster.node() == 1 => std::process::exit(70),
+        "give up" if cluster.node() == 1 => {
+            cluster.abandon("UNLOCK: lock 5 is not held by this node");
+            std::process::exit(70)
+        }
         "vanish" if cluster.node() == 1 => std::process::exit(0),
         "panic" if cluster.node() == 1 => panic!("this is the panic of node 1"),
         _ => wait_for_ever(&cluster),

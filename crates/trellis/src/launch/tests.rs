@@ -45,14 +45,14 @@ fn every_activity_survives_its_word() {
 #[test]
 fn the_first_failure_stays_and_is_cut_between_letters() {
     let page = StatusPage::create().unwrap();
-    page.set_failure("node 2 was killed");
-    page.set_failure("node 1 was lost");
-    assert_eq!(page.failure().as_deref(), Some("node 2 was killed"));
+    page.set_failure(2, "node 2 was killed");
+    page.set_failure(1, "node 1 was lost");
+    assert_eq!((page.failure().as_deref(), page.culprit()), (Some("node 2 was killed"), Some(2)));
     let page = StatusPage::create().unwrap();
-    page.set_failure(&"ä".repeat(300));
+    page.set_failure(0, &"ä".repeat(300));
     assert_eq!(page.failure().unwrap(), "ä".repeat(256));
     let page = StatusPage::create().unwrap();
-    page.set_failure(&format!("x{}", "ä".repeat(300)));
+    page.set_failure(0, &format!("x{}", "ä".repeat(300)));
     assert_eq!(page.failure().unwrap(), format!("x{}", "ä".repeat(255)));
 }
 

@@ -207,7 +207,10 @@ impl Node {
             if self.now() >= next_word {
                 next_word = self.now() * 2;
                 let coordinator = self.name_of(NodeId(self.config.manager as u16));
-                eprintln!("trellis: node {}: leaving, and waiting for {coordinator} to take over", self.me.0);
+                trellis_store::complain(format_args!(
+                    "node {}: leaving, and waiting for {coordinator} to take over",
+                    self.me.0
+                ));
             }
         }
     }

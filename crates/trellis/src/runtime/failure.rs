@@ -4,13 +4,13 @@
 //! whose threads compute and never look is ended [`GRACE`] after the failure. Must never end a process whose program
 //! reacts to the error by itself in that time.
 
-use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use trellis_protocol::membership::Message;
 use trellis_protocol::{NodeId, wire};
+use trellis_store::complain;
 
 use super::{EPOCH, Node};
 use crate::launch::EXIT_CLUSTER;
@@ -45,7 +45,7 @@ impl Node {
 
     /// The same, because of a peer: the others must hear its name, not ours, whoever tells them first.
     pub(crate) fn fail_because_of(&self, culprit: NodeId, sentence: String) {
-        if !self.keep_failure(sentence) {
+        if !self.keep_failure(culprit, sentence) {
             return;
         }
         let encoded = wire::encode(&wire::Message::Membership(Message::Fail(culprit)), EPOCH);
@@ -60,17 +60,17 @@ impl Node {
 
     /// This node cannot go on, which is nobody else's business.
     pub(super) fn fail_alone(&self, sentence: String) {
-        if self.keep_failure(sentence) {
+        if self.keep_failure(self.me, sentence) {
             self.end_waiting();
         }
     }
 
     /// Whether it is the first.
-    fn keep_failure(&self, sentence: String) -> bool {
+    fn keep_failure(&self, culprit: NodeId, sentence: String) -> bool {
         if self.failure.sentence.set(sentence).is_err() {
             return false;
         }
-        self.status.set_failure(&self.failure.sentence());
+        self.status.set_failure(culprit.0, &self.failure.sentence());
         self.failure.is_set.store(true, Ordering::Release);
         true
     }
@@ -97,20 +97,15 @@ impl Node {
     fn report_failure(&self) {
         if !self.failure.reported.swap(true, Ordering::AcqRel) {
             self.recorder.write(self);
-            say(&format!("node {}: {}", self.me.0, self.failure.sentence()));
+            complain(format_args!("node {}: {}", self.me.0, self.failure.sentence()));
         }
     }
 }
 
 /// Reports `sentence` and ends the process.
 pub(crate) fn end_process(sentence: &str) -> ! {
-    say(sentence);
+    complain(format_args!("{sentence}"));
     end_now()
-}
-
-pub(super) fn say(sentence: &str) {
-    // One write, so that the lines of several nodes do not mix.
-    let _ = std::io::stderr().write_all(format!("trellis: {sentence}\n").as_bytes());
 }
 
 fn end_now() -> ! {

@@ -122,7 +122,7 @@ impl Node {
             && !ends_anyway
             && let Err(sentence) = objects::delete(&leases.objects, leases.prefix, self.patience())
         {
-            eprintln!("trellis: node {}: {sentence}", self.me.0);
+            trellis_store::complain(format_args!("node {}: {sentence}", self.me.0));
         }
     }
 

@@ -444,7 +444,10 @@ impl Node {
             if self.now() >= next_word {
                 next_word = self.now() * 2;
                 let missing = self.members_missing().join(", ");
-                eprintln!("trellis: node {}: done, and serving until {missing} leave too", self.me.0);
+                trellis_store::complain(format_args!(
+                    "node {}: done, and serving until {missing} leave too",
+                    self.me.0
+                ));
             }
         }
     }

@@ -77,7 +77,8 @@ impl Recorder {
         let faults = lock(faults).faults.clone();
         let record = self.record(node, faults);
         if let Err(error) = record.write(folder) {
-            eprintln!("trellis: node {}: {error}", node.me.0);
+            node.status.set_lost_record();
+            trellis_store::complain(format_args!("node {}: {error}", node.me.0));
         }
     }
 

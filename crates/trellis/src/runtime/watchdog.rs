@@ -148,7 +148,7 @@ impl Node {
         let left = until_ns.saturating_sub(now) / 1_000_000_000;
         let sentence = format!("{who}{wait} for {seconds} s: {}; this ends in {left} s at the latest", self.whom(wait));
         self.status.set_waiting(&sentence);
-        super::failure::say(&format!("node {}: {sentence}", self.me.0));
+        trellis_store::complain(format_args!("node {}: {sentence}", self.me.0));
     }
 }
 

@@ -4,14 +4,11 @@
 //! touch the memory that is not there; a process is said to have ended only when it cannot run any more. Must never be
 //! reached while there is somebody to return an error to, or call a process dead because it is slow or elsewhere.
 
-use std::io::Write;
-
 use crate::launch::EXIT_CLUSTER;
 
 /// Says why on standard error, and ends the process.
 pub fn end_process(why: &dyn std::fmt::Display) -> ! {
-    // One write, so that the lines of several processes do not mix.
-    let _ = std::io::stderr().write_all(format!("trellis: {why}\n").as_bytes());
+    trellis_store::complain(format_args!("{why}"));
     // SAFETY: ends the process without running anything else of it.
     unsafe { libc::_exit(EXIT_CLUSTER) }
 }

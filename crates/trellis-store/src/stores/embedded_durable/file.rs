@@ -105,15 +105,15 @@ fn tighten(path: &Path, file: &File, mode: u32, owner: u32) {
     let (mode, shown) = (mode & 0o7777, path.display());
     let why = "a store holds the memory of programs";
     match file.set_permissions(Permissions::from_mode(mode & 0o700)) {
-        Ok(()) => eprintln!(
-            "trellis: the store {shown} had mode {mode:04o}, so that other users could get at it; it has mode {:04o} now, since \
+        Ok(()) => crate::complain(format_args!(
+            "the store {shown} had mode {mode:04o}, so that other users could get at it; it has mode {:04o} now, since \
              {why}",
             mode & 0o700
-        ),
-        Err(error) => eprintln!(
-            "trellis: the store {shown} has mode {mode:04o}, so that other users can get at it, and {why}; it belongs to user \
+        )),
+        Err(error) => crate::complain(format_args!(
+            "the store {shown} has mode {mode:04o}, so that other users can get at it, and {why}; it belongs to user \
              {owner}, and its mode cannot be changed from here ({error}): its owner should run `chmod 600 {shown}`"
-        ),
+        )),
     }
 }
 
