@@ -72,7 +72,7 @@ pub unsafe extern "C" fn trellis_config_set(
         // SAFETY: the caller's promise.
         let (config, key, value) =
             unsafe { (failure::place(config, "config")?, failure::text(key, "key")?, failure::text(value, "value")?) };
-        let sources = config.sources.clone().set(format!("{key}={value}"));
+        let sources = config.sources.clone().set_by_program(format!("{key}={value}"));
         config.current = read(&sources)?;
         config.sources = sources;
         Ok(status::OK)

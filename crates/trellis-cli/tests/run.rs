@@ -288,6 +288,33 @@ fn a_terminal_that_hangs_up_ends_everything_and_nobody_is_blamed() {
     assert!(run.stderr.contains("trellis: interrupted by SIGHUP; nodes 0, 1, 2 were ended"), "{}", run.stderr);
 }
 
+/// Who may not have faults of the kernel handled gets another catcher than root does, and hears so.
+#[test]
+fn an_ordinary_user_hears_which_catcher_is_used_and_why() {
+    let test = "an_ordinary_user_hears_which_catcher_is_used_and_why";
+    let allowed = std::fs::read_to_string("/proc/sys/vm/unprivileged_userfaultfd");
+    if allowed.is_ok_and(|allowed| allowed.trim() == "1") {
+        println!("SKIPPED {test}: every user may have faults of the kernel handled here");
+        return;
+    }
+    for (settings, catcher) in [(&[][..], "signal"), (&["--set", "catch=handler"][..], "handler")] {
+        let mut command = std::process::Command::new("setpriv");
+        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", env!("CARGO_BIN_EXE_trellis"), "run"]);
+        command.args(["-n", "2"]).args(settings).arg("--").stdin(std::process::Stdio::null());
+        support::in_role(&mut command, "sum");
+        let output = command.output().expect("setpriv is in util-linux");
+        let said = String::from_utf8_lossy(&output.stderr);
+        if said.contains("setpriv: ") {
+            println!("SKIPPED {test}: {}", said.trim());
+            return;
+        }
+        assert!(output.status.success(), "{said}");
+        let expected = format!("[0] trellis: node 0: catch = \"{catcher}\": ");
+        assert_eq!(said.matches(&expected).count(), 1, "{said}");
+        assert!(said.contains("EFAULT") && !said.contains("node 1: catch"), "{said}");
+    }
+}
+
 #[test]
 fn a_member_that_vanishes_with_status_zero_is_the_cause() {
     let run = start_nodes(3, "vanish", &[]).finish();

@@ -162,6 +162,12 @@ impl Cluster {
         self.inner().fail(why.to_owned());
     }
 
+    /// How sentences call the object of a number, where a library gives numbers that mean nothing to people. The first call
+    /// counts.
+    pub fn name_objects(&self, name: fn(u64) -> String) {
+        let _ = self.inner().object_names.set(name);
+    }
+
     /// Leaves the cluster. A node that was there from the start serves the other nodes until their programs are done
     /// too; one that joined later hands its pages and locks on and goes at once. From the call on, no thread of a node
     /// that joined later may use the region; no other may after it. Leaving twice does nothing.

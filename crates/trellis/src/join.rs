@@ -95,7 +95,7 @@ pub(crate) fn join(config: Config) -> Result<Joined, JoinError> {
     if config.join.is_some() {
         return join_running(config, listener, secret, status);
     }
-    let region = make_region(&config)?;
+    let region = make_region(&config, status.is_some())?;
     let this = ThisNode::default();
     let link: Box<dyn Link> = if config.capacity() == 1 {
         let alone =
@@ -127,7 +127,7 @@ fn join_running(
         return Err(door.refused("it does not say who takes others in".to_owned()));
     }
     // What this machine does not have must be known before the others hear of this process.
-    let region = make_region(&config)?;
+    let region = make_region(&config, status.is_some())?;
     let listener = match listener {
         Some(listener) => listener,
         None => {
@@ -282,11 +282,11 @@ fn answer(config: &Config, node: Option<&Node>, meant_for_this: bool, question: 
 }
 
 pub(crate) fn join_over(config: Config, link: Box<dyn Link>) -> Result<Joined, JoinError> {
-    let region = make_region(&config)?;
+    let region = make_region(&config, true)?;
     start(config, region, link, None, &ThisNode::default(), &|| true)
 }
 
-fn make_region(config: &Config) -> Result<trellis_memory::Region, JoinError> {
+fn make_region(config: &Config, is_launched: bool) -> Result<trellis_memory::Region, JoinError> {
     let requested = match config.catch {
         config::Catch::Auto if config.is_leased() => Some(Catcher::Handler),
         config::Catch::Auto => None,
@@ -294,7 +294,13 @@ fn make_region(config: &Config) -> Result<trellis_memory::Region, JoinError> {
         config::Catch::Handler => Some(Catcher::Handler),
         config::Catch::Mprotect => Some(Catcher::Mprotect),
     };
-    let (catcher, _why) = trellis_memory::choose(requested, &trellis_memory::probe()).map_err(JoinError::Catcher)?;
+    let machine = trellis_memory::probe();
+    let (catcher, why) = trellis_memory::choose(requested, &machine).map_err(JoinError::Catcher)?;
+    let names_it = matches!(config.catch, config::Catch::Signal | config::Catch::Mprotect);
+    if !machine.kernel_faults_wait() && !names_it && (config.node == 0 || !is_launched) {
+        // Nobody chose this, and programs notice: a system call on shared memory may fail.
+        trellis_store::complain(format_args!("node {}: catch = \"{catcher}\": {why}", config.node));
+    }
     let reserve = match config.reserve {
         // What is here is bounded by the cache, whatever the region's size.
         _ if config.is_leased() => trellis_memory::Reserve::Overcommit,
@@ -341,9 +347,9 @@ fn make_link(
     this: &ThisNode,
 ) -> Result<Box<dyn Link>, JoinError> {
     let refused = |source| JoinError::Link { place: config.place_of("nodes"), source };
-    let over_tcp = |listener| (tcp_options(config, addresses, listener, secret), answers(config, this));
+    let over_tcp = |listener| (tcp_options(config, addresses, listener, secret, this), answers(config, this));
     Ok(match config.link {
-        config::LinkKind::Udp => Box::new(make_udp(config, datagrams, secret)?),
+        config::LinkKind::Udp => Box::new(make_udp(config, datagrams, secret, this)?),
         config::LinkKind::Tcp => {
             let (options, answer) = over_tcp(listener);
             Box::new(tcp::Tcp::start_and_answer(options, answer).map_err(refused)?)
@@ -369,7 +375,13 @@ fn make_link(
     })
 }
 
-fn tcp_options(config: &Config, addresses: Vec<String>, listener: Option<TcpListener>, secret: &Secret) -> TcpOptions {
+fn tcp_options(
+    config: &Config,
+    addresses: Vec<String>,
+    listener: Option<TcpListener>,
+    secret: &Secret,
+    this: &ThisNode,
+) -> TcpOptions {
     let agreement = config.clone();
     TcpOptions {
         node: config.node,
@@ -379,7 +391,7 @@ fn tcp_options(config: &Config, addresses: Vec<String>, listener: Option<TcpList
         security: security(config),
         hello: config.agreement().into_bytes(),
         admit: Box::new(move |_peer, hello| agreement.agree(&String::from_utf8_lossy(hello))),
-        refused: Box::new(|sentence| trellis_store::complain(format_args!("{sentence}"))),
+        refused: refused(this),
     }
 }
 
@@ -392,7 +404,23 @@ fn answers(config: &Config, this: &ThisNode) -> tcp::Answer {
     })
 }
 
-fn make_udp(config: &Config, socket: Option<UdpSocket>, secret: &Secret) -> Result<udp::Udp, JoinError> {
+/// What becomes of the sentence about a peer that was refused: people hear it at once, and once more where the peer is missed.
+fn refused(this: &ThisNode) -> Box<dyn Fn(String) + Send + Sync> {
+    let this = Arc::clone(this);
+    Box::new(move |sentence| {
+        trellis_store::complain(format_args!("{sentence}"));
+        if let Some(node) = this.get().and_then(Weak::upgrade) {
+            node.note_refused(&sentence);
+        }
+    })
+}
+
+fn make_udp(
+    config: &Config,
+    socket: Option<UdpSocket>,
+    secret: &Secret,
+    this: &ThisNode,
+) -> Result<udp::Udp, JoinError> {
     let agreement = config.clone();
     let options = UdpOptions {
         node: config.node,
@@ -402,7 +430,7 @@ fn make_udp(config: &Config, socket: Option<UdpSocket>, secret: &Secret) -> Resu
         security: security(config),
         hello: config.agreement().into_bytes(),
         admit: Box::new(move |_peer, hello| agreement.agree(&String::from_utf8_lossy(hello))),
-        refused: Box::new(|sentence| trellis_store::complain(format_args!("{sentence}"))),
+        refused: refused(this),
         faults: config.link_faults.clone(),
         multicast: config.multicast_group,
     };
@@ -519,15 +547,16 @@ fn wait_for_peers(node: &Node, still_there: &dyn Fn() -> bool) -> Result<(), Str
     }
 }
 
-/// Who is missing may be among those who were refused without an answer.
+/// Who is missing may be who was refused, or among those who were refused without an answer.
 fn refused_strangers(node: &Node) -> String {
-    match node.strangers_refused() {
+    let strangers = match node.strangers_refused() {
         0 => String::new(),
         count => format!(
             "; {count} attempts to connect were refused, because whoever made them does not know the secret of this \
              cluster: give every node the same secret_file"
         ),
-    }
+    };
+    node.last_refusal().map_or(strangers.clone(), |refusal| format!("; {refusal}{strangers}"))
 }
 
 fn missing_peers(node: &Node) -> Vec<usize> {

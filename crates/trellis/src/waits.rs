@@ -228,6 +228,20 @@ impl Wait {
         std::mem::discriminant(&self) == std::mem::discriminant(&other)
     }
 
+    /// The number of the object that is waited for, if it is one.
+    pub(crate) fn object(mut self) -> Option<u64> {
+        let is_page = matches!(
+            self,
+            Wait::ReadFault(_)
+                | Wait::WriteFault(_)
+                | Wait::Fetch(_)
+                | Wait::LockRange(_)
+                | Wait::Placement(_)
+                | Wait::TakeOver(_)
+        );
+        self.detail().map(|detail| *detail).filter(|_| !is_page)
+    }
+
     fn row(self) -> &'static Row {
         ROWS.iter().find(|row| row.wait.is_like(self)).expect("every kind has a row")
     }

@@ -354,3 +354,26 @@ fn a_node_that_waits_for_a_peer_with_another_secret_says_so() {
     let error = Cluster::join_over(config, Box::new(listening)).unwrap_err().to_string();
     assert!(error.contains("did not come") && error.contains("give every node the same secret_file"), "{error}");
 }
+
+/// The sentence of the node that waits is its last, and has the reason.
+#[test]
+fn a_node_that_waits_for_a_peer_with_another_configuration_says_in_what_they_differ() {
+    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let nodes = [free(), free()];
+    let secret = std::env::temp_dir().join(format!("trellis-differ-{}", std::process::id()));
+    std::fs::write(&secret, [5; 32]).unwrap();
+    std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    let errors: Vec<String> = std::thread::scope(|scope| {
+        let start = |node: usize| {
+            // Nodes of one process cannot have their regions at one address.
+            let mut config = support::config(node, 2);
+            (config.nodes, config.secret_file) = (nodes.to_vec(), Some(secret.clone()));
+            config.start_seconds_max = 3;
+            scope.spawn(move || Cluster::join(config).unwrap_err().to_string())
+        };
+        [start(0), start(1)].map(|node| node.join().unwrap()).to_vec()
+    });
+    std::fs::remove_file(&secret).unwrap();
+    // One of them refused the other, which heard why at once.
+    assert!(errors.iter().all(|error| error.contains("it has base_address")), "{errors:?}");
+}

@@ -200,18 +200,24 @@ enum class reduction : int {
     bit_xor = TRELLIS_XOR,
 };
 
-/// cluster::barrier(id), and every node gets what `how` makes of the values that all of them gave.
-inline std::uint64_t reduce(cluster& where, std::uint64_t id, reduction how, std::uint64_t value) {
-    detail::check(trellis_barrier_reduce_u64(where.handle(), id, static_cast<int>(how), &value));
-    return value;
-}
-inline std::int64_t reduce(cluster& where, std::uint64_t id, reduction how, std::int64_t value) {
-    detail::check(trellis_barrier_reduce_i64(where.handle(), id, static_cast<int>(how), &value));
-    return value;
-}
-inline double reduce(cluster& where, std::uint64_t id, reduction how, double value) {
-    detail::check(trellis_barrier_reduce_double(where.handle(), id, static_cast<int>(how), &value));
-    return value;
+/// cluster::barrier(id), and every node gets what `how` makes of the values that all of them gave, in the widest type
+/// of its kind: std::int64_t, std::uint64_t (bool too) or double.
+template <typename T>
+    requires std::is_arithmetic_v<T>
+auto reduce(cluster& where, std::uint64_t id, reduction how, T value) {
+    if constexpr (std::is_floating_point_v<T>) {
+        double all = value;
+        detail::check(trellis_barrier_reduce_double(where.handle(), id, static_cast<int>(how), &all));
+        return all;
+    } else if constexpr (std::is_signed_v<T>) {
+        std::int64_t all = value;
+        detail::check(trellis_barrier_reduce_i64(where.handle(), id, static_cast<int>(how), &all));
+        return all;
+    } else {
+        std::uint64_t all = value;
+        detail::check(trellis_barrier_reduce_u64(where.handle(), id, static_cast<int>(how), &all));
+        return all;
+    }
 }
 
 /// cluster::barrier(id), and every node gets the value of node `from`: any plain type of at most 8 bytes.

@@ -41,9 +41,15 @@ impl Globals {
                 Ok(Globals { place: place.clone(), limit: limit.start })
             }
             [_] | [_, _] => Err(format!("this program was not linked to share its globals; {FLAGS}")),
+            _ if layout.copied.is_empty() => {
+                Err(format!("the linker left some of the globals of this program beside its code; {FLAGS}"))
+            }
             _ => Err(format!(
-                "the linker put variables of libraries between the globals of this program, or left some of them \
-                 beside its code; {FLAGS}"
+                "the linker put variables of libraries ({}) between the globals of this program, because a file or a \
+                 library that is linked in was compiled without -fPIC; `nm -A FILES | grep ' U {}'` tells which uses \
+                 them; {FLAGS}",
+                layout.copied.join(", "),
+                layout.copied[0]
             )),
         }
     }
@@ -118,7 +124,7 @@ mod tests {
     use super::*;
 
     fn found(globals: Vec<Range<usize>>, says: bool) -> Result<Globals, String> {
-        Globals::find(&Layout { globals, objects: String::new() }, says)
+        Globals::find(&Layout { globals, copied: vec!["optarg".to_owned()], objects: String::new() }, says)
     }
 
     #[test]
@@ -132,7 +138,7 @@ mod tests {
             (vec![0x40_4010..0x40_5432, limit.clone()], true, "not linked"),
             (std::iter::once(0x40_4000..0x40_5432).collect(), true, "not linked"),
             (vec![0x4000_0000..0x4000_5432, 0x4000_6000..0x4000_6001], true, "not linked"),
-            (vec![0x4000_0000..0x4000_5432, 0x4000_5440..0x4000_5500, limit], true, "variables of libraries"),
+            (vec![0x4000_0000..0x4000_5432, 0x4000_5440..0x4000_5500, limit], true, "variables of libraries (optarg)"),
         ] {
             let said = found(globals, says).unwrap_err();
             assert!(said.contains(why) && said.contains("-fPIC"), "{said}");

@@ -240,6 +240,7 @@ mod tests {
         globals[3] = 33;
         globals[4000] = 44;
         let layout = Layout {
+            copied: Vec::new(),
             globals: vec![range_of(&mut globals), range_of(&mut others)],
             objects: "the program at 0x1 (2)\n".to_owned(),
         };
@@ -266,8 +267,11 @@ mod tests {
     #[test]
     fn another_binary_is_refused_and_nothing_is_changed() {
         let mut globals = vec![1u8; 10];
-        let mut layout =
-            Layout { globals: vec![range_of(&mut globals)], objects: "the program at 0x1 (2)\n".to_owned() };
+        let mut layout = Layout {
+            globals: vec![range_of(&mut globals)],
+            copied: Vec::new(),
+            objects: "the program at 0x1 (2)\n".to_owned(),
+        };
         let plan = Plan::make(&layout);
         let mut room = vec![0u64; plan.bytes().div_ceil(8)];
         // SAFETY: there is room for the plan.

@@ -6,7 +6,7 @@
 //! when the same files are loaded at the same addresses, so that a pointer into one means the same in the other. Only
 //! reads, and only what the loader mapped.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt::Write as _;
 use std::ops::Range;
 
@@ -14,12 +14,15 @@ use std::ops::Range;
 pub(super) struct Layout {
     /// In ascending order, none empty, none overlapping.
     pub(super) globals: Vec<Range<usize>>,
+    /// Variables of libraries of which the linker keeps a copy among them, by name.
+    pub(super) copied: Vec<String>,
     /// A line for each object: its name, its address, and what tells its contents from another's.
     pub(super) objects: String,
 }
 
 const DT_PLTRELSZ: u64 = 2;
 const DT_PLTGOT: u64 = 3;
+const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_RELA: u64 = 7;
 const DT_RELASZ: u64 = 8;
@@ -60,7 +63,7 @@ const _: () = assert!(size_of::<Dynamic>() == 16 && size_of::<Relocation>() == 2
 impl Layout {
     /// Looks at this process.
     pub(super) fn of_this_process() -> Layout {
-        let mut layout = Layout { globals: Vec::new(), objects: String::new() };
+        let mut layout = Layout { globals: Vec::new(), copied: Vec::new(), objects: String::new() };
         // SAFETY: `note_object` is called for each object before this returns, with the pointer given here.
         unsafe { libc::dl_iterate_phdr(Some(note_object), (&raw mut layout).cast()) };
         layout
@@ -102,7 +105,7 @@ unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _bytes: usize, l
     let is_program = layout.objects.is_empty();
     if is_program {
         // SAFETY: these are the headers of an object that is loaded there.
-        layout.globals = unsafe { globals_of(base, headers) };
+        (layout.globals, layout.copied) = unsafe { globals_of(base, headers) };
     }
     let shown = if is_program { "the program" } else { name };
     // SAFETY: as above.
@@ -111,11 +114,11 @@ unsafe extern "C" fn note_object(info: *mut libc::dl_phdr_info, _bytes: usize, l
     0
 }
 
-/// The writable parts of an object without what belongs to the loader or to libraries.
+/// The writable parts of an object without what belongs to the loader or to libraries, and the names of the latter.
 ///
 /// # Safety
 /// The object with these headers is loaded at `base`.
-unsafe fn globals_of(base: usize, headers: &[libc::Elf64_Phdr]) -> Vec<Range<usize>> {
+unsafe fn globals_of(base: usize, headers: &[libc::Elf64_Phdr]) -> (Vec<Range<usize>>, Vec<String>) {
     let place = |header: &libc::Elf64_Phdr| {
         let start = base + header.p_vaddr as usize;
         start..start + header.p_memsz as usize
@@ -126,6 +129,7 @@ unsafe fn globals_of(base: usize, headers: &[libc::Elf64_Phdr]) -> Vec<Range<usi
         .map(place)
         .collect();
     ranges.sort_by_key(|range| range.start);
+    let mut copied = Vec::new();
     for header in headers.iter().filter(|header| header.p_type == libc::PT_GNU_RELRO) {
         let protected = place(header);
         // The loader protects whole pages only; what shares the last one with globals stays writable.
@@ -133,18 +137,19 @@ unsafe fn globals_of(base: usize, headers: &[libc::Elf64_Phdr]) -> Vec<Range<usi
     }
     for header in headers.iter().filter(|header| header.p_type == libc::PT_DYNAMIC) {
         // SAFETY: the header says that the table lies there; it ends with a zero tag.
-        for owned in unsafe { owned_by_others(base, place(header).start as *const Dynamic) } {
+        for (owned, name) in unsafe { owned_by_others(base, place(header).start as *const Dynamic) } {
             take_out(&mut ranges, &owned);
+            copied.extend(name);
         }
     }
-    ranges
+    (ranges, copied)
 }
 
-/// The loader's table of addresses, and the copies of libraries' variables.
+/// The loader's table of addresses, and the copies of libraries' variables with their names.
 ///
 /// # Safety
 /// `dynamic` is the table of an object that is loaded at `base`.
-unsafe fn owned_by_others(base: usize, dynamic: *const Dynamic) -> Vec<Range<usize>> {
+unsafe fn owned_by_others(base: usize, dynamic: *const Dynamic) -> Vec<(Range<usize>, Option<String>)> {
     let value = |wanted: u64| {
         let mut entry = dynamic;
         loop {
@@ -164,7 +169,7 @@ unsafe fn owned_by_others(base: usize, dynamic: *const Dynamic) -> Vec<Range<usi
     let mut owned = Vec::new();
     if let Some(table) = address(DT_PLTGOT) {
         let slots = value(DT_PLTRELSZ).unwrap_or(0) / size_of::<Relocation>();
-        owned.push(table..table + 8 * (3 + slots));
+        owned.push((table..table + 8 * (3 + slots), None));
     }
     if let (Some(relocations), Some(bytes), Some(symbols)) = (address(DT_RELA), value(DT_RELASZ), address(DT_SYMTAB)) {
         // SAFETY: the table names its own place and size.
@@ -174,7 +179,13 @@ unsafe fn owned_by_others(base: usize, dynamic: *const Dynamic) -> Vec<Range<usi
             let symbol = (symbols as *const Symbol).wrapping_add((relocation.info >> 32) as usize);
             let start = base + relocation.offset as usize;
             // SAFETY: a relocation names a symbol of the object's own table.
-            owned.push(start..start + unsafe { (*symbol).size } as usize);
+            let symbol = unsafe { &*symbol };
+            let name = address(DT_STRTAB).map(|names| {
+                // SAFETY: a symbol's name is a C string in the object's own table of names.
+                let name = unsafe { CStr::from_ptr((names as *const c_char).wrapping_add(symbol.name as usize)) };
+                name.to_string_lossy().into_owned()
+            });
+            owned.push((start..start + symbol.size as usize, name));
         }
     }
     owned
@@ -294,7 +305,11 @@ mod tests {
 
     #[test]
     fn the_first_object_that_differs_is_named() {
-        let layout = Layout { globals: Vec::new(), objects: "the program at 0x1 (a)\nlibc at 0x2 (b)\n".to_owned() };
+        let layout = Layout {
+            globals: Vec::new(),
+            copied: Vec::new(),
+            objects: "the program at 0x1 (a)\nlibc at 0x2 (b)\n".to_owned(),
+        };
         assert_eq!(layout.difference(&layout.objects), None);
         let said = layout.difference("the program at 0x1 (a)\nlibc at 0x3 (b)\n").unwrap();
         assert_eq!(said, "there it is `libc at 0x3 (b)`, here `libc at 0x2 (b)`");

@@ -105,6 +105,7 @@ fn begin(config: Config, layout: Layout, shared: Option<Globals>, arguments: &mu
         Err(error @ JoinError::Config(_)) => refuse(&error.to_string()),
         Err(error) => end(&error.to_string(), EXIT_CLUSTER),
     };
+    cluster.name_objects(super::synchronisation::told);
     let workers = Workers::new(cluster.nodes());
     let program = PROGRAM.get_or_init(|| Program { cluster, layout, workers, shared });
     watch_exit();
@@ -137,15 +138,15 @@ fn configuration(shared: Option<&Globals>) -> Result<Config, ConfigError> {
         // A library that was built without the protocol has the default of all programs.
         let is_known = key != "coherence" || value.parse::<Protocol>().is_ok();
         if !said.contains_key(key) && is_known {
-            sources = sources.set(format!("{key}={value}"));
+            sources = sources.set_by_program(format!("{key}={value}"));
         }
     }
     let Some(globals) = shared else { return sources.load() };
     // The globals are the region's first pages, and the heap is behind them.
-    let sources = sources.set(format!("base_address={:#x}", globals.start()));
+    let sources = sources.set_by_program(format!("base_address={:#x}", globals.start()));
     let config = sources.clone().load()?;
     let heap_bytes = config.region_bytes.saturating_sub(globals.region_bytes(config.page_bytes));
-    sources.set(format!("heap_bytes={heap_bytes}")).load()
+    sources.set_by_program(format!("heap_bytes={heap_bytes}")).load()
 }
 
 /// Puts a process that nobody launched under `trellis run`, if that is there.

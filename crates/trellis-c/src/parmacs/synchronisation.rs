@@ -19,9 +19,32 @@ const FENCE: u64 = OWN_NUMBERS + 0x3000;
 /// The name of the object at an address: unique, and spread over the homes whatever the distance between objects is.
 fn name(object: *const c_void) -> u64 {
     // An odd factor and folding the upper half onto the lower one lose nothing; 45 bits of an address are left.
-    const BITS: u64 = (1 << 48) - 1;
-    let number = (object as u64 >> 3).wrapping_mul(0x9e37_79b9_7f4b) & BITS;
+    let number = (object as u64 >> 3).wrapping_mul(FACTOR) & NAME_BITS;
     number ^ number >> 24
+}
+
+/// What [`name`] multiplies by, and the number that undoes it.
+const FACTOR: u64 = 0x9e37_79b9_7f4b;
+const UNDOES_FACTOR: u64 = {
+    // Newton's method: each step doubles the bits that are right, of which an odd number has three.
+    let mut inverse = FACTOR;
+    let mut bits = 3;
+    while bits < 64 {
+        inverse = inverse.wrapping_mul(2u64.wrapping_sub(FACTOR.wrapping_mul(inverse)));
+        bits *= 2;
+    }
+    inverse
+};
+/// What is left of an address: 45 bits, in 48.
+const NAME_BITS: u64 = (1 << 48) - 1;
+
+/// How people are told of an object: by the address that [`name`] made a number of.
+pub(super) fn told(number: u64) -> String {
+    if number >= OWN_NUMBERS {
+        return number.to_string();
+    }
+    let address = (number ^ number >> 24).wrapping_mul(UNDOES_FACTOR) & (NAME_BITS >> 3);
+    format!("at {:#x}", address << 3)
 }
 
 /// `LOCK(lock)`, `ALOCK(array, index)`
@@ -197,6 +220,14 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn people_are_told_of_addresses() {
+        for address in [0x1000_0000_0000usize, 0x1000_0000_a2c8, 0x4000_0008, 0x7fff_ffff_fff8] {
+            assert_eq!(told(name(address as *const c_void)), format!("at {address:#x}"));
+        }
+        assert_eq!(told(OWN_NUMBERS + 5), (OWN_NUMBERS + 5).to_string());
     }
 
     #[test]

@@ -183,6 +183,10 @@ static void count_flag_and_meet(trellis::cluster& cluster) {
     const auto lasts = trellis::reduce(cluster, 2, trellis::reduction::sum, static_cast<std::int64_t>(last));
     check(lasts == 5, "one is the last");
     const double own = 0.5 * static_cast<double>(cluster.node());
+    const auto nodes = static_cast<std::int64_t>(cluster.nodes());
+    check(trellis::reduce(cluster, 2, trellis::reduction::sum, -1) == -nodes, "int");
+    check(trellis::reduce(cluster, 2, trellis::reduction::sum, true) == cluster.nodes(), "bool");
+    check(trellis::reduce(cluster, 2, trellis::reduction::greatest, 0.5F) == 0.5, "float");
     const double most = trellis::reduce(cluster, 2, trellis::reduction::greatest, own);
     check(most == 0.5 * static_cast<double>(cluster.nodes() - 1), "the greatest");
     check(trellis::broadcast(cluster, 2, cluster.nodes() - 1, static_cast<char>('a' + cluster.node())) ==

@@ -94,10 +94,10 @@ impl FromStr for Choice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Choice::ALL
-            .into_iter()
-            .find(|choice| choice.to_string() == text)
-            .ok_or_else(|| format!("`{text}` is no link; use tcp, udp, fabric or in_process"))
+        Choice::ALL.into_iter().find(|choice| choice.to_string() == text).ok_or_else(|| {
+            let all: Vec<String> = Choice::ALL.iter().map(ToString::to_string).collect();
+            format!("`{text}` is no link; accepted: {}", all.join(", "))
+        })
     }
 }
 

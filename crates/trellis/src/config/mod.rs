@@ -290,6 +290,8 @@ enum Origin {
     },
     Variable(String),
     Flag(String),
+    /// What the program said, in the same form.
+    Program(String),
     /// Nobody gave the value: the name of the key.
     Default(&'static str),
 }
@@ -300,6 +302,7 @@ impl std::fmt::Display for Origin {
             Origin::File { path, line, key } => write!(formatter, "{}:{line}: {key}", path.display()),
             Origin::Variable(name) => formatter.write_str(name),
             Origin::Flag(text) => write!(formatter, "--set {text}"),
+            Origin::Program(text) => write!(formatter, "{text} (set by the program)"),
             Origin::Default(key) => formatter.write_str(key),
         }
     }
@@ -331,7 +334,8 @@ impl Origin {
 pub struct Sources {
     file: Option<PathBuf>,
     variables: BTreeMap<String, Raw>,
-    flags: Vec<String>,
+    /// In the order in which they were given.
+    flags: Vec<Origin>,
 }
 
 impl Sources {
@@ -368,7 +372,14 @@ impl Sources {
     /// Takes one `key=value`, as `--set` gives it.
     #[must_use]
     pub fn set(mut self, key_and_value: impl Into<String>) -> Self {
-        self.flags.push(key_and_value.into());
+        self.flags.push(Origin::Flag(key_and_value.into()));
+        self
+    }
+
+    /// The same from the program itself: sentences do not speak of a command line then.
+    #[must_use]
+    pub fn set_by_program(mut self, key_and_value: impl Into<String>) -> Self {
+        self.flags.push(Origin::Program(key_and_value.into()));
         self
     }
 
@@ -496,8 +507,8 @@ impl Reader {
         }
     }
 
-    fn take_flag(&mut self, flag: &str) -> Result<(), ConfigError> {
-        let origin = Origin::Flag(flag.to_owned());
+    fn take_flag(&mut self, origin: &Origin) -> Result<(), ConfigError> {
+        let (Origin::Flag(flag) | Origin::Program(flag)) = origin else { return Ok(()) };
         let (name, value) = flag
             .split_once('=')
             .ok_or_else(|| origin.error("has no equals sign; accepted: key=value, such as page_bytes=16KiB"))?;
@@ -513,7 +524,7 @@ impl Reader {
                 self.config.node
             )));
         }
-        self.apply(key, &Raw::Text(value.to_owned()), origin)
+        self.apply(key, &Raw::Text(value.to_owned()), origin.clone())
     }
 
     fn apply(&mut self, key: &'static Key, value: &Raw, origin: Origin) -> Result<(), ConfigError> {

@@ -65,6 +65,10 @@ impl SharedHeap {
     }
 }
 
+/// What to do where memory is short: a program learns of one allocation at a time.
+const LARGER: &str = "raise heap_bytes or region_bytes, by much (region_bytes=64GiB is fine): pages take memory only when they \
+                      are touched";
+
 impl Node {
     /// A block for the program.
     pub(crate) fn heap_allocate(&self, wish: Wish) -> Result<Block, HeapError> {
@@ -269,13 +273,14 @@ impl Node {
             let align = wish.align;
             return format!(
                 "the shared heap has no {bytes} free bytes aligned to {align} in its {heap_bytes} bytes of the region of \
-                 {region_bytes}; raise heap_bytes or region_bytes"
+                 {region_bytes}; {LARGER}"
             );
         }
         let (needed, longest) = (u64::from(pages) * page_bytes, u64::from(longest) * page_bytes);
+        let used = self.heap_statistics().0.block_bytes;
         format!(
             "the shared heap has no {needed} bytes in a row left for an allocation of {bytes}: the longest free run of \
-             its {heap_bytes} bytes of the region of {region_bytes} has {longest}; free some, or raise heap_bytes or region_bytes"
+             its {heap_bytes} bytes of the region of {region_bytes} has {longest}, and this node has allocated {used}; free some, or {LARGER}"
         )
     }
 

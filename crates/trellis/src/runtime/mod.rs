@@ -101,6 +101,10 @@ pub(crate) struct Node {
     lock_calls: AtomicU32,
     /// Ranges that the program holds without a guard.
     unguarded: Ordered<Vec<range_locks::Unguarded>>,
+    /// What was said last of a peer that was refused.
+    refusal: Ordered<Option<String>>,
+    /// How a program that numbers objects by itself calls one, for people.
+    pub(crate) object_names: std::sync::OnceLock<fn(u64) -> String>,
     /// Locks that threads of this node hold.
     held: Ordered<synchronisation::Held>,
     streams: Ordered<Streams>,
@@ -228,6 +232,8 @@ impl Node {
             changes: change::Changes::default(),
             lock_calls: AtomicU32::new(0),
             unguarded: Ordered::new(Rank::Last, Vec::new()),
+            refusal: Ordered::new(Rank::Last, None),
+            object_names: std::sync::OnceLock::new(),
             held: Ordered::new(Rank::Last, Vec::new()),
             streams: Ordered::new(Rank::Last, Streams::new(pages, window_pages_max(&config))),
             window_pages_max: window_pages_max(&config),
@@ -317,6 +323,16 @@ impl Node {
     /// Attempts to connect by whoever does not know the secret.
     pub(crate) fn strangers_refused(&self) -> u64 {
         self.link.statistics().strangers_refused
+    }
+
+    /// A peer was refused when it connected; the sentence says why.
+    pub(crate) fn note_refused(&self, sentence: &str) {
+        *ordered::lock(&self.refusal) = Some(sentence.to_owned());
+    }
+
+    /// What was said last of a peer that was refused.
+    pub(crate) fn last_refusal(&self) -> Option<String> {
+        ordered::lock(&self.refusal).clone()
     }
 
     /// How an error names a peer.

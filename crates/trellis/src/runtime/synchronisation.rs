@@ -114,7 +114,7 @@ impl Node {
     }
 
     pub(crate) fn release(&self, id: u64) -> Result<(), WaitError> {
-        let not_held = || WaitError::Misuse(format!("lock {id} is not held by this node"));
+        let not_held = || WaitError::Misuse(format!("lock {} is not held by this node", self.object(id)));
         if !lock(&self.synchronisation).0.holds(id) {
             return Err(not_held());
         }
@@ -312,7 +312,18 @@ impl Node {
 
     pub(in crate::runtime) fn too_long(&self, wait: Wait, whom: String) -> WaitError {
         let seconds = wait.limit_ns(&self.config) / 1_000_000_000;
-        WaitError::TooLong { what: wait.to_string(), seconds, whom }
+        WaitError::TooLong { what: self.described(wait), seconds, whom }
+    }
+
+    /// What is waited for, in the words of the program where it has some.
+    pub(in crate::runtime) fn described(&self, wait: Wait) -> String {
+        let text = wait.to_string();
+        wait.object().map_or(text.clone(), |id| text.replace(&id.to_string(), &self.object(id)))
+    }
+
+    /// An object's number, in the words of the program where it has some.
+    fn object(&self, id: u64) -> String {
+        self.object_names.get().map_or_else(|| id.to_string(), |name| name(id))
     }
 
     fn outcome(&self, ticket: &Ticket<'_>) -> Result<u64, WaitError> {

@@ -146,7 +146,8 @@ impl Node {
         let who = if threads == 1 { String::new() } else { format!("{threads} threads are ") };
         let seconds = now.saturating_sub(since_ns) / 1_000_000_000;
         let left = until_ns.saturating_sub(now) / 1_000_000_000;
-        let sentence = format!("{who}{wait} for {seconds} s: {}; this ends in {left} s at the latest", self.whom(wait));
+        let (what, whom) = (self.described(wait), self.whom(wait));
+        let sentence = format!("{who}{what} for {seconds} s: {whom}; this ends in {left} s at the latest");
         self.status.set_waiting(&sentence);
         trellis_store::complain(format_args!("node {}: {sentence}", self.me.0));
     }

@@ -56,6 +56,7 @@ impl Node {
         else {
             return Ok(());
         };
+        let id = self.object(id);
         Err(WaitError::Misuse(match how {
             Holding::Lock => {
                 format!("this thread holds lock {id} already, and would wait for itself; locks are not recursive")
