@@ -251,3 +251,18 @@ fn one_of_two_leads_and_the_other_follows() {
     second.says("this controller says nothing any more");
     assert_eq!(status(&sockets[1])["leads"], false);
 }
+
+/// Clients would trust it, and lose what they wrote when the memory is really needed.
+#[test]
+fn a_server_promises_no_memory_that_the_machine_lacks() {
+    for more in
+        [&["--memory", "1000TiB"][..], &["--memory", "1MiB", "--backup-memory", "1000TiB", "--controller", "201"]]
+    {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
+        command.args(["serve", "--prefix", PREFIX]).args(more).stdin(Stdio::null());
+        let output = command.output().expect("it can be started");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(78), "{said}");
+        assert!(said.contains("cannot be promised: ") && said.contains("give less"), "{said}");
+    }
+}

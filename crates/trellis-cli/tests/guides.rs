@@ -330,7 +330,7 @@ impl Drop for Lab {
     fn drop(&mut self) {
         // Where the guide has ended it, there is nothing to end.
         let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
-        let _ = command.args(["lab", "down", "--name", &self.0]).output();
+        let _ = command.args(["lab", "down", "--lab", &self.0]).output();
     }
 }
 
@@ -441,13 +441,13 @@ impl Machines {
             Shell::start(bash, &folder)
         };
         let mut switch = shell();
-        let up = format!("trellis lab up --name {name} --clients {clients} --servers {servers} --switch user");
+        let up = format!("trellis lab up --lab {name} --clients {clients} --servers {servers} --switch user");
         let (status, said) = switch.run(&up);
         if is_refused(test, status, &said) {
             return None;
         }
         let lab = Lab(name);
-        let (_, said) = switch.run(&format!("trellis lab status --name {} --json", lab.0));
+        let (_, said) = switch.run(&format!("trellis lab status --lab {} --json", lab.0));
         let found: Value = serde_json::from_str(&said.concat()).expect("JSON");
         let prefix = found["hosts"][0]["prefix"].as_str().expect("a prefix");
         let cluster = prefix.trim_end_matches(":1::/48").to_owned();
@@ -533,7 +533,7 @@ impl Machines {
                     is_left_out = *word == "--prefix" || *word == "--switch";
                     !is_value && !is_left_out
                 });
-                let words = ["trellis", "lab", "run", "--name", lab, &name, "--"].into_iter().chain(kept);
+                let words = ["trellis", "lab", "run", "--lab", lab, &name, "--"].into_iter().chain(kept);
                 words.collect::<Vec<_>>().join(" ")
             }
             _ => words.chain(["--lab", lab]).collect::<Vec<_>>().join(" "),

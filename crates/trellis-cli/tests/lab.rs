@@ -24,7 +24,7 @@ impl Lab {
 
     fn command(&self, task: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
-        command.args(["lab", task, "--name", &self.name]).args(arguments).stdin(Stdio::null());
+        command.args(["lab", task, "--lab", &self.name]).args(arguments).stdin(Stdio::null());
         command
     }
 
@@ -272,7 +272,7 @@ fn a_lab_has_a_switch_that_others_tell_what_to_do() {
         wait_until("it arrives", || lab.count("s1", "packets_out") == 1);
         assert_eq!(lab.status()["is_without_switch"], false);
         // Whoever reads what is printed may go away; here nobody has ever read it.
-        for words in [&["lab", "status", "--name"][..], &["switch", "status", "--lab"], &["switch", "pages", "--lab"]] {
+        for words in [&["lab", "status", "--lab"][..], &["switch", "status", "--lab"], &["switch", "pages", "--lab"]] {
             let (reader, writer) = std::io::pipe().expect("a pipe");
             drop(reader);
             let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 fn lab(name: &str, task: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
-    command.args(["lab", task, "--name", name]).args(arguments).stdin(Stdio::null());
+    command.args(["lab", task, "--lab", name]).args(arguments).stdin(Stdio::null());
     command.output().expect("the command can be started")
 }
 

@@ -272,7 +272,7 @@ fn psort_has_its_region_at_memory_servers() {
         lab.serve(server, "64MiB");
     }
     let servers = format!("{},{}", prefix(&lab, "s1"), prefix(&lab, "s2"));
-    let begin = [env!("CARGO_BIN_EXE_trellis"), "lab", "run", "--name", &lab.name, "c1", "--"];
+    let begin = [env!("CARGO_BIN_EXE_trellis"), "lab", "run", "--lab", &lab.name, "c1", "--"];
     let named = sorted(&folder, &psort, &begin, &[&remote[..], &["--memory-server", &servers]].concat());
     assert!(named == alone, "at two servers of a lab");
 }

@@ -33,4 +33,5 @@ pub use region::{
     Access, Detection, FAULT_BATCH, Fault, FaultServer, PAGE_BYTES_MAX, PAGE_BYTES_MIN, REGION_BYTES_MAX,
     REGION_BYTES_MIN, Region, RegionOptions, Reserve,
 };
+pub use sys::linux::limits::can_hold;
 pub use sys::linux::signals::{REGIONS_MAX, claim_signal};

@@ -174,7 +174,7 @@ fn ask(lab: &str, stream: UnixStream, request: &Request) -> Result<Answer, Failu
 }
 
 fn no_lab(lab: &str) -> Failure {
-    Failure::new(exit::FAILED, format!("there is no lab {lab}; start one with `trellis lab up --name {lab}`"))
+    Failure::new(exit::FAILED, format!("there is no lab {lab}; start one with `trellis lab up --lab {lab}`"))
 }
 
 fn misunderstood(lab: &str, answer: &Answer) -> Failure {

@@ -32,7 +32,7 @@ Examples:
   trellis lab kill s1                     end everything that runs in s1
   trellis lab down                        end all of it; nothing is left
 
-Several labs at once have names: --name, or TRELLIS_LAB.
+Several labs at once have names: --lab, or TRELLIS_LAB.
 
 Exit codes: 0 fine; 1 there is no such lab or host; 2 wrong command line; 71 refused by the operating system; 78 a lab \
 that cannot be; 126 and 127 the command cannot be executed or found; `run` ends with the status of its command, or 128 + \
@@ -63,7 +63,7 @@ enum Task {
 #[derive(Debug, Args)]
 struct Which {
     /// Name of the lab
-    #[arg(long, value_name = "NAME", env = "TRELLIS_LAB", default_value = "lab")]
+    #[arg(long = "lab", value_name = "NAME", env = "TRELLIS_LAB", default_value = "lab")]
     name: String,
 }
 

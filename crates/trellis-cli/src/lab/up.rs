@@ -86,7 +86,7 @@ pub(super) fn up(arguments: &UpArguments) -> Ending {
     let order = arguments.order()?;
     let name = &order.name;
     if Keeper::find(name)?.is_some() {
-        let sentence = format!("there is a lab {name} already; end it with `trellis lab down --name {name}`");
+        let sentence = format!("there is a lab {name} already; end it with `trellis lab down --lab {name}`");
         return Err(Failure::new(exit::FAILED, sentence));
     }
     space::make(order.rootless).map_err(|error| failure(&error))?;

@@ -33,7 +33,7 @@ impl Lab {
 
     pub(crate) fn command(&self, task: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
-        command.args(["lab", task, "--name", &self.name]).args(arguments).stdin(Stdio::null());
+        command.args(["lab", task, "--lab", &self.name]).args(arguments).stdin(Stdio::null());
         command
     }
 

@@ -22,8 +22,11 @@ struct GroupLimit {
     file: PathBuf,
 }
 
-/// `Err` says in a phrase what keeps this process from holding `bytes` more of memory.
-pub(crate) fn can_hold(bytes: usize) -> Result<(), String> {
+/// Whether this process can hold so much more of memory.
+///
+/// # Errors
+/// A phrase about what keeps it from that: the machine (`/proc/meminfo`), or a control group (`memory.max`).
+pub fn can_hold(bytes: usize) -> Result<(), String> {
     let wanted = bytes as u64;
     if let Some(machine) = fs::read_to_string("/proc/meminfo").ok().as_deref().and_then(machine_memory) {
         let have = machine.available_bytes.saturating_add(machine.swap_free_bytes);

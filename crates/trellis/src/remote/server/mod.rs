@@ -105,7 +105,7 @@ impl ServerOptions {
     ///
     /// # Errors
     ///
-    /// When it is no whole number of pages, or other settings do not fit together.
+    /// When it is no whole number of pages, or more than the machine has, or other settings do not fit together.
     pub fn check(&self) -> Result<(), RemoteError> {
         let bytes = self.memory_bytes;
         if bytes < PAGE_BYTES || !bytes.is_multiple_of(PAGE_BYTES) {
@@ -132,6 +132,11 @@ impl ServerOptions {
                     .to_owned(),
             ));
         }
+        let promised = bytes.saturating_add(self.backup_bytes);
+        trellis_memory::can_hold(usize::try_from(promised).unwrap_or(usize::MAX)).map_err(|limit| {
+            let copies = if self.backup_bytes > 0 { ", the copies of others' memory included" } else { "" };
+            RemoteError::Setting(format!("{promised} bytes of memory{copies} cannot be promised: {limit}; give less"))
+        })?;
         timing(self).map(|_| ())
     }
 }
