@@ -83,3 +83,29 @@ fn scale_draws_below_its_table_and_leaves_files_to_trellis() {
     assert_eq!(one.status.code(), Some(2));
     assert!(text(&one.stderr).contains("--nodes 1:"), "{}", text(&one.stderr));
 }
+
+/// Each file is a test of its own: what one lacks is said, and the others run.
+#[test]
+fn a_litmus_file_that_is_refused_does_not_keep_the_others_from_running() {
+    let folder = std::env::temp_dir().join(format!("trellis-refused-{}", std::process::id()));
+    std::fs::create_dir(&folder).expect("a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).expect("a file");
+        path.display().to_string()
+    };
+    let good =
+        file("good.litmus", "X86_64 SB\n{}\nP0 | P1 ;\nmovq $1,(x) | movq $1,(y) ;\nmovq (y),%rax | movq (x),%rax ;\n");
+    let bad = file("bad.litmus", "X86 bad\n{}\nP0 ;\nINC [x] ;\n");
+    let columns = ["MOV [x],$1", "MOV [y],$1", "MOV [z],$1", "MOV [x],$2", "MOV [y],$2", "MOV [z],$2"];
+    let rows: String = columns.iter().map(|cell| format!("{} ;\n", [*cell; 4].join(" | "))).collect();
+    let large = file("large.litmus", &format!("X86 large\n{{}}\nP0 | P1 | P2 | P3 ;\n{rows}"));
+    let ended =
+        output(&["litmus", "--simulated", "--protocol", "hlrc(invalidate)", "--runs", "20", &bad, &good, &large]);
+    std::fs::remove_dir_all(&folder).expect("it is ours");
+    let said = text(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(text(&ended.stdout).contains("1 tests on 1 protocols: 20 runs, 20 completed"), "{}", text(&ended.stdout));
+    assert!(said.contains("bad.litmus:4: ") && said.contains("more than 1000000 states"), "{said}");
+    assert!(said.ends_with("trellis: 2 files did not run\n"), "{said}");
+}

@@ -112,9 +112,47 @@ fn violations(file: &File, root: &Path) -> Vec<String> {
     }
     if file.path.ends_with(".md") {
         link_violations(file, root, &mut wrong);
+        table_violations(file, &mut wrong);
+    }
+    if file.path == "ARCHITECTURE.md" {
+        invariant_violations(file, &mut wrong);
     }
     space_violations(file, &mut wrong);
     wrong
+}
+
+/// A blank line ends a table; the rows behind it are shown as text.
+fn table_violations(file: &File, wrong: &mut Vec<String>) {
+    let lines: Vec<(usize, &str)> = numbered(&file.text).collect();
+    let is_row = |place: usize| lines.get(place).is_some_and(|(_, line)| line.starts_with('|'));
+    let is_rule = |place: usize| lines.get(place).is_some_and(|(_, line)| line.starts_with("|-"));
+    for place in 1..lines.len() {
+        if lines[place].1.is_empty() && is_row(place - 1) && is_row(place + 1) && !is_rule(place + 2) {
+            wrong.push(format!("{}:{}: a blank line splits a table; leave it out", file.path, lines[place].0));
+        }
+    }
+}
+
+/// What nothing asserts and nothing tests is a wish.
+fn invariant_violations(file: &File, wrong: &mut Vec<String>) {
+    let section = |line: &&(usize, &str)| !line.1.starts_with("## ");
+    let lines: Vec<(usize, &str)> = numbered(&file.text).collect();
+    let Some(begin) = lines.iter().position(|(_, line)| *line == "## Invariants") else { return };
+    let mut items: Vec<(usize, String)> = Vec::new();
+    for (number, line) in lines[begin + 1..].iter().take_while(section) {
+        match items.last_mut() {
+            _ if line.starts_with("- ") => items.push((*number, (*line).to_owned())),
+            Some((_, item)) if line.starts_with("  ") => item.push_str(line),
+            _ => {}
+        }
+    }
+    for (number, item) in items.iter().filter(|(_, item)| !item.contains("](")) {
+        let begins = item.chars().take(40).collect::<String>();
+        wrong.push(format!(
+            "{}:{number}: nothing is linked that asserts or tests `{begins}…`; link it, or strike the item out",
+            file.path
+        ));
+    }
 }
 
 fn length_violations(file: &File, wrong: &mut Vec<String>) {
@@ -284,6 +322,16 @@ mod tests {
     fn a_good_file_has_no_violation() {
         assert_eq!(sentences("src/a.rs", "//! Adds.\nfn add() {}\n"), "");
         assert_eq!(sentences("a.md", "See [the manifest](Cargo.toml#x), [us](https://x.org), `[no](link)`.\n"), "");
+    }
+
+    #[test]
+    fn a_table_is_whole_and_an_invariant_has_a_link() {
+        let table = "| a | b |\n|---|---|\n| 1 | 2 |\n";
+        assert_eq!(sentences("a.md", &format!("{table}\n{table}")), "", "two tables");
+        assert!(sentences("a.md", &format!("{table}\n| 3 | 4 |\n")).contains("a.md:4: a blank line splits a table"));
+        let page = |item: &str| format!("# A\n\n## Invariants\n\n- **One.** It is\n  so{item}.\n\n## B\n\n- other\n");
+        assert_eq!(sentences("ARCHITECTURE.md", &page(" ([tested](Cargo.toml))")), "");
+        assert!(sentences("ARCHITECTURE.md", &page("")).contains("ARCHITECTURE.md:5: nothing is linked"));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use super::explore::protocols;
 use super::real::{Host, LitmusRequest, Source};
+use crate::litmus::oracle::{Memory, allowed};
 use crate::litmus::simulate::{simulate, tell};
 use crate::litmus::{Failure, LitmusOptions, LitmusReport, Progress, generate};
 use crate::release::{litmus as released, shapes};
@@ -20,7 +21,7 @@ const SIMULATED_RUNS: u64 = 1_000_000;
 
 #[derive(Args, Debug)]
 pub(super) struct Litmus {
-    /// Tests in herd's format (C, or X86 with loads, stores, fences and exchanges); all generated tests without any.
+    /// Tests in herd's format (C, or X86 and X86_64 with loads, stores, fences and exchanges); all generated tests without any.
     files: Vec<PathBuf>,
     /// Run in the simulator instead of on real processes.
     #[arg(long)]
@@ -72,7 +73,8 @@ pub(super) fn setting(text: &str) -> Result<(String, String), String> {
 }
 
 pub(super) fn run(chosen: &Litmus, host: Option<&mut dyn Host>, json: bool) -> Result<bool, String> {
-    let sources = sources(chosen)?;
+    let memory = if is_released(chosen)? { Memory::Released } else { Memory::Sequential };
+    let (sources, refused) = understood(sources(chosen)?, memory)?;
     if chosen.list {
         sources.iter().try_for_each(|source| source.program().map(|program| say!("{}", program.name)))?;
         return Ok(true);
@@ -89,7 +91,34 @@ pub(super) fn run(chosen: &Litmus, host: Option<&mut dyn Host>, json: bool) -> R
     } else if !chosen.tell {
         print(&report, &sources, chosen);
     }
-    Ok(report.passed())
+    for sentence in &refused {
+        // Beside the JSON, which is about tests that ran.
+        progress!("trellis: {sentence}\n");
+    }
+    if !refused.is_empty() {
+        progress!("trellis: {} files did not run\n", refused.len());
+    }
+    Ok(report.passed() && refused.is_empty())
+}
+
+/// The tests that can run, and the sentences about the files that cannot, because they are not understood or have too many
+/// states: one of them is no reason to leave the others out.
+fn understood(sources: Vec<Source>, memory: Memory<'_>) -> Result<(Vec<Source>, Vec<String>), String> {
+    let (mut good, mut refused) = (Vec::new(), Vec::new());
+    for source in sources {
+        match &source {
+            Source::Shape(_) => good.push(source),
+            Source::File(name, _) => match source.program().map(|program| allowed(&program, memory)) {
+                Ok(Ok(_)) => good.push(source),
+                Ok(Err(sentence)) => refused.push(format!("{name}: {sentence}")),
+                Err(sentence) => refused.push(sentence),
+            },
+        }
+    }
+    match refused.first() {
+        Some(sentence) if good.is_empty() => Err(sentence.clone()),
+        _ => Ok((good, refused)),
+    }
 }
 
 fn sources(chosen: &Litmus) -> Result<Vec<Source>, String> {

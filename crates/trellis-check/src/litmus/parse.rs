@@ -1,9 +1,10 @@
-//! Reads herd's `.litmus` files: tests for `X86` and `C` that are straight lines of loads, stores,
+//! Reads herd's `.litmus` files: tests for `X86`, `X86_64` and `C` that are straight lines of loads, stores,
 //! fences and exchanges.
 //!
 //! Understood: the header, comments, initial values, `locations`, and `exists`, `~exists` or `forall`
 //! with `/\`, `\/`, `~` and brackets. X86: `MOV`, `XCHG` (with or without `LOCK`), `MFENCE`, `SFENCE`,
-//! `LFENCE`. C: `READ_ONCE`, `WRITE_ONCE`, `smp_load_acquire`, `smp_store_release`, `smp_store_mb`,
+//! `LFENCE`. X86_64: the same as assemblers write it, `movq $1,(x)`, where `eax` is the lower half of `rax`. Lines that begin
+//! with `#` are comments, unless they define something. C: `READ_ONCE`, `WRITE_ONCE`, `smp_load_acquire`, `smp_store_release`, `smp_store_mb`,
 //! `atomic_load`, `atomic_store` and `atomic_exchange` with or without `_explicit`, `xchg` and its kin,
 //! `*x`, the fences of Linux and C11. Loads and stores are plain `mov`s in program order, whatever order they
 //! ask for; a sequentially consistent store is followed by a fence, as compilers do on x86.
@@ -55,25 +56,26 @@ fn read(text: &str) -> Result<Program, Refused> {
     }
     let mut lines = text.lines().enumerate().skip_while(|(_, line)| line.trim().is_empty());
     let Some((first, header)) = lines.next() else {
-        return refused(1, "the file is empty; it should begin with `X86` or `C`");
+        return refused(1, "the file is empty; it should begin with `X86`, `X86_64` or `C`");
     };
     let mut words = header.split_whitespace();
     let (language, name) = (words.next().unwrap_or_default(), words.next().unwrap_or("unnamed"));
-    let is_c = match language {
-        "C" => true,
-        "X86" => false,
-        other => {
-            return refused(first + 1, format!("tests for `{other}` are not understood; there are `X86` and `C`"));
-        }
-    };
+    if !["C", "X86", "X86_64"].contains(&language) {
+        let what = format!("tests for `{language}` are not understood; there are `X86`, `X86_64` and `C`");
+        return refused(first + 1, what);
+    }
+    let is_c = language == "C";
     let rest = without_comments(text, 1, is_c)?;
     let mut reader = Reader { program: Program::new(name), bound: BTreeMap::new() };
     let mut tokens = Tokens::after_header(&rest, 1)?;
+    if language == "X86_64" {
+        tokens.name_whole_registers();
+    }
     reader.initial(&mut tokens)?;
     if is_c {
         c::threads(&mut reader, &mut tokens)?
     } else {
-        x86::threads(&mut reader, &mut tokens)?
+        x86::threads(&mut reader, &mut tokens, language == "X86_64")?
     }
     reader.end(&mut tokens)?;
     reader.program.check().map_err(|what| Refused { line: first + 1, what })?;
@@ -285,6 +287,18 @@ mod tests {
     }
 
     #[test]
+    fn a_table_of_an_assembler_is_read_as_that_of_the_manuals() {
+        let text = "X86_64 SB\n# as a compiler writes it\n{ x=0; y=0; 0:rbx=3; }\n P0 | P1 ;\n \
+                    movq $1,(x) | movl $1,(y) ;\n mfence | lock xchg %eax,(x) ;\n movl (y),%eax | ;\n\
+                    # the lower half\n movl %ebx,(z) | ;\nexists (0:rax=0 /\\ 1:rax=0)\n";
+        assert_eq!(
+            accepted(text).to_string(),
+            "SB\n  x = 0\n  y = 0\n  z = 0\n  P0: x = 1; fence; rax = y; z = 3\n  \
+             P1: y = 1; rax = exchange(x, 0)\n  exists ((0:rax=0 /\\ 1:rax=0))\n"
+        );
+    }
+
+    #[test]
     fn c_of_linux_and_of_the_standard_is_read() {
         let text = "C MP (* what (* it *) is *)\n{ int z = 7; }\nP0(int *x, atomic_int *y) {\n // first\n \
                     WRITE_ONCE(*x, 1); smp_wmb();\n atomic_store_explicit(y, 1, memory_order_release);\n \
@@ -313,8 +327,9 @@ mod tests {
     #[test]
     fn what_is_not_understood_is_refused_with_file_and_line() {
         for (text, sentence) in [
-            ("", "t:1: the file is empty; it should begin with `X86` or `C`"),
-            ("AArch64 MP\n", "t:1: tests for `AArch64` are not understood; there are `X86` and `C`"),
+            ("", "t:1: the file is empty; it should begin with `X86`, `X86_64` or `C`"),
+            ("AArch64 MP\n", "t:1: tests for `AArch64` are not understood; there are `X86`, `X86_64` and `C`"),
+            ("X86 a\n{}\n#define A 1\nP0 ;\n", "t:3: `#define` is not understood; write what it stands for"),
             ("X86 a\n{ x=0; \n", "t:2: the file ends where a location is expected"),
             (
                 "X86 a\n{}\nP0 ;\nINC [x] ;\n",

@@ -25,8 +25,10 @@ impl fmt::Display for Token {
 }
 
 /// Longer marks stand before those with which they begin.
-const MARKS: [&str; 22] =
-    ["/\\", "\\/", "==", "{", "}", "(", ")", "[", "]", ";", ",", "=", ":", "|", "~", "$", "*", "&", "+", "-", "^", "<"];
+const MARKS: [&str; 23] = [
+    "/\\", "\\/", "==", "{", "}", "(", ")", "[", "]", ";", ",", "=", ":", "|", "~", "$", "*", "&", "+", "-", "^", "<",
+    "%",
+];
 
 pub(super) struct Tokens {
     all: Vec<(usize, Token)>,
@@ -53,6 +55,18 @@ impl Tokens {
             rest = &rest[length..];
         }
         Ok(Tokens { all, at: 0 })
+    }
+
+    /// `%eax`, `eax` and `rax` are one register here: its whole name, without the sign.
+    pub(super) fn name_whole_registers(&mut self) {
+        self.all.retain(|(_, token)| token != &Token::Mark("%"));
+        for (_, token) in &mut self.all {
+            if let Token::Word(word) = token
+                && let Some(whole) = whole_register(word)
+            {
+                *word = whole;
+            }
+        }
     }
 
     pub(super) fn peek(&self) -> &Token {
@@ -127,6 +141,19 @@ impl Tokens {
     }
 }
 
+/// The register of 64 bits of which `word` names all or half.
+fn whole_register(word: &str) -> Option<String> {
+    let word = word.to_ascii_lowercase();
+    let (first, rest) = word.split_at_checked(1)?;
+    let has_name = ["ax", "bx", "cx", "dx", "si", "di", "bp", "sp"].contains(&rest);
+    let number = rest.strip_suffix('d').unwrap_or(rest).parse::<u8>().ok().filter(|number| (8..16).contains(number));
+    match (first, number) {
+        ("e" | "r", _) if has_name => Some(format!("r{rest}")),
+        ("r", Some(number)) => Some(format!("r{number}")),
+        _ => None,
+    }
+}
+
 fn token(rest: &str, first: char, line: usize) -> Result<(Token, usize), Refused> {
     let while_it = |fits: fn(char) -> bool| rest.find(|c: char| !fits(c)).unwrap_or(rest.len());
     if first.is_ascii_digit() {
@@ -161,6 +188,14 @@ pub(super) fn without_comments(text: &str, line: usize, is_c: bool) -> Result<St
                 line: line + clean.matches('\n').count(),
                 what: "a comment begins with `(*` and has no `*)`".to_string(),
             })?
+        } else if first == '#' && clean.rsplit('\n').next().is_some_and(|before| before.trim().is_empty()) {
+            let length = rest.find('\n').unwrap_or(rest.len());
+            let word = rest[..length].split_whitespace().next().unwrap_or_default();
+            if ["#define", "#undef", "#if", "#ifdef", "#ifndef", "#else", "#endif"].contains(&word) {
+                let line = line + clean.matches('\n').count();
+                return refused(line, format!("`{word}` is not understood; write what it stands for"));
+            }
+            length
         } else if is_c && rest.starts_with("//") {
             rest.find('\n').unwrap_or(rest.len())
         } else if is_c && rest.starts_with("/*") {

@@ -13,7 +13,8 @@ enum Place {
     Constant(u8),
 }
 
-pub(super) fn threads(reader: &mut Reader, tokens: &mut Tokens) -> Result<(), Refused> {
+/// With `is_assembler`, as assemblers write it: names in small letters, the target last, locations in round brackets.
+pub(super) fn threads(reader: &mut Reader, tokens: &mut Tokens, is_assembler: bool) -> Result<(), Refused> {
     let (line, header) = row(tokens)?;
     for (index, cell) in header.iter().enumerate() {
         if cell[..] != [Token::Word(format!("P{index}"))] {
@@ -31,6 +32,7 @@ pub(super) fn threads(reader: &mut Reader, tokens: &mut Tokens) -> Result<(), Re
         }
         for (thread, cell) in cells.into_iter().enumerate() {
             if !cell.is_empty() {
+                let cell = if is_assembler { turned(cell) } else { cell };
                 instruction(reader, thread, &cell, line)?;
             }
         }
@@ -61,6 +63,26 @@ fn row(tokens: &mut Tokens) -> Result<(usize, Vec<Vec<Token>>), Refused> {
     }
 }
 
+/// What an assembler reads, as manuals of the processor write it.
+fn turned(mut cell: Vec<Token>) -> Vec<Token> {
+    for token in &mut cell {
+        match token {
+            Token::Mark("(") => *token = Token::Mark("["),
+            Token::Mark(")") => *token = Token::Mark("]"),
+            _ => {}
+        }
+    }
+    let is_name = |token: &Token| matches!(token, Token::Word(_));
+    let names = if cell.len() > 1 && matches!(&cell[0], Token::Word(word) if word == "lock") { 2 } else { 1 };
+    for token in cell.iter_mut().take(names).filter(|token| is_name(token)) {
+        *token = Token::Word(token.to_string().to_ascii_uppercase());
+    }
+    let operands = cell.split_off(names.min(cell.len()));
+    let halves: Vec<&[Token]> = operands.split(|token| token == &Token::Mark(",")).collect();
+    cell.extend(halves.into_iter().rev().collect::<Vec<_>>().join(&Token::Mark(",")));
+    cell
+}
+
 fn instruction(reader: &mut Reader, thread: usize, cell: &[Token], line: usize) -> Result<(), Refused> {
     let Token::Word(name) = &cell[0] else {
         return refused(line, format!("`{}` stands where an instruction is expected", cell[0]));
@@ -70,12 +92,14 @@ fn instruction(reader: &mut Reader, thread: usize, cell: &[Token], line: usize) 
         ("MFENCE", []) => reader.push(thread, Instruction::Fence),
         // Loads are in order with loads and stores with stores already.
         ("SFENCE" | "LFENCE" | "NOP", []) => {}
-        ("LOCK", [Token::Word(locked), ..]) if locked == "XCHG" => return instruction(reader, thread, operands, line),
+        ("LOCK", [Token::Word(locked), ..]) if locked.starts_with("XCHG") => {
+            return instruction(reader, thread, operands, line);
+        }
         ("MOV" | "MOVL" | "MOVQ", _) => {
             let (to, from) = two_places(reader, operands, line)?;
             return moves(reader, thread, to, from, line);
         }
-        ("XCHG", _) => {
+        ("XCHG" | "XCHGL" | "XCHGQ", _) => {
             let (one, other) = two_places(reader, operands, line)?;
             return exchanges(reader, thread, one, other, line);
         }
