@@ -103,6 +103,7 @@ pub(crate) fn install_under(workspace: &Workspace, prefix: &Path, features: &[St
     let built = features::build_release(workspace, features)?;
     let prefix = workspace.root.join(prefix);
     programs::install_library(&built, Profile::Release, &prefix)?;
+    programs::separate_symbols(&prefix.join(format!("lib/libtrellis.so.{}", env!("CARGO_PKG_VERSION"))))?;
     // Whoever does not compile for a store needs no clang.
     match setup::ensure(setup::PASS) {
         Ok(()) => compiler::install(workspace, &prefix)?,
@@ -115,8 +116,12 @@ pub(crate) fn install_under(workspace: &Workspace, prefix: &Path, features: &[St
     std::fs::copy(built.trellis(), &unfinished)
         .and_then(|_| std::fs::rename(&unfinished, &command))
         .with_context(|| format!("cannot write {}", command.display()))?;
+    programs::separate_symbols(&command)?;
     let with = if features.is_empty() { String::new() } else { format!(", with {}", features.join(", ")) };
-    println!("installed {}, the library and its headers{with}", command.display());
+    println!(
+        "installed {}, the library and its headers{with}; what debuggers need is beside, in .debug",
+        command.display()
+    );
     Ok(())
 }
 

@@ -1,6 +1,8 @@
 //! Programs outside of cargo: the library under a prefix, the C++ examples built against it, and a run of psort.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -16,6 +18,22 @@ pub(crate) fn install_library(workspace: &Workspace, profile: Profile, prefix: &
     install::install(&source, &library, prefix, env!("CARGO_PKG_VERSION"))
         .with_context(|| format!("cannot install under {}", prefix.display()))?;
     Ok(())
+}
+
+/// Takes what only debuggers need out of a file that was just installed, and puts it beside, into `.debug/NAME.debug`, where
+/// gdb and Rust's backtraces look for it. A program that runs keeps the file that it has.
+pub(crate) fn separate_symbols(file: &Path) -> Result<()> {
+    let (Some(folder), Some(name)) = (file.parent(), file.file_name()) else { bail!("{} is no file", file.display()) };
+    let name = name.to_string_lossy();
+    let kept = folder.join(".debug");
+    std::fs::create_dir_all(&kept).with_context(|| format!("cannot make {}", kept.display()))?;
+    let symbols = kept.join(format!("{name}.debug"));
+    let unfinished = folder.join(format!(".{name}.new"));
+    step::run(Command::new("objcopy").arg("--only-keep-debug").arg(file).arg(&symbols))?;
+    let mut link = OsString::from("--add-gnu-debuglink=");
+    link.push(&symbols);
+    step::run(Command::new("objcopy").arg("--strip-unneeded").arg(link).arg(file).arg(&unfinished))?;
+    std::fs::rename(&unfinished, file).with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// Compiles one C++ file into a program, against an installed library or without one.
@@ -128,6 +146,26 @@ pub(crate) fn compare(left: &Path, right: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn symbols_lie_beside_what_they_are_of_and_fit_it() {
+        let folder = std::env::temp_dir().join(format!("trellis-symbols-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let (source, program) = (folder.join("one.c"), folder.join("one"));
+        std::fs::write(&source, "int main(void) { return 0; }\n").unwrap();
+        step::run(Command::new("cc").arg("-g").arg(&source).arg("-o").arg(&program)).unwrap();
+        separate_symbols(&program).unwrap();
+        let sections = |file: &Path| step::output(Command::new("readelf").args(["-SW"]).arg(file)).unwrap();
+        let symbols = folder.join(".debug/one.debug");
+        assert!(!sections(&program).contains(".debug_info") && sections(&program).contains(".gnu_debuglink"));
+        assert!(sections(&symbols).contains(".debug_info"));
+        let id = |file: &Path| step::output(Command::new("readelf").args(["-nW"]).arg(file)).unwrap();
+        let build_id =
+            |text: String| text.lines().find_map(|line| line.split_once("Build ID: ")).map(|it| it.1.to_owned());
+        assert_eq!(build_id(id(&program)), build_id(id(&symbols)));
+        assert!(Command::new(&program).status().unwrap().success(), "it runs");
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
 
     #[test]
     fn the_time_is_found_among_other_lines() {

@@ -126,9 +126,9 @@ fn table_violations(file: &File, wrong: &mut Vec<String>) {
     let lines: Vec<(usize, &str)> = numbered(&file.text).collect();
     let is_row = |place: usize| lines.get(place).is_some_and(|(_, line)| line.starts_with('|'));
     let is_rule = |place: usize| lines.get(place).is_some_and(|(_, line)| line.starts_with("|-"));
-    for place in 1..lines.len() {
-        if lines[place].1.is_empty() && is_row(place - 1) && is_row(place + 1) && !is_rule(place + 2) {
-            wrong.push(format!("{}:{}: a blank line splits a table; leave it out", file.path, lines[place].0));
+    for (place, (number, line)) in lines.iter().enumerate().skip(1) {
+        if line.is_empty() && is_row(place - 1) && is_row(place + 1) && !is_rule(place + 2) {
+            wrong.push(format!("{}:{number}: a blank line splits a table; leave it out", file.path));
         }
     }
 }
