@@ -1,4 +1,4 @@
-//! A node has two threads of its own, the service thread and the doorman, however many peers it has.
+//! A node has three threads of its own, the service thread, the watchdog and the doorman, however many peers it has.
 //!
 //! Threads of this whole process are counted, so this file has one test.
 
@@ -23,7 +23,7 @@ fn a_node_has_no_thread_for_a_peer() {
             cluster.barrier(0).unwrap();
             if cluster.node() == 0 {
                 // With the thread that is its program here.
-                assert_eq!(threads() - before, NODES * 3);
+                assert_eq!(threads() - before, NODES * 4);
             }
             cluster.barrier(1).unwrap();
         },
