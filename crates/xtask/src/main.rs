@@ -14,6 +14,7 @@ mod fabric;
 mod features;
 #[path = "../../trellis-c/install.rs"]
 mod install;
+mod load;
 mod matrix;
 mod optional;
 mod pages;
@@ -69,6 +70,10 @@ enum Task {
         /// How long; building comes on top.
         #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=10_000))]
         minutes: u32,
+        /// Run the tests beside so many threads that compute instead: the whole suite once, and those that wait or name
+        /// peers ten times.
+        #[arg(long, conflicts_with = "minutes", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+        load: Option<u32>,
     },
     /// Run the checks of the files alone: sizes, openings, unsafe code, links. Takes a second.
     Tidy,
@@ -116,7 +121,8 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Test => test::run(&workspace),
         Task::Ci => ci::run(&workspace),
         Task::Matrix { quick, minutes } => matrix::run(&workspace, quick, minutes),
-        Task::Soak { minutes } => soak::run(&workspace, minutes),
+        Task::Soak { load: Some(count), .. } => load::run(&workspace, count),
+        Task::Soak { minutes, .. } => soak::run(&workspace, minutes),
         Task::Tidy => tidy::check(&workspace.root),
         Task::Pages => pages::write(&workspace.root),
         Task::Bench { runs, no_record, only } => bench::run(&workspace, runs, !no_record, &only),

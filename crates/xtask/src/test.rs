@@ -19,6 +19,15 @@ const EXPECTED_SKIPS: &str = "tests/expected-skips.txt";
 
 /// Runs all tests.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    build(workspace)?;
+    let mut tests = workspace.cargo();
+    tests.args(["test", "--workspace", "--locked"]);
+    run_tests(workspace, "run the tests", tests)?;
+    compiler::test(workspace)
+}
+
+/// Builds all tests, and what they start.
+pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     setup::ensure(setup::NEEDED)?;
     let mut build = workspace.cargo();
     build.args(["test", "--workspace", "--locked", "--no-run"]);
@@ -27,11 +36,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut library = workspace.cargo();
     library.args(["build", "--locked", "-p", "trellis-c", "-p", "trellis-cli"]);
     step::command("build the library beside the command", &mut library)?;
-    compiler::build(workspace, Profile::Debug)?;
-    let mut tests = workspace.cargo();
-    tests.args(["test", "--workspace", "--locked"]);
-    run_tests(workspace, "run the tests", tests)?;
-    compiler::test(workspace)
+    compiler::build(workspace, Profile::Debug)
 }
 
 /// Runs the tests of a `cargo test`, and compares what they skipped with the list.
