@@ -70,6 +70,21 @@ fn a_server_is_drained_while_clients_work_and_stays_so() {
     });
 }
 
+/// Each range has one copy besides its home, so two servers are the least.
+#[test]
+fn a_drain_that_has_nowhere_to_go_ends_with_what_is_missing() {
+    in_use("a_drain_that_has_nowhere_to_go_ends_with_what_is_missing", |rack, [s1, s2, _]| {
+        rack.ask_until_it_can_be(&["drain", s1]);
+        let output = rack.try_to_ask(&["drain", s2]);
+        let sentence = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{sentence}");
+        assert!(sentence.contains("no other server has room for ") && sentence.contains("--cancel"), "{sentence}");
+        // It goes on when it can.
+        rack.ask(&["drain", s1, "--cancel"]);
+        rack.ask_until_it_can_be(&["drain", s2]);
+    });
+}
+
 #[test]
 fn a_drain_and_a_wish_that_were_answered_outlive_the_controller() {
     in_use("a_drain_and_a_wish_that_were_answered_outlive_the_controller", |rack, [s1, s2, s3]| {

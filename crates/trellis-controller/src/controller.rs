@@ -510,7 +510,8 @@ impl Controller {
         }
         let mut orders = std::mem::take(&mut self.orders);
         let (backups, timing) = (self.settings.backups, self.settings.timing);
-        let leader = self.leadership.leader();
+        // Whoever lost its right a moment ago may be the last that is known to have led: nobody is to ask it then.
+        let leader = self.leadership.leader().filter(|leader| *leader != self.settings.me.host.0);
         let Some(ranges) = self.leading.as_mut().and_then(|(_, ranges)| ranges.as_mut()) else {
             if request == control::Request::Status {
                 let (cluster, term, tenure) = (self.settings.me.cluster.number(), timing.term, timing.tenure);
@@ -562,7 +563,9 @@ impl Controller {
 fn not_leading(leader: Option<HostPrefix>) -> String {
     match leader {
         Some(leader) => format!("this controller does not lead; ask the one of {leader}"),
-        None => "this controller does not lead yet; ask again in a moment".to_owned(),
+        None => {
+            "this controller does not lead at this moment, and knows none that does; ask again in a moment".to_owned()
+        }
     }
 }
 

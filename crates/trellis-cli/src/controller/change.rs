@@ -15,6 +15,10 @@ use crate::terminal::say;
 
 /// How often it is looked how far something is.
 const LOOK: Duration = Duration::from_millis(100);
+/// For how long nothing went that has nowhere to go, until that is said.
+const STUCK_MIN: Duration = Duration::from_secs(3);
+/// How long it may take until a controller leads again.
+const LEADER_MAX: Duration = Duration::from_secs(10);
 
 /// Let a range, or some of its pages, go to a host; clients go on meanwhile
 ///
@@ -209,23 +213,24 @@ pub(super) fn drain(arguments: &DrainArguments) -> Ending {
     if *cancel || *no_wait {
         return Ok(exit::FINE);
     }
-    let (mut shown, mut is_told) = (None, false);
+    let (mut shown, mut since) = (None, Instant::now());
     loop {
         let status = status(&mut controller)?;
         let homes = status.ranges.iter().filter(|range| range.home == host).count();
         let copies = status.ranges.iter().filter(|range| range.backups.contains(&host)).count();
         if shown != Some((homes, copies)) {
             say!("host {host:#x}: home of {homes} ranges, copies of {copies}");
-            shown = Some((homes, copies));
+            (shown, since) = (Some((homes, copies)), Instant::now());
         }
         let stays = |range: &&RangeStatus| range.lacks_room && (range.home == host || range.backups.contains(&host));
         let stuck: Vec<&RangeStatus> = status.ranges.iter().filter(stays).collect();
-        if !stuck.is_empty() && !is_told {
-            is_told = true;
+        // A home may still go to one that has a copy, though nobody can have another copy.
+        if !stuck.is_empty() && stuck.len() == homes + copies && since.elapsed() >= STUCK_MIN {
             let bytes: u64 = stuck.iter().map(|range| range.pages * PAGE_BYTES).sum();
-            say!(
-                "host {host:#x}: no other server has room for {bytes} bytes of it; start one, or give one more --backup-memory"
-            );
+            return Err(refused(format!(
+                "host {host:#x}: no other server has room for {bytes} bytes of it; start one, or give one more --backup-memory: what can go \
+                 then goes (`trellis controller drain {host:#x} --cancel` ends that)"
+            )));
         }
         if (homes, copies) == (0, 0) {
             say!("host {host:#x}: nothing is left; it may be ended");
@@ -275,14 +280,25 @@ pub(super) fn rebalance(arguments: &RebalanceArguments) -> Ending {
     Ok(exit::FINE)
 }
 
+/// How things are, as the one that leads says it. Where none is known to lead, it is asked again for [`LEADER_MAX`]: another one
+/// begins to, or the same one does again.
 pub(super) fn status(controller: &mut Remote) -> Result<Status, Failure> {
-    match controller.ask(&Request::Status).map_err(refused)? {
-        Answer::Status(status) if status.leads => Ok(status),
-        Answer::Status(status) => Err(refused(match status.leader {
-            Some(leader) => format!("this controller does not lead; ask the one of host {leader:#x}"),
-            None => "this controller does not lead yet; ask again in a moment".to_owned(),
-        })),
-        other => Err(other_version(other)),
+    let began = Instant::now();
+    loop {
+        match controller.ask(&Request::Status).map_err(refused)? {
+            Answer::Status(status) if status.leads => return Ok(status),
+            Answer::Status(Status { leader: Some(leader), .. }) => {
+                return Err(refused(format!("this controller does not lead; ask the one of host {leader:#x}")));
+            }
+            Answer::Status(_) if began.elapsed() < LEADER_MAX => std::thread::sleep(LOOK),
+            Answer::Status(_) => {
+                return Err(refused(format!(
+                    "no controller has led for {} s; look whether their records can be written, and ask again",
+                    LEADER_MAX.as_secs()
+                )));
+            }
+            other => return Err(other_version(other)),
+        }
     }
 }
 
