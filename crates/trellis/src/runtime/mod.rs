@@ -53,7 +53,7 @@ pub(crate) use heap::Wish;
 pub(crate) use progress::{Waited, start_service};
 pub(crate) use range_locks::RangeLock;
 pub(crate) use recorder::Recorder;
-pub(crate) use synchronisation::{Guarding, Patience};
+pub(crate) use synchronisation::{Guarding, Patience, this_thread};
 pub(crate) use waiters::Ticket;
 
 use elastic::Elastic;

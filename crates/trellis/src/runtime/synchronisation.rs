@@ -22,8 +22,9 @@ use crate::cluster::WaitError;
 use crate::record::LiveCounters;
 use crate::waits::Wait;
 
+pub(super) use held::Held;
 use held::Holding;
-pub(super) use held::{Held, this_thread};
+pub(crate) use held::this_thread;
 pub(crate) use objects::Guarding;
 
 /// Numbers of barriers, locks and other objects from here on are for Trellis itself.

@@ -29,7 +29,7 @@ thread_local! {
 }
 
 /// A number that no other thread of the process ever has.
-pub(in crate::runtime) fn this_thread() -> u64 {
+pub(crate) fn this_thread() -> u64 {
     if THREAD.get() == 0 {
         THREAD.set(NEXT_THREAD.fetch_add(1, Ordering::Relaxed));
     }

@@ -95,6 +95,13 @@ impl Lock {
 
     /// The hold, or why it came too late.
     pub(super) fn obtain(&self, duration: Option<Duration>) -> Timely<HeldLock> {
+        // Who waits for a time of its own choice hears after that time that it was in vain.
+        if duration.is_none() && self.session.is_own(self.object.number) {
+            return Err(SynchronisationError::Misuse(format!(
+                "this thread holds {} already, and would wait for itself; locks are not recursive",
+                self.object.label
+            )));
+        }
         let patience = self.session.patience(duration);
         take(&self.session, &self.object, &[], patience)
     }
@@ -133,7 +140,7 @@ pub(super) fn take_and_read(
             }));
         }
     };
-    let (nonce, object, hold) = (taking.nonce, object.clone(), session.hold());
+    let (nonce, object, hold) = (taking.nonce, object.clone(), session.hold_lock(object.number));
     Ok(Ok((HeldLock { session: Arc::clone(session), object, nonce, token, _hold: hold }, word)))
 }
 

@@ -19,6 +19,7 @@ use super::member::{self, Card};
 use super::record::Form;
 use super::slots::Slots;
 use super::watch::Watch;
+use crate::runtime::this_thread;
 use crate::stored::coherence::Shared;
 use crate::stored::error::StoredError;
 
@@ -84,6 +85,8 @@ pub(super) struct Core {
 #[derive(Default)]
 struct Life {
     holds: usize,
+    /// Locks that threads of this process have: which, and the thread that took it.
+    owners: Vec<(u64, u64)>,
     /// Whether something was taken since the thread looked last.
     was_used: bool,
     /// Whether the thread sleeps until something is taken. It does so only after a whole beat without a hold, so that
@@ -201,7 +204,21 @@ impl Ends {
             self.changed.notify_all();
         }
         drop(life);
-        Hold(Arc::clone(self))
+        Hold { session: Arc::clone(self), owner: None }
+    }
+
+    /// The same of a lock, which this thread has from now on.
+    pub(super) fn hold_lock(self: &Arc<Self>, lock: u64) -> Hold {
+        let owner = (lock, this_thread());
+        let mut hold = self.hold();
+        locked(&self.life).owners.push(owner);
+        hold.owner = Some(owner);
+        hold
+    }
+
+    /// Whether this thread has the lock, and would wait for itself.
+    pub(super) fn is_own(&self, lock: u64) -> bool {
+        locked(&self.life).owners.contains(&(lock, this_thread()))
     }
 
     fn start_thread(&self) {
@@ -230,11 +247,19 @@ impl Drop for Ends {
 }
 
 /// Something is held.
-pub(super) struct Hold(Arc<Ends>);
+pub(super) struct Hold {
+    session: Arc<Ends>,
+    /// Which lock, and the thread that took it.
+    owner: Option<(u64, u64)>,
+}
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        locked(&self.0.life).holds -= 1;
+        let mut life = locked(&self.session.life);
+        life.holds -= 1;
+        if let Some(place) = life.owners.iter().rposition(|owner| Some(*owner) == self.owner) {
+            life.owners.swap_remove(place);
+        }
     }
 }
 

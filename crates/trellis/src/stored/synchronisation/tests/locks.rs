@@ -212,6 +212,23 @@ fn a_deadline_says_who_has_the_lock_and_for_how_long() {
 }
 
 #[test]
+fn a_thread_that_has_the_lock_is_refused_it_at_once() {
+    run(Plan::first(), 1, |world, process| {
+        let lock = process.session.lock("jobs").unwrap();
+        let guard = lock.lock().unwrap();
+        let before = world.calls(0);
+        for refused in [lock.lock().map(drop), lock.acquire().map(drop)] {
+            let sentence = refused.unwrap_err().to_string();
+            assert!(sentence.contains("this thread holds lock `jobs` already"), "{sentence}");
+        }
+        assert_eq!(world.calls(0), before, "the store is not asked");
+        assert!(lock.try_lock().unwrap().is_none());
+        drop(guard);
+        drop(lock.lock().unwrap());
+    });
+}
+
+#[test]
 fn a_lock_that_is_free_is_two_calls_whoever_had_it() {
     let (world, processes) = run(Plan::first(), 2, |world, process| {
         let lock = process.session.lock(LOCK).unwrap();
