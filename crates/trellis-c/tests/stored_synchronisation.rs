@@ -84,7 +84,12 @@ fn locks() {
         assert_eq!(trellis_store_lock(lock), status::OK);
         assert_eq!(trellis_store_try_lock(lock), 0, "locks are not recursive");
         assert_eq!(trellis_store_try_lock_for(lock, 1_000), 0);
-        fails(trellis_store_lock(lock), status::DEADLINE, "this process has it");
+        fails(trellis_store_lock(lock), status::STATE, "would wait for itself");
+        let address = lock.addr();
+        let other = move || {
+            fails(trellis_store_lock(ptr::without_provenance(address)), status::DEADLINE, "this process has it")
+        };
+        std::thread::spawn(other).join().unwrap();
         let mut token = 0;
         // SAFETY: a variable of this function, and NULL.
         unsafe {

@@ -22,6 +22,7 @@ impl From<SynchronisationError> for Failure {
         let status = match error {
             SynchronisationError::TooLong { .. } => status::DEADLINE,
             SynchronisationError::Misuse(_) => status::ARGUMENT,
+            SynchronisationError::Recursion(_) => status::STATE,
             _ => status::NODE_LOST,
         };
         Failure::new(status, error)

@@ -24,6 +24,9 @@ pub enum SynchronisationError {
     /// The program asked for something that cannot be.
     #[error("{0}")]
     Misuse(String),
+    /// The thread that asks has it already, and would wait for itself.
+    #[error("{0}")]
+    Recursion(String),
     /// The store, or the memory in it, failed.
     #[error("{0}")]
     Memory(String),

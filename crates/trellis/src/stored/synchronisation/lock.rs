@@ -49,7 +49,8 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`SynchronisationError::TooLong`] says who has it and for how long.
+    /// [`SynchronisationError::TooLong`] says who has it and for how long; [`SynchronisationError::Recursion`] that it is this
+    /// thread.
     pub fn lock(&self) -> Result<LockGuard, SynchronisationError> {
         match self.obtain(None)? {
             Ok(held) => Ok(LockGuard::of(held)),
@@ -97,7 +98,7 @@ impl Lock {
     pub(super) fn obtain(&self, duration: Option<Duration>) -> Timely<HeldLock> {
         // Who waits for a time of its own choice hears after that time that it was in vain.
         if duration.is_none() && self.session.is_own(self.object.number) {
-            return Err(SynchronisationError::Misuse(format!(
+            return Err(SynchronisationError::Recursion(format!(
                 "this thread holds {} already, and would wait for itself; locks are not recursive",
                 self.object.label
             )));
