@@ -79,7 +79,7 @@ fn both_clients_are_right(test: &str, name: &str, more: &[&str], rounds: u32) {
     let line = lab.start("s1", &["serve", "--memory", "16MiB", "--quota", QUOTA], "serving ");
     assert!(line.starts_with("serving 16777216 bytes as fd"), "{line}");
     let clients = ["c1", "c2"].map(|host| client(&lab, host, rounds));
-    for (client, host) in clients.into_iter().zip(["host 1", "host 2"]) {
+    for (client, host) in clients.into_iter().zip(["host 0x1", "host 0x2"]) {
         let output = client.wait_with_output().expect("it ends");
         let told = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
@@ -122,7 +122,7 @@ fn what_is_no_memory_or_no_prefix_is_one_sentence() {
 #[test]
 fn what_does_not_fit_a_controller_is_one_sentence() {
     for (arguments, code, sentence) in [
-        (&["--controller", "7"][..], 78, "cannot be the controller of the server at host 7"),
+        (&["--controller", "7"][..], 78, "cannot be the controller of the server at host 0x7"),
         (&["--controller", "0"], 2, "`0` is no host; give a number (7, 0x1001) or a prefix"),
         (&["--controller", "200", "--in-kernel", "on"], 78, "leave out --in-kernel or --controller"),
         (&["--device", "lo", "--in-kernel", "off"], 78, "leave out --device or --in-kernel off"),

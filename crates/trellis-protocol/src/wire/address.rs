@@ -234,7 +234,7 @@ impl Host {
 
 impl fmt::Display for Host {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "host {}", self.0)
+        write!(f, "host {:#x}", self.0)
     }
 }
 

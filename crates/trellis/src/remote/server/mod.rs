@@ -118,12 +118,12 @@ impl ServerOptions {
         let last = PARTS_FROM - 1;
         if !(1..PARTS_FROM).contains(&me) {
             return Err(RemoteError::Setting(format!(
-                "host {me} cannot have a memory server, because numbers above {last} name parts of ranges; give a host from 1 to {last}"
+                "host {me:#x} cannot have a memory server, because numbers above {last:#x} name parts of ranges; give a host from 0x1 to {last:#x}"
             )));
         }
         if let Some(host) = self.controllers.iter().find(|host| !(1..PARTS_FROM).contains(*host) || **host == me) {
             return Err(RemoteError::Setting(format!(
-                "host {host} cannot be the controller of the server at host {me}; give one from 1 to {last} that is another"
+                "host {host:#x} cannot be the controller of the server at host {me:#x}; give one from 0x1 to {last:#x} that is another"
             )));
         }
         if self.controllers.is_empty() && self.backup_bytes > 0 {
