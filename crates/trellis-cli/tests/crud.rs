@@ -18,7 +18,7 @@ the word is 42
 15904 sevens and 4096 eights are there
 that is in 1048576 bytes at POINTER
 this host has 1048576 of 67108864 bytes
-afterwards: READ of POINTER was refused: the object was deleted, and its memory may hold another one; drop the pointer
+afterwards: READ of POINTER was refused: the object is gone: it was deleted, or its server began anew without it; its memory may hold another one, so drop the pointer
 ";
 
 /// A folder, gone with this value.

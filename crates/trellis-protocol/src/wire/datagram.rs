@@ -138,8 +138,12 @@ impl Status {
     pub const fn sentence(self) -> &'static str {
         match self {
             Status::Ok => "it was done",
-            Status::Moved => "another host has the page now; ask there",
-            Status::Stale => "the object was deleted, and its memory may hold another one; drop the pointer",
+            Status::Moved => {
+                "another host has the page now; ask there, and where none answers, ask `trellis controller status` for it"
+            }
+            Status::Stale => {
+                "the object is gone: it was deleted, or its server began anew without it; its memory may hold another one, so drop the pointer"
+            }
             Status::Bounds => "there is no object at that place, or it ends before the last byte asked for",
             Status::Fenced => "it came too late, the lease or the session is over; begin again",
             Status::Busy => "somebody else has a lease of the page, or the server has no room; try again later",
