@@ -277,8 +277,9 @@ int trellis_broadcast(trellis_cluster *cluster, uint64_t id, size_t from, uint64
 int trellis_barrier_of(trellis_cluster *cluster, uint64_t id, uint32_t participants);
 
 /* Take and give back lock `id`: any 64-bit number names a lock, none has to be made. Fair, first come first served.
- * Not recursive. Errors: ARGUMENT, STATE (released but not held), DEADLINE, NODE_LOST. After DEADLINE from
- * trellis_unlock() the lock is still held, because a home has not taken what this node stored: call it again. */
+ * Not recursive. Errors: ARGUMENT, STATE (released but not held, or held by this thread), DEADLINE, NODE_LOST. After
+ * DEADLINE from trellis_unlock() the lock is still held, because a home has not taken what this node stored: call it
+ * again. */
 int trellis_lock(trellis_cluster *cluster, uint64_t id);
 int trellis_unlock(trellis_cluster *cluster, uint64_t id);
 
