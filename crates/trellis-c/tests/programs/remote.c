@@ -98,7 +98,7 @@ static void calls(trellis_remote_client *client) {
     CHECK(strcmp(trellis_status_text(TRELLIS_REMOTE_NO_ROUTE), "no route") == 0);
 
     CHECK(trellis_remote_delete(client, other) == TRELLIS_OK);
-    REFUSED(trellis_remote_read(client, other, read, 1), TRELLIS_REMOTE_STALE, "the object was deleted");
+    REFUSED(trellis_remote_read(client, other, read, 1), TRELLIS_REMOTE_STALE, "the object is gone");
     CHECK(trellis_remote_delete(client, object) == TRELLIS_OK);
 }
 
