@@ -60,7 +60,7 @@ typedef enum trellis_remote_status {
     TRELLIS_REMOTE_NO_ROUTE = -100,
     /* Another host has it. */
     TRELLIS_REMOTE_MOVED = -101,
-    /* The object was deleted. */
+    /* The object is gone: it was deleted, or its server began anew without it. */
     TRELLIS_REMOTE_STALE = -102,
     /* No object is there, or it ends before. */
     TRELLIS_REMOTE_BOUNDS = -103,
