@@ -222,7 +222,11 @@ pub(super) fn drain(arguments: &DrainArguments) -> Ending {
             say!("host {host:#x}: home of {homes} ranges, copies of {copies}");
             (shown, since) = (Some((homes, copies)), Instant::now());
         }
-        let stays = |range: &&RangeStatus| range.lacks_room && (range.home == host || range.backups.contains(&host));
+        let is_under_way = |range: &RangeStatus| {
+            range.moving.is_some() || range.introduced.is_some() || range.backups.len() != range.complete.len()
+        };
+        let is_of_host = |range: &RangeStatus| range.home == host || range.backups.contains(&host);
+        let stays = |range: &&RangeStatus| range.lacks_room && is_of_host(range) && !is_under_way(range);
         let stuck: Vec<&RangeStatus> = status.ranges.iter().filter(stays).collect();
         // A home may still go to one that has a copy, though nobody can have another copy.
         if !stuck.is_empty() && stuck.len() == homes + copies && since.elapsed() >= STUCK_MIN {
