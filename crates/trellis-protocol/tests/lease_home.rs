@@ -1,10 +1,12 @@
 //! A home of leases alone: who waits is served in turn, backups that lack pages get them in order, and a range begins where
 //! nobody has anything. What all machines do together is tried out by `trellis-check`.
 
+use core::ops::Range;
 use trellis_protocol::lease::controller::{Controller, Input as Fact, Record};
+use trellis_protocol::lease::home::Stamp;
 use trellis_protocol::lease::queue::WAITERS_MAX;
 use trellis_protocol::lease::server::{Input, Memory, Server};
-use trellis_protocol::lease::{Ask, Effect, Host, Message, Party, Placement, State, Status, Timing, epoch_of};
+use trellis_protocol::lease::{Ask, Bytes, Effect, Host, Message, Party, Placement, State, Status, Timing, epoch_of};
 
 const HOME: Host = 1;
 const CONTROLLER: Host = 300;
@@ -40,7 +42,13 @@ fn ask(server: &mut Server, now: u64, number: u16, request: u64, ask: Ask) -> Ve
 }
 
 fn home(pages: u64, own: u64, backups: &[Host]) -> (Server, Vec<Effect>) {
+    home_of_changed(pages, own, backups, 0..0)
+}
+
+/// The same where these pages were changed before anybody had copies.
+fn home_of_changed(pages: u64, own: u64, backups: &[Host], changed: Range<u64>) -> (Server, Vec<Effect>) {
     let mut server = Server { own, ..Server::new(HOME, Party::of(CONTROLLER), pages, timing(), 7, HOME) };
+    server.memory.stamps.extend(changed.map(|page| (page, Stamp { incarnation: 0, epoch: 1 + page })));
     let mut effects = Vec::new();
     server.step(1, Input::Tick, &mut effects);
     let placement = Placement {
@@ -120,18 +128,75 @@ fn a_copy_that_was_given_up_unasked_holds_nobody_up() {
     assert_eq!(ask(&mut server, 6, 1, 1, Ask::Update), [(client(1), 1, Status::Ok)]);
 }
 
+/// The first pages of what is given.
 fn stores(effects: &[Effect]) -> Vec<u64> {
+    runs(effects).into_iter().map(|(run, _)| run.start).collect()
+}
+
+/// What is given, and what bytes go with it.
+fn runs(effects: &[Effect]) -> Vec<(Range<u64>, Bytes)> {
     let store = |effect: &Effect| match effect {
-        Effect::Send { message: Message::Store { page, .. }, .. } => Some(*page),
+        Effect::Send { message: Message::Store { page, pages, .. }, bytes, .. } => Some((*page..page + pages, *bytes)),
         _ => None,
     };
     effects.iter().filter_map(store).collect()
 }
 
+fn stored(run: Range<u64>) -> Message {
+    Message::Stored { page: run.start, pages: run.end - run.start, incarnation: 1, epoch: 0 }
+}
+
+#[test]
+fn pages_that_nothing_ever_changed_are_given_by_one_message() {
+    let empty = 1 << 40;
+    let (mut server, effects) = home(empty, 0, &[2]);
+    let most = u64::from(u32::MAX);
+    assert_eq!(runs(&effects)[0], (0..most, Bytes::Zero), "an empty range, as many as the message can name");
+    let mut under_way: Vec<Range<u64>> = runs(&effects).into_iter().map(|(run, _)| run).collect();
+    let mut messages = under_way.len();
+    while let Some(run) = under_way.pop() {
+        let effects = step(&mut server, 2, Party::of(2), stored(run));
+        messages += runs(&effects).len();
+        under_way.extend(runs(&effects).into_iter().map(|(run, _)| run));
+    }
+    assert!(server.home.as_ref().is_some_and(|home| home.is_settled()) && messages < 300, "{messages} messages");
+    // What was changed goes by itself, with its bytes, and so do the pages of home's own.
+    let (mut server, effects) = home_of_changed(100, 2, &[2], 40..42);
+    assert_eq!(runs(&effects), [(98..99, Bytes::Page), (99..100, Bytes::Page)]);
+    let given = |server: &Server| [39, 40, 42].map(|page| server.home.as_ref().unwrap().settling.is_given(page));
+    step(&mut server, 2, Party::of(2), stored(98..99));
+    let effects = step(&mut server, 2, Party::of(2), stored(99..100));
+    let page = Bytes::Page;
+    assert_eq!(runs(&effects), [(0..40, Bytes::Zero), (40..41, page), (41..42, page), (42..98, Bytes::Zero)]);
+    assert_eq!(given(&server), [false; 3]);
+    step(&mut server, 3, Party::of(2), stored(0..1));
+    assert_eq!(given(&server), [false; 3], "one page of a run is not the run");
+    step(&mut server, 3, Party::of(2), stored(0..40));
+    assert_eq!(given(&server), [true, false, false]);
+}
+
+#[test]
+fn a_backup_that_hears_of_zero_pages_keeps_what_is_newer() {
+    let mut server = Server::new(2, Party::of(CONTROLLER), 10, timing(), 7, HOME);
+    let store = |page, pages, incarnation, epoch| Message::Store { page, pages, incarnation, epoch };
+    let mut put = |message| {
+        let effects = step(&mut server, 1, Party::of(HOME), message);
+        let is_answered = effects.iter().any(|it| matches!(it, Effect::Send { message: Message::Stored { .. }, .. }));
+        assert!(is_answered, "{effects:?}");
+        let pages = effects.iter().filter_map(|effect| if let Effect::Put(page) = effect { Some(*page) } else { None });
+        pages.collect::<Vec<u64>>()
+    };
+    assert_eq!(put(store(3, 1, 1, epoch_of(1) + 5)), [3], "a commit that did not count");
+    assert_eq!(put(store(4, 1, 2, epoch_of(2) + 5)), [4], "one that did");
+    assert_eq!(put(store(0, 10, 2, 0)), [3], "the rest is zero as it is");
+    assert_eq!(put(store(0, 10, 2, 0)), [], "it arrives twice");
+    assert_eq!(put(store(5, 1, 2, epoch_of(2) + 6)), [5]);
+}
+
 #[test]
 fn a_new_backup_gets_homes_own_pages_first_and_all_of_them() {
     let (pages, own, window) = (300, 100, 64);
-    let (mut server, effects) = home(pages, own, &[2]);
+    let (mut server, effects) = home_of_changed(pages, own, &[2], 0..pages - own);
     let (mut under_way, mut order) = (stores(&effects), stores(&effects));
     let mut now = 2;
     while let Some(page) = under_way.pop() {
@@ -139,7 +204,7 @@ fn a_new_backup_gets_homes_own_pages_first_and_all_of_them() {
         let is_own = |page: &u64| *page >= pages - own;
         assert!(is_own(&page) || !under_way.iter().any(is_own), "page {page} goes before {under_way:?}");
         assert!(!server.home.as_ref().unwrap().is_settled());
-        let stored = Message::Stored { page, incarnation: 1, epoch: 0 };
+        let stored = stored(page..page + 1);
         // What arrives twice counts once.
         for _ in 0..2 {
             let sent = stores(&step(&mut server, now, Party::of(2), stored.clone()));
@@ -154,7 +219,7 @@ fn a_new_backup_gets_homes_own_pages_first_and_all_of_them() {
 
 #[test]
 fn what_is_not_answered_is_said_again_ever_more_rarely() {
-    let (mut server, effects) = home(300, 0, &[2]);
+    let (mut server, effects) = home_of_changed(300, 0, &[2], 0..300);
     assert_eq!(stores(&effects).len(), 64);
     server.home.as_mut().unwrap().until = u64::MAX;
     let (mut now, mut said) = (1, Vec::new());
@@ -177,7 +242,7 @@ fn one_backups_answers_do_not_hide_that_another_is_silent() {
     let (mut server, effects) = home(1, 0, &[2, 3]);
     assert_eq!(stores(&effects), [0, 0]);
     for now in 2..=1 + TENURE {
-        step(&mut server, now, Party::of(2), Message::Stored { page: 0, incarnation: 1, epoch: 0 });
+        step(&mut server, now, Party::of(2), Message::Stored { page: 0, pages: 1, incarnation: 1, epoch: 0 });
     }
     let home = server.home.as_ref().unwrap();
     assert_eq!((home.silent(TENURE, &timing()), home.silent(1 + TENURE, &timing())), (None, Some(3)));

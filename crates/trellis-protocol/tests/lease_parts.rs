@@ -46,19 +46,19 @@ fn home() -> Server {
     server.step(1, Input::Tick, &mut effects);
     let placed = answer(&server, placement(1, Vec::new()));
     let mut said = hear(&mut server, 1, Party::of(CONTROLLER), placed);
-    while let Some((page, incarnation, epoch)) = said.iter().find_map(stored) {
+    while let Some((page, pages, incarnation, epoch)) = said.iter().find_map(stored) {
         said.remove(0);
-        said.extend(hear(&mut server, 2, Party::of(BACKUP), Message::Stored { page, incarnation, epoch }));
+        said.extend(hear(&mut server, 2, Party::of(BACKUP), Message::Stored { page, pages, incarnation, epoch }));
         said.retain(|effect| stored(effect).is_some_and(|(of, ..)| of != page));
     }
     assert!(server.home.as_ref().is_some_and(|home| home.is_settled()));
     server
 }
 
-fn stored(effect: &Effect) -> Option<(PageNumber, u16, u64)> {
+fn stored(effect: &Effect) -> Option<(PageNumber, PageNumber, u16, u64)> {
     match effect {
-        Effect::Send { message: Message::Store { page, incarnation, epoch }, .. } => {
-            Some((*page, *incarnation, *epoch))
+        Effect::Send { message: Message::Store { page, pages, incarnation, epoch }, .. } => {
+            Some((*page, *pages, *incarnation, *epoch))
         }
         _ => None,
     }
@@ -87,7 +87,7 @@ fn leases_and_versions_go_with_a_part_and_come_back() {
     let beside = granted(&ask(&mut range, 2, 9, Ask::Update)).expect("page 9 is free");
     let done = granted(&ask(&mut range, 3, 5, Ask::Update)).expect("page 5 is free");
     ask(&mut range, 4, 5, Ask::Commit { epoch: done, release: false });
-    let stored = Message::Stored { page: 5, incarnation: 1, epoch: done };
+    let stored = Message::Stored { page: 5, pages: 1, incarnation: 1, epoch: done };
     assert!(granted(&hear(&mut range, 3, Party::of(BACKUP), stored)).is_some(), "it is committed");
 
     let mut of_part = range.cut(4, &part(2), 1);
@@ -128,13 +128,13 @@ fn a_commit_under_way_is_forgotten_and_its_page_is_given_anew() {
     let placed = answer(&of_part, placement(2, Vec::new()));
     let said = hear(&mut of_part, 5, Party::of(CONTROLLER), placed);
     let given: Vec<_> = said.iter().filter_map(stored).collect();
-    assert_eq!(given, [(1, 2, 0)]);
+    assert_eq!(given, [(1, 1, 2, 0)]);
     assert!(said.iter().any(|effect| matches!(effect, Effect::Send { bytes: Bytes::Page, .. })), "as home has it");
-    hear(&mut of_part, 6, Party::of(BACKUP), Message::Stored { page: 1, incarnation: 2, epoch: 0 });
+    hear(&mut of_part, 6, Party::of(BACKUP), Message::Stored { page: 1, pages: 1, incarnation: 2, epoch: 0 });
     assert_eq!(status(&ask(&mut of_part, 5, 1, Ask::Read)), Some(Status::Ok));
     // The lease goes on, and so does the commit under it.
     let again = ask(&mut of_part, 6, 1, Ask::Commit { epoch: lease, release: false });
-    assert_eq!(again.iter().find_map(stored), Some((1, 2, lease)));
+    assert_eq!(again.iter().find_map(stored), Some((1, 1, 2, lease)));
 }
 
 #[test]
@@ -146,10 +146,10 @@ fn a_home_gives_no_pages_of_parts() {
     let placed = answer(&range, placement(3, vec![part(2)]));
     let mut said = hear(&mut range, 5, Party::of(CONTROLLER), placed);
     let mut given = Vec::new();
-    while let Some((page, incarnation, epoch)) = said.iter().find_map(stored) {
-        given.push(page);
+    while let Some((page, pages, incarnation, epoch)) = said.iter().find_map(stored) {
+        given.extend(page..page + pages);
         said.retain(|effect| stored(effect).is_some_and(|(of, ..)| of != page));
-        said.extend(hear(&mut range, 6, Party::of(BACKUP), Message::Stored { page, incarnation, epoch }));
+        said.extend(hear(&mut range, 6, Party::of(BACKUP), Message::Stored { page, pages, incarnation, epoch }));
     }
     assert_eq!(given, [0, 1, 2, 7, 8, 9]);
     assert!(range.home.as_ref().is_some_and(|home| home.is_settled()));
@@ -186,11 +186,11 @@ fn a_page_is_kept_by_who_has_it() {
     let here = [part(3)];
     assert_eq!(part_with(&here, 3), Some(&here[0]));
     assert_eq!((part_with(&here, 2), part_with(&here, 7)), (None, None));
-    assert_eq!(may_keep(&here, 2, 9), Keeps::Yes);
-    assert_eq!(may_keep(&here, 6, 2), Keeps::No, "the range's home had not heard of the part");
-    assert_eq!(may_keep(&here, 6, 3), Keeps::Ask, "it has joined it");
+    assert_eq!(may_keep(&here, &(2..3), 9), Keeps::Yes);
+    assert_eq!(may_keep(&here, &(6..7), 2), Keeps::No, "the range's home had not heard of the part");
+    assert_eq!(may_keep(&here, &(6..7), 3), Keeps::Ask, "it has joined it");
     let of_part = home().cut(4, &part(2), 0);
-    let store = |incarnation| Message::Store { page: 0, incarnation, epoch: 1 };
+    let store = |incarnation| Message::Store { page: 0, pages: 1, incarnation, epoch: 1 };
     assert!(is_credible(&of_part, &store(2)) && !is_credible(&of_part, &store(3)));
     let over = [Part { first: 6, number: PARTS_FROM + 1, ..part(3) }, part(3)];
     assert!(!are_parts(&over) && are_parts(&here));

@@ -60,21 +60,22 @@ fn idle() -> Keeper {
 
 /// Whether what a STORE brings is kept; it is acknowledged in any case.
 fn keeps(keeper: &mut Keeper, incarnation: u16, page: u64, epoch: Epoch) -> bool {
-    keeper.told(1, OTHER, What::Store { incarnation, page, epoch });
+    keeper.told(1, OTHER, What::Store { incarnation, pages: 1, page, epoch });
     let orders = orders(keeper);
-    let stored = Order::Tell { to: OTHER, what: What::Stored { incarnation, page, epoch }, bytes: Carried::Nothing };
+    let stored =
+        Order::Tell { to: OTHER, what: What::Stored { incarnation, pages: 1, page, epoch }, bytes: Carried::Nothing };
     assert_eq!(orders.last(), Some(&stored), "{orders:?}");
-    orders.len() == 2 && orders[0] == Order::Keep
+    orders.len() == 2 && orders[0] == Order::Keep(page)
 }
 
 #[test]
 fn a_blank_server_keeps_nothing_before_the_controller_knows() {
     let mut keeper = blank();
     let (request, _) = report(&mut keeper, 0);
-    keeper.told(1, OTHER, What::Store { incarnation: 1, page: 0, epoch: 5 });
+    keeper.told(1, OTHER, What::Store { incarnation: 1, pages: 1, page: 0, epoch: 5 });
     assert_eq!(orders(&mut keeper), []);
     keeper.told(1, CONTROLLER, placed(request, 1, OTHER, &[ME], false));
-    keeper.told(1, OTHER, What::Store { incarnation: 1, page: 0, epoch: 5 });
+    keeper.told(1, OTHER, What::Store { incarnation: 1, pages: 1, page: 0, epoch: 5 });
     assert_eq!(orders(&mut keeper), [], "somebody counts on what it had");
     let (request, _) = report(&mut keeper, 10 * MILLISECOND);
     keeper.told(11 * MILLISECOND, CONTROLLER, placed(request, 2, OTHER, &[], false));
@@ -93,12 +94,17 @@ fn a_home_changes_a_page_of_its_own_when_every_backup_has_it() {
     keeper.told(17 * MILLISECOND, CONTROLLER, placed(request, 2, ME, &[OTHER], false));
     orders(&mut keeper);
     keeper.change(17 * MILLISECOND, PAGES);
-    let [Order::Tell { to: OTHER, what: What::Store { incarnation: 2, page: PAGES, epoch }, bytes: Carried::Own }] =
-        orders(&mut keeper)[..]
+    let [
+        Order::Tell {
+            to: OTHER,
+            what: What::Store { incarnation: 2, pages: 1, page: PAGES, epoch },
+            bytes: Carried::Own,
+        },
+    ] = orders(&mut keeper)[..]
     else {
         panic!("it is told with the bytes that it shall have")
     };
-    keeper.told(18 * MILLISECOND, OTHER, What::Stored { incarnation: 2, page: PAGES, epoch });
+    keeper.told(18 * MILLISECOND, OTHER, What::Stored { incarnation: 2, pages: 1, page: PAGES, epoch });
     assert!(orders(&mut keeper).contains(&Order::Changed(PAGES, true)));
     // Its tenure has ended: nothing happens, and no backup is told.
     keeper.change(200 * MILLISECOND, PAGES);
@@ -193,7 +199,7 @@ fn who_gave_his_pages_up_has_nothing_and_says_so_when_he_is_asked() {
     keeper.give_up(5);
     keeper.tick(200 * MILLISECOND);
     assert_eq!(orders(&mut keeper), [], "nobody asked");
-    keeper.told(200 * MILLISECOND, OTHER, What::Store { incarnation: 3, page: 0, epoch: epoch_of(3) + 2 });
+    keeper.told(200 * MILLISECOND, OTHER, What::Store { incarnation: 3, pages: 1, page: 0, epoch: epoch_of(3) + 2 });
     assert_eq!(orders(&mut keeper), [], "it is not kept");
     keeper.ask(201 * MILLISECOND);
     assert_eq!(report(&mut keeper, 201 * MILLISECOND).1, State::Blank);

@@ -69,6 +69,7 @@ faults! {
     ShowsStaged = "shows-staged", "a read sees a commit before the backups have it";
     GrantsStaged = "grants-staged", "a page is granted while a commit to it is on its way to the backups";
     BackupStoresNothing = "backup-stores-nothing", "a backup acknowledges and keeps what it had";
+    ZeroOverCommit = "zero-over-commit", "a backup that is told that pages are zero forgets what was committed since";
     BackupTakesOld = "backup-takes-old", "a backup, or a home, takes what a home sends that was replaced";
     BlankAcknowledges = "blank-acknowledges", "a server that lost its memory acknowledges as if it had not";
     NotPersisted = "not-persisted", "the controller says what it has not persisted";
@@ -214,7 +215,7 @@ pub(super) fn before(fault: Fault, node: &mut Node, now: Nanoseconds, from: Part
 
 fn before_server(fault: Fault, server: &mut Server, now: Nanoseconds, from: Party, heard: &mut Message) {
     let known = server.memory.incarnation;
-    if let (Fault::BackupTakesOld, Message::Store { incarnation, page, epoch }) = (fault, &mut *heard)
+    if let (Fault::BackupTakesOld, Message::Store { incarnation, page, epoch, .. }) = (fault, &mut *heard)
         && *incarnation < known
     {
         if server.home.is_some() {
@@ -338,12 +339,17 @@ fn after_server(
     heard: &Message,
     saved: Option<&Home>,
     page: Option<u64>,
-    effects: &mut [Effect],
+    effects: &mut Vec<Effect>,
 ) {
     if let (Fault::AnswersHandedOver, Message::Taken { .. }, None, Some(saved)) = (fault, heard, &server.home, saved) {
         let handed = server.handed.is_some();
         server.home = handed.then(|| Home { hand_to: None, ..saved.clone() });
         return;
+    }
+    if let (Fault::ZeroOverCommit, Message::Store { page, pages, epoch: 0, .. }) = (fault, heard)
+        && effects.iter().any(|effect| matches!(effect, Effect::Send { message: Message::Stored { .. }, .. }))
+    {
+        effects.extend((*page..page + pages).map(Effect::Put));
     }
     let (Some(home), Some(saved)) = (&mut server.home, saved) else { return };
     let ask = match heard {

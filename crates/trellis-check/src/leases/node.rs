@@ -431,6 +431,7 @@ impl Node {
         };
         let value = match bytes {
             Bytes::Nothing => None,
+            Bytes::Zero => Some(0),
             Bytes::Page => Some(self.bytes[page]),
             Bytes::Staged => Some(self.aside[page]),
         };
@@ -525,6 +526,10 @@ pub fn name(party: Party) -> String {
     }
 }
 
+fn run_text(page: PageNumber, pages: PageNumber) -> String {
+    if pages == 1 { format!("p{page}") } else { format!("p{page} to p{}", page + pages - 1) }
+}
+
 /// A message in a few words.
 pub fn message_text(message: &Message) -> String {
     let epoch = |epoch: u64| format!("{}.{}", epoch >> 48, epoch & 0xffff_ffff_ffff);
@@ -548,8 +553,12 @@ pub fn message_text(message: &Message) -> String {
         Message::Recall { page, epoch: of } => format!("recall p{page} {}", epoch(*of)),
         Message::Invalidate { page, epoch: of } => format!("invalidate p{page} before {}", epoch(*of)),
         Message::Invalidated { page, epoch: of } => format!("invalidated p{page} before {}", epoch(*of)),
-        Message::Store { page, incarnation, epoch: of } => format!("store p{page} {} by {incarnation}", epoch(*of)),
-        Message::Stored { page, incarnation, epoch: of } => format!("stored p{page} {} by {incarnation}", epoch(*of)),
+        Message::Store { page, pages, incarnation, epoch: of } => {
+            format!("store {} {} by {incarnation}", run_text(*page, *pages), epoch(*of))
+        }
+        Message::Stored { page, pages, incarnation, epoch: of } => {
+            format!("stored {} {} by {incarnation}", run_text(*page, *pages), epoch(*of))
+        }
         other => format!("{other:?}"),
     }
 }

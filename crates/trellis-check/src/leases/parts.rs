@@ -245,12 +245,14 @@ impl Node {
                     None => of_unit(0, letter.message.clone()),
                 }
             }
-            ((0, _), Message::Store { page, incarnation, .. }) => match may_keep(&here, *page, *incarnation) {
-                Keeps::Yes => of_unit(0, letter.message.clone()),
-                Keeps::Ask if setup.fault == Fault::KeepsJoined => of_unit(0, letter.message.clone()),
-                Keeps::Ask => return self.ask(0, now),
-                Keeps::No => return,
-            },
+            ((0, _), Message::Store { page, pages, incarnation, .. }) => {
+                match may_keep(&here, &(*page..page + pages), *incarnation) {
+                    Keeps::Yes => of_unit(0, letter.message.clone()),
+                    Keeps::Ask if setup.fault == Fault::KeepsJoined => of_unit(0, letter.message.clone()),
+                    Keeps::Ask => return self.ask(0, now),
+                    Keeps::No => return,
+                }
+            }
             ((0, _), message) => {
                 self.cut_and_join(setup, now, message);
                 of_unit(0, message.clone())
@@ -267,7 +269,7 @@ impl Node {
                 if !is_credible(server, message) && setup.fault != Fault::BelievesNewer {
                     return self.ask(place + 1, now);
                 }
-                if matches!(message, Message::Store { page, .. } if *page >= server.pages) {
+                if matches!(message, Message::Store { page, pages, .. } if page + pages > server.pages) {
                     return;
                 }
                 of_unit(place + 1, message.clone())

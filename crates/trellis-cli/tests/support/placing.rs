@@ -282,7 +282,7 @@ pub(crate) fn pretend(lab: &Lab, host: &str, to: u16, range: u16) {
     let (cluster, incarnation) = (prefix.cluster, u16::MAX);
     let epoch = trellis_protocol::lease::epoch_of(incarnation);
     let leases = What::Leases { incarnation, batch: u64::MAX, total: 0, first: 0, entries: Vec::new() };
-    for (request, what) in (1..).zip([What::Store { incarnation, page: 0, epoch }, leases]) {
+    for (request, what) in (1..).zip([What::Store { incarnation, pages: 1, page: 0, epoch }, leases]) {
         let source = Source { cluster, host: prefix.host, incarnation: Incarnation::new(7), request };
         let page: &[u8] = if request == 1 { &[0xee; 4096] } else { &[] };
         send(&endpoint, source, to, &Told { range, what }, page);

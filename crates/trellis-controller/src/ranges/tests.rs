@@ -343,8 +343,8 @@ impl World {
     fn hear(&mut self, from: Host, host: Host, range: Host, message: Message) {
         let Some(played) = self.servers.get(&host) else { return };
         let here = played.parts.get(&range).map_or(&[][..], |parts| parts);
-        if let Message::Store { page, incarnation, .. } = message {
-            match parts::may_keep(here, page, incarnation) {
+        if let Message::Store { page, pages, incarnation, .. } = message {
+            match parts::may_keep(here, &(page..page + pages), incarnation) {
                 Keeps::Yes => {}
                 Keeps::No => return,
                 Keeps::Ask => return self.ask(host, range),

@@ -12,6 +12,7 @@ use super::{epoch_of, send};
 use crate::Nanoseconds;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// Which version of a page a server has: a later home's is newer, then a later commit.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -248,7 +249,7 @@ impl Home {
     fn store_staged(&self, page: PageNumber, desk: &mut Desk<'_>) {
         let Some(staged) = self.staged.get(&page) else { return };
         for &host in &staged.missing {
-            let message = Message::Store { page, incarnation: self.incarnation, epoch: staged.epoch };
+            let message = Message::Store { page, pages: 1, incarnation: self.incarnation, epoch: staged.epoch };
             send(desk.effects, Party::of(host), message, Bytes::Staged);
         }
     }
@@ -277,17 +278,18 @@ impl Home {
         self.serve(page, desk);
     }
 
-    /// A backup has a version of a page.
-    pub fn stored(&mut self, from: Host, page: PageNumber, incarnation: u16, epoch: Epoch, desk: &mut Desk<'_>) {
+    /// A backup has a version of a page, or of each of a run of pages.
+    pub fn stored(&mut self, from: Host, run: Range<PageNumber>, incarnation: u16, epoch: Epoch, desk: &mut Desk<'_>) {
         if incarnation != self.incarnation {
             return;
         }
+        let page = run.start;
         self.heard.insert(from, desk.now);
         if let Some(staged) = self.staged.get_mut(&page).filter(|staged| staged.epoch == epoch) {
             staged.missing.retain(|&host| host != from);
             self.apply(page, desk);
         }
-        self.settling.stored(from, page);
+        self.settling.stored(from, &run);
         self.settle(desk);
         self.hand_over(desk);
     }
@@ -298,16 +300,18 @@ impl Home {
             return;
         }
         let again = self.again(desk);
-        for page in self.settling.go_on(desk.now, again) {
+        for page in self.settling.go_on(desk.now, again, desk.stamps) {
             self.store_settling(page, desk);
         }
         self.hides &= !self.settling.is_over();
     }
 
     fn store_settling(&self, page: PageNumber, desk: &mut Desk<'_>) {
-        for &host in self.settling.under_way.get(&page).iter().flat_map(|lacked| &lacked.missing) {
-            let message = Message::Store { page, incarnation: self.incarnation, epoch: committed(page, desk) };
-            send(desk.effects, Party::of(host), message, Bytes::Page);
+        let Some(lacked) = self.settling.under_way.get(&page) else { return };
+        let (pages, incarnation) = (lacked.pages, self.incarnation);
+        let (epoch, bytes) = if lacked.are_zero { (0, Bytes::Zero) } else { (committed(page, desk), Bytes::Page) };
+        for &host in &lacked.missing {
+            send(desk.effects, Party::of(host), Message::Store { page, pages, incarnation, epoch }, bytes);
         }
     }
 

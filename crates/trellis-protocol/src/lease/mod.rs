@@ -271,6 +271,8 @@ pub enum Message {
     Store {
         /// Of this page.
         page: PageNumber,
+        /// Of so many pages from that one on. Several are given at once only where all of them are zero.
+        pages: PageNumber,
         /// By the home of this incarnation.
         incarnation: u16,
         /// Committed under this epoch.
@@ -280,6 +282,8 @@ pub enum Message {
     Stored {
         /// Of this page.
         page: PageNumber,
+        /// As it was told.
+        pages: PageNumber,
         /// As it was told.
         incarnation: u16,
         /// As it was told.
@@ -328,6 +332,8 @@ pub enum Message {
 pub enum Bytes {
     /// None.
     Nothing,
+    /// None: what the message is about is zero.
+    Zero,
     /// The page's.
     Page,
     /// Those that were staged for the page.

@@ -116,22 +116,23 @@ pub fn next(range: &Server, here: &[Part], message: &Message) -> Step {
     joined.or_else(cut).unwrap_or(Step::Hear)
 }
 
-/// What a host does about a page that the home of a range gives it.
+/// What a host does about pages that the home of a range gives it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Keeps {
     /// The machine of the range hears it.
     Yes,
-    /// Nothing: a part has the page, and that home did not know.
+    /// Nothing: a part has some of them, and that home did not know.
     No,
-    /// That home has joined the part that has the page here: the controller is asked about the range.
+    /// That home has joined the parts that have some of them here: the controller is asked about the range.
     Ask,
 }
 
-/// What a host with these parts does when the home of their range, in this incarnation, gives it this page.
-pub fn may_keep(here: &[Part], page: PageNumber, incarnation: u16) -> Keeps {
-    match here.iter().find(|part| part.run().contains(&page)) {
+/// What a host with these parts does when the home of their range, in this incarnation, gives it these pages.
+pub fn may_keep(here: &[Part], pages: &Range<PageNumber>, incarnation: u16) -> Keeps {
+    let has_some = |part: &&Part| part.first < pages.end && pages.start < part.end();
+    match here.iter().filter(has_some).map(|part| part.since).max() {
         None => Keeps::Yes,
-        Some(part) if incarnation < part.since => Keeps::No,
+        Some(since) if incarnation < since => Keeps::No,
         Some(_) => Keeps::Ask,
     }
 }

@@ -17,6 +17,7 @@ use super::{
 };
 use crate::Nanoseconds;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// A fact.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -120,15 +121,16 @@ impl Server {
                     self.request(now, answer, effects);
                 }
             }
-            Input::Message(from, Message::Store { page, incarnation, epoch }) => {
-                self.store(from, page, incarnation, epoch, effects);
+            Input::Message(from, Message::Store { page, pages, incarnation, epoch }) => {
+                self.store(from, page..page.saturating_add(pages), incarnation, epoch, effects);
             }
             // What was said to the home of another part that had the same number.
             Input::Message(_, Message::Stored { incarnation, .. }) if incarnation < self.memory.incarnation => {}
-            Input::Message(from, Message::Stored { page, incarnation, epoch }) => {
+            Input::Message(from, Message::Stored { page, pages, incarnation, epoch }) => {
+                let run = page..page.saturating_add(pages);
                 let is_settled = |server: &Server| server.home.as_ref().is_some_and(Home::is_settled);
                 let was_settled = is_settled(self);
-                self.with_home(now, effects, |home, desk| home.stored(from.host, page, incarnation, epoch, desk));
+                self.with_home(now, effects, |home, desk| home.stored(from.host, run, incarnation, epoch, desk));
                 // The controller has to know when all backups are complete: only then may they become home.
                 if is_settled(self) && !was_settled {
                     self.report_at = Some(now);
@@ -196,18 +198,33 @@ impl Server {
         }
     }
 
-    fn store(&mut self, from: Party, page: PageNumber, incarnation: u16, epoch: Epoch, effects: &mut Vec<Effect>) {
+    /// The home of that incarnation gives a page, or a run of pages that are zero.
+    fn store(
+        &mut self,
+        from: Party,
+        run: Range<PageNumber>,
+        incarnation: u16,
+        epoch: Epoch,
+        effects: &mut Vec<Effect>,
+    ) {
         let is_replaced = self.home.as_ref().is_some_and(|home| incarnation <= home.incarnation);
         if self.memory.is_blank || is_replaced || incarnation < self.memory.incarnation {
             return;
         }
         self.follow(incarnation, from.host);
         let stamp = Stamp { incarnation, epoch };
-        if self.memory.stamps.get(&page).is_none_or(|kept| *kept < stamp) {
+        let (page, pages) = (run.start, run.end - run.start);
+        if epoch == 0 && page < self.pages.saturating_sub(self.own) {
+            // Nothing ever changed a page of clients at home: it is zero. So is what has no stamp here.
+            for (page, kept) in self.memory.stamps.range_mut(run).filter(|(_, kept)| **kept < stamp) {
+                *kept = stamp;
+                effects.push(Effect::Put(*page));
+            }
+        } else if self.memory.stamps.get(&page).is_none_or(|kept| *kept < stamp) {
             self.memory.stamps.insert(page, stamp);
             effects.push(Effect::Put(page));
         }
-        send(effects, from, Message::Stored { page, incarnation, epoch }, Bytes::Nothing);
+        send(effects, from, Message::Stored { page, pages, incarnation, epoch }, Bytes::Nothing);
     }
 
     /// The controller says who is home.

@@ -1,17 +1,21 @@
 //! What a home gives to backups that lack pages: its own pages first, then the others, many at a time.
 //!
 //! Promises: a page counts as given when every backup that may lack it has said that it has it, since this began; no page of
-//! clients is sent before all pages of home's own were given, and none that a part of the range has. It must never count a
-//! page as given that was not.
+//! clients is sent before all pages of home's own were given, and none that a part of the range has. A page of clients that
+//! nothing ever changed is zero, and a run of such pages is given by one message: an empty range takes one, whatever its
+//! size. It must never count a page as given that was not.
 
+use super::home::Stamps;
 use super::{Host, PageNumber, Timing};
 use crate::Nanoseconds;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// How many pages are under way at a time.
+/// How many pages, or runs of pages that are zero, are under way at a time.
 pub const WINDOW: usize = 64;
+/// How many pages one message says to be zero, at most: so many as its field can count.
+const RUN_MAX: PageNumber = u32::MAX as PageNumber;
 
 /// See the module's documentation.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -30,7 +34,7 @@ pub struct Settling {
     pub elsewhere: Vec<Range<PageNumber>>,
     /// How many were sent, in the order in which they are given, or are elsewhere.
     pub sent: PageNumber,
-    /// Those of them that were not given yet.
+    /// Those of them that were not given yet: runs, by their first page.
     pub under_way: BTreeMap<PageNumber, Lacked>,
 }
 
@@ -61,9 +65,13 @@ impl Again {
     }
 }
 
-/// A page on its way to who lacks it.
+/// A page, or a run of pages that are zero, on its way to who lacks it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Lacked {
+    /// How many pages.
+    pub pages: PageNumber,
+    /// Nothing ever changed them.
+    pub are_zero: bool,
     /// Who has not said that it has it.
     pub missing: Vec<Host>,
     /// Since when it is under way.
@@ -88,7 +96,7 @@ impl Settling {
     /// These pages, and no others, are given anew to all of them.
     pub(super) fn give_again(&mut self, pages: impl IntoIterator<Item = PageNumber>, lacking: Vec<Host>, again: Again) {
         self.begin(lacking);
-        let lacked = Lacked { missing: self.lacking.clone(), since: again.at, again };
+        let lacked = Lacked { pages: 1, are_zero: false, missing: self.lacking.clone(), since: again.at, again };
         self.under_way.extend(pages.into_iter().map(|page| (page, lacked.clone())));
         self.sent = self.pages;
         if self.under_way.is_empty() || self.lacking.is_empty() {
@@ -99,8 +107,12 @@ impl Settling {
     /// Which pages have another home.
     pub(super) fn leave_out(&mut self, elsewhere: Vec<Range<PageNumber>>) {
         self.elsewhere = elsewhere;
-        let Settling { elsewhere, under_way, .. } = self;
-        under_way.retain(|page, _| !is_in(elsewhere, *page));
+        let runs = core::mem::take(&mut self.under_way);
+        for (first, lacked) in runs {
+            for run in outside(&self.elsewhere, first..first + lacked.pages) {
+                self.under_way.insert(run.start, Lacked { pages: run.end - run.start, ..lacked.clone() });
+            }
+        }
     }
 
     /// Goes on in another incarnation, for those who lack pages still; from the beginning, where one of them is new.
@@ -123,11 +135,14 @@ impl Settling {
 
     /// Whether everybody has this page.
     pub fn is_given(&self, page: PageNumber) -> bool {
-        self.is_over() || self.place_of(page) < self.sent && !self.under_way.contains_key(&page)
+        let is_in = |(first, lacked): (&PageNumber, &Lacked)| page - first < lacked.pages;
+        let is_under_way = self.under_way.range(..=page).next_back().is_some_and(is_in);
+        self.is_over() || self.place_of(page) < self.sent && !is_under_way
     }
 
-    /// The next pages to send; when none is left, and none under way, it is over.
-    pub(super) fn go_on(&mut self, now: Nanoseconds, again: Again) -> Vec<PageNumber> {
+    /// The next runs to send, by their first pages; when none is left, and none under way, it is over. What has no stamp, or
+    /// one of epoch 0, was never changed.
+    pub(super) fn go_on(&mut self, now: Nanoseconds, again: Again, stamps: &Stamps) -> Vec<PageNumber> {
         let mut pages = Vec::new();
         while !self.is_over() && self.under_way.len() < self.window {
             // The last pages of its own, or the last of all.
@@ -144,7 +159,11 @@ impl Settling {
             if is_in(&self.elsewhere, page) {
                 continue;
             }
-            self.under_way.insert(page, Lacked { missing: self.lacking.clone(), since: now, again });
+            let zero = self.zero_from(page, stamps);
+            let count = zero.max(1);
+            self.sent += count - 1;
+            let missing = self.lacking.clone();
+            self.under_way.insert(page, Lacked { pages: count, are_zero: zero > 0, missing, since: now, again });
             pages.push(page);
         }
         pages
@@ -165,15 +184,27 @@ impl Settling {
         due
     }
 
-    /// A backup has a page.
-    pub(super) fn stored(&mut self, from: Host, page: PageNumber) {
-        if let Some(lacked) = self.under_way.get_mut(&page) {
+    /// A backup has a page, or each of a run.
+    pub(super) fn stored(&mut self, from: Host, run: &Range<PageNumber>) {
+        let is_all = |lacked: &&mut Lacked| lacked.pages <= run.end - run.start;
+        if let Some(lacked) = self.under_way.get_mut(&run.start).filter(is_all) {
             lacked.missing.retain(|&host| host != from);
             self.window = self.window_max.min(self.window + 1);
             if lacked.missing.is_empty() {
-                self.under_way.remove(&page);
+                self.under_way.remove(&run.start);
             }
         }
+    }
+
+    /// How many pages from this one on were never changed, and are given next. Home's own pages are not among them: what they
+    /// say of the range does not begin as zero.
+    fn zero_from(&self, page: PageNumber, stamps: &Stamps) -> PageNumber {
+        let others = self.pages - self.own;
+        let mut stamps = stamps.range(page..others.max(page));
+        let changed = stamps.find(|(_, stamp)| stamp.epoch > 0).map_or(others, |(changed, _)| *changed);
+        let place = self.elsewhere.partition_point(|run| run.end <= page);
+        let elsewhere = self.elsewhere.get(place).map_or(others, |run| run.start);
+        changed.min(elsewhere).min(others).saturating_sub(page).min(RUN_MAX)
     }
 
     fn place_of(&self, page: PageNumber) -> PageNumber {
@@ -185,6 +216,19 @@ impl Settling {
         let others = self.pages - self.own;
         if place < self.own { place + others } else { place - self.own }
     }
+}
+
+/// What is left of a run without these.
+fn outside(runs: &[Range<PageNumber>], run: Range<PageNumber>) -> Vec<Range<PageNumber>> {
+    let mut left = Vec::new();
+    let mut from = run.start;
+    for other in runs.iter().filter(|other| other.start < run.end && other.end > run.start) {
+        left.push(from..other.start.max(from));
+        from = other.end;
+    }
+    left.push(from..run.end.max(from));
+    left.retain(|run| !run.is_empty());
+    left
 }
 
 fn is_in(runs: &[Range<PageNumber>], page: PageNumber) -> bool {

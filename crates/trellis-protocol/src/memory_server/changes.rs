@@ -29,6 +29,7 @@ impl MemoryServer {
         now: Nanoseconds,
         request: &Request,
         extent: Extent,
+        leases: &mut impl Leases,
         effects: &mut Vec<Effect>,
     ) -> Option<End> {
         let mut slot = None;
@@ -44,6 +45,7 @@ impl MemoryServer {
             Ok(object) => object,
             Err(status) => return Some(End::Refused(status)),
         };
+        leases.made_with_bytes(object.first_page, object.pages);
         let offset = object.offset();
         effects.push(match slot {
             Some(slot) => Effect::WriteStaged { slot, offset, bytes: extent.total },

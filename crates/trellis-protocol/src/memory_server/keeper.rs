@@ -69,8 +69,8 @@ pub enum Order {
         /// With the bytes of the page that it names.
         bytes: Carried,
     },
-    /// What came with the datagram at hand, a STORE, is the page's now.
-    Keep,
+    /// What came with the datagram at hand, a STORE, is this page's now.
+    Keep(PageNumber),
     /// What home itself changed in a page of its own ([`Keeper::change`]) is the page now, or was refused: then nothing
     /// happened.
     Changed(PageNumber, bool),
@@ -270,8 +270,12 @@ impl Keeper {
     /// What another server, or the controller, tells about this range.
     pub fn told(&mut self, now: Nanoseconds, from: Host, what: What) {
         let message = match what {
-            What::Store { incarnation, page, epoch } => Message::Store { page, incarnation, epoch },
-            What::Stored { incarnation, page, epoch } => Message::Stored { page, incarnation, epoch },
+            What::Store { incarnation, pages, page, epoch } => {
+                Message::Store { page, pages: pages.into(), incarnation, epoch }
+            }
+            What::Stored { incarnation, pages, page, epoch } => {
+                Message::Stored { page, pages: pages.into(), incarnation, epoch }
+            }
             // Only the home that this server was a backup of hands over to it.
             What::Leases { .. } if self.server.home.is_some() || self.server.knows.0 != from => return,
             What::Leases { incarnation, batch, total, first, entries } => {
@@ -285,8 +289,8 @@ impl Keeper {
             // What only a controller hears, and what is no matter of homes and backups.
             What::Report { .. } | What::Locate | What::Follow { .. } | What::Followed { .. } => return,
         };
-        if let Message::Store { page, .. } = message
-            && page >= self.range.pages
+        if let Message::Store { page, pages, .. } = message
+            && page.checked_add(pages).is_none_or(|end| end > self.range.pages)
         {
             return;
         }
@@ -412,7 +416,7 @@ impl Keeper {
                     }
                 }
                 Effect::Apply(page) => applied = self.staged.remove(&page),
-                Effect::Put(_) => self.orders.push_back(Order::Keep),
+                Effect::Put(page) => self.orders.push_back(Order::Keep(page)),
                 Effect::Send { to, message: Message::Reply { page, request, ask, status, epoch }, .. } => {
                     let reply = Told { to, page, request, ask, status, epoch };
                     match applied.take_if(|_| matches!(ask, Ask::Commit { .. })) {
@@ -537,8 +541,12 @@ impl Keeper {
         let what = match message {
             Message::Recall { page, epoch } => return self.notice(to, page, Command::Recall, epoch),
             Message::Invalidate { page, epoch } => return self.notice(to, page, Command::Invalidate, epoch),
-            Message::Store { page, incarnation, epoch } => What::Store { incarnation, page, epoch },
-            Message::Stored { page, incarnation, epoch } => What::Stored { incarnation, page, epoch },
+            Message::Store { page, pages, incarnation, epoch } => {
+                What::Store { incarnation, pages: pages as u32, page, epoch }
+            }
+            Message::Stored { page, pages, incarnation, epoch } => {
+                What::Stored { incarnation, pages: pages as u32, page, epoch }
+            }
             Message::Leases { incarnation, entries } => return self.tell_leases(to.host, incarnation, &entries),
             Message::Taken { incarnation } => What::Taken { incarnation },
             Message::Report { request, life, state, call } => {
@@ -557,7 +565,7 @@ impl Keeper {
             (Bytes::Staged, Some(Commit { lease: Lease { request, staged: Some(staged) }, .. })) => {
                 Carried::With { offset: request.destination.pointer.offset(), staged: *staged }
             }
-            (Bytes::Nothing, _) => Carried::Nothing,
+            (Bytes::Nothing | Bytes::Zero, _) => Carried::Nothing,
             (Bytes::Staged, _) => Carried::Own,
             (Bytes::Page, _) => Carried::Page,
         };
@@ -626,6 +634,10 @@ impl Leases for Keeper {
             }
             Err(_) => Admission::Refused(Status::Busy),
         }
+    }
+
+    fn made_with_bytes(&mut self, first_page: u64, pages: u64) {
+        self.server.changed(first_page..first_page + pages);
     }
 
     fn forget(&mut self, first_page: u64, pages: u64) {

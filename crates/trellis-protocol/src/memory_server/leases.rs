@@ -55,6 +55,9 @@ pub trait Leases {
     /// Whether this may be done now. It is done at once when it is admitted.
     fn admit(&mut self, now: Nanoseconds, access: &Access) -> Admission;
 
+    /// The object of these pages was made with bytes: they are not zero, as those of others are.
+    fn made_with_bytes(&mut self, first_page: u64, pages: u64);
+
     /// The object of these pages was deleted: nobody has a lease of them any more.
     fn forget(&mut self, first_page: u64, pages: u64);
 }
@@ -68,6 +71,8 @@ impl Leases for NoLeases {
     fn admit(&mut self, _: Nanoseconds, _: &Access) -> Admission {
         Admission::Admitted
     }
+
+    fn made_with_bytes(&mut self, _: u64, _: u64) {}
 
     fn forget(&mut self, _: u64, _: u64) {}
 }

@@ -295,7 +295,7 @@ impl MemoryServer {
             }
             (Command::Create, Operation::Create { bytes }) => self.create(request, bytes, effects),
             (Command::CreateWrite, Operation::Bytes(extent)) => {
-                return self.create_write(now, request, extent, effects);
+                return self.create_write(now, request, extent, leases, effects);
             }
             (Command::Delete, Operation::Plain) => self.delete(now, request, leases, effects),
             (Command::Inquire, Operation::Plain) => self.inquire(pointer),

@@ -89,6 +89,8 @@ impl Leases for ScriptedLeases {
         self.refuses.unwrap_or(Admission::Admitted)
     }
 
+    fn made_with_bytes(&mut self, _: u64, _: u64) {}
+
     fn forget(&mut self, first_page: u64, pages: u64) {
         self.forgotten.push((first_page, pages));
     }

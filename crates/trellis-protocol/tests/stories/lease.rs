@@ -129,6 +129,7 @@ impl Script {
                     };
                     let value = match bytes {
                         Bytes::Nothing => None,
+                        Bytes::Zero => Some(0),
                         Bytes::Page => Some(node.bytes[page as usize]),
                         Bytes::Staged => Some(node.staged[page as usize]),
                     };
@@ -368,6 +369,10 @@ fn epoch(epoch: u64) -> String {
     format!("{}.{}", epoch >> 48, epoch & 0xffff_ffff_ffff)
 }
 
+fn run(page: u64, pages: u64) -> String {
+    if pages == 1 { format!("p{page}") } else { format!("p{page} to p{}", page + pages - 1) }
+}
+
 fn text(message: &Message) -> String {
     match message {
         Message::Request { page, ask, .. } => match ask {
@@ -386,11 +391,11 @@ fn text(message: &Message) -> String {
         Message::Recall { page, epoch: of } => format!("recall p{page} {}", epoch(*of)),
         Message::Invalidate { page, epoch: of } => format!("invalidate p{page} before {}", epoch(*of)),
         Message::Invalidated { page, epoch: of } => format!("invalidated p{page} before {}", epoch(*of)),
-        Message::Store { page, epoch: of, incarnation } => {
-            format!("store p{page} {} by incarnation {incarnation}", epoch(*of))
+        Message::Store { page, pages, epoch: of, incarnation } => {
+            format!("store {} {} by incarnation {incarnation}", run(*page, *pages), epoch(*of))
         }
-        Message::Stored { page, epoch: of, incarnation } => {
-            format!("stored p{page} {} by incarnation {incarnation}", epoch(*of))
+        Message::Stored { page, pages, epoch: of, incarnation } => {
+            format!("stored {} {} by incarnation {incarnation}", run(*page, *pages), epoch(*of))
         }
         Message::Leases { incarnation, entries } => format!("leases of incarnation {incarnation}: {}", entries.len()),
         Message::Taken { incarnation } => format!("taken, incarnation {incarnation}"),

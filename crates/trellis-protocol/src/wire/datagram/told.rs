@@ -58,15 +58,19 @@ pub enum What {
     Store {
         /// By the home of this incarnation.
         incarnation: u16,
-        /// This page.
+        /// So many pages; several only where they are zero.
+        pages: u32,
+        /// From this one on.
         page: PageNumber,
-        /// Committed under this epoch.
+        /// Committed under this epoch; 0: nothing ever changed them.
         epoch: Epoch,
     },
     /// The backup to home: this or a later one is kept.
     Stored {
         /// As it was told.
         incarnation: u16,
+        /// As it was told.
+        pages: u32,
         /// As it was told.
         page: PageNumber,
         /// As it was told.
@@ -181,9 +185,9 @@ impl Told {
         let mut out = Vec::new();
         put(&mut out, self.range, 2);
         match &self.what {
-            What::Store { incarnation, page, epoch } | What::Stored { incarnation, page, epoch } => {
+            What::Store { incarnation, pages, page, epoch } | What::Stored { incarnation, pages, page, epoch } => {
                 put(&mut out, *incarnation, 2);
-                put(&mut out, 0u8, 4);
+                put(&mut out, *pages, 4);
                 put(&mut out, *page, 8);
                 put(&mut out, *epoch, 8);
             }
@@ -257,9 +261,8 @@ impl Told {
         let what = match command {
             Command::Store => store(&mut rest)?,
             Command::Stored => {
-                let incarnation = rest.two()?;
-                rest.zero(4)?;
-                What::Stored { incarnation, page: rest.eight()?, epoch: rest.eight()? }
+                let (incarnation, pages) = (rest.two()?, rest.four().filter(|pages| *pages > 0)?);
+                What::Stored { incarnation, pages, page: rest.eight()?, epoch: rest.eight()? }
             }
             Command::Leases => leases(&mut rest)?,
             Command::Taken => {
@@ -369,13 +372,13 @@ impl Whole {
 }
 
 fn store(rest: &mut Rest<'_>) -> Option<What> {
-    let incarnation = rest.two()?;
-    rest.zero(4)?;
+    let (incarnation, pages) = (rest.two()?, rest.four()?);
     let (page, epoch) = (rest.eight()?, rest.eight()?);
     // The bytes of memory are the receiver's to take.
-    let is_whole = rest.0.is_empty() || rest.0.len() as u64 == PAGE_BYTES;
+    let is_zero = rest.0.is_empty() && (pages == 1 || pages > 1 && epoch == 0);
+    let is_whole = is_zero || pages == 1 && rest.0.len() as u64 == PAGE_BYTES;
     rest.0 = &[];
-    is_whole.then_some(What::Store { incarnation, page, epoch })
+    is_whole.then_some(What::Store { incarnation, pages, page, epoch })
 }
 
 fn leases(rest: &mut Rest<'_>) -> Option<What> {

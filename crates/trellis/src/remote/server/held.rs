@@ -65,8 +65,8 @@ pub(super) struct Hand<'a> {
     pub(super) payload: &'a [u8],
     /// Who asked, and from which port.
     pub(super) client: Option<(Client, u16)>,
-    /// Of a STORE: which page, by the home of which incarnation, and the bytes.
-    pub(super) store: Option<(u64, u16, &'a [u8])>,
+    /// Of a STORE: by the home of which incarnation, and the bytes; none where they are zero.
+    pub(super) store: Option<(u16, &'a [u8])>,
 }
 
 impl Held {
@@ -106,15 +106,18 @@ impl Held {
     /// from a controller, because its number may be that of another one since. The controller is asked where somebody knows
     /// more than this host.
     pub(super) fn believes(&mut self, now: u64, what: &What) -> bool {
-        let (incarnation, page) = match what {
-            What::Store { incarnation, page, .. } => (*incarnation, Some(*page)),
+        let (incarnation, pages) = match what {
+            What::Store { incarnation, page, pages, .. } => {
+                (*incarnation, Some(*page..page.saturating_add(u64::from(*pages))))
+            }
             What::Leases { incarnation, .. } => (*incarnation, None),
             _ => return true,
         };
         let is_newer = self.within.is_some() && incarnation > self.leases.server().memory.incarnation;
-        let keeps = page.map_or(Keeps::Yes, |page| may_keep(&self.parts, page, incarnation));
+        let has_bytes = pages.is_some();
+        let keeps = pages.map_or(Keeps::Yes, |pages| may_keep(&self.parts, &pages, incarnation));
         // Who has given the bytes up cannot keep any.
-        let has_room = page.is_none() || self.memory.is_some() || self.leases.server().memory.is_blank;
+        let has_room = !has_bytes || self.memory.is_some() || self.leases.server().memory.is_blank;
         if is_newer || keeps == Keeps::Ask || self.memory.is_none() {
             self.leases.ask(now);
         }
@@ -268,7 +271,7 @@ impl Held {
                     desk.report(self.range, What::Report { request, life, state, call, about });
                 }
                 Order::Tell { to, what, bytes } => self.tell(desk, to, what, bytes),
-                Order::Keep => self.keep(hand),
+                Order::Keep(page) => self.keep(page, hand),
                 Order::Changed(page, counts) => {
                     if let Some(placed) = &mut self.placed {
                         placed.changed(page, counts);
@@ -357,6 +360,10 @@ impl Held {
     /// Tells another server.
     fn tell(&mut self, desk: &mut Desk, to: u16, what: What, bytes: Carried) {
         let page = match &what {
+            What::Store { page, pages, epoch: 0, .. } if bytes == Carried::Nothing => {
+                debug_assert!(self.are_zero(*page..page + u64::from(*pages)), "pages without a stamp are zero");
+                Vec::new()
+            }
             What::Store { page, .. } => self.bytes_of(*page, bytes),
             _ => Vec::new(),
         };
@@ -370,7 +377,6 @@ impl Held {
         let whole = match page.checked_sub(pages) {
             Some(number) if bytes == Carried::Own => placed.staged(number),
             Some(number) => placed.table.bytes(number),
-            None if bytes == Carried::Nothing => return Vec::new(),
             None => {
                 let mut whole = read(memory.as_ref(), page);
                 if let Carried::With { offset, staged: Staged { slot, bytes } } = bytes {
@@ -383,9 +389,17 @@ impl Held {
         if whole.iter().all(|byte| *byte == 0) { Vec::new() } else { whole }
     }
 
+    /// Whether objects with some of these pages have nothing in them. What is left of an object that is gone is nobody's.
+    fn are_zero(&self, pages: Range<u64>) -> bool {
+        let (Some(memory), Some(logic)) = (&self.memory, &self.logic) else { return true };
+        pages
+            .into_iter()
+            .all(|page| logic.page(page).is_none_or(|it| it.valid_bytes == 0) || is_zero(memory.as_ref(), page))
+    }
+
     /// What came with a STORE is the page's.
-    fn keep(&mut self, hand: Hand<'_>) {
-        let (Some((page, incarnation, bytes)), Some(placed)) = (hand.store, &mut self.placed) else { return };
+    fn keep(&mut self, page: u64, hand: Hand<'_>) {
+        let (Some((incarnation, bytes)), Some(placed)) = (hand.store, &mut self.placed) else { return };
         let Some(memory) = &mut self.memory else { return };
         let Some(number) = page.checked_sub(placed.table.pages()) else {
             let at = page * PAGE_BYTES;
@@ -416,13 +430,17 @@ impl Held {
     }
 
     /// Whether a STORE says something that can be kept of this range.
-    pub(super) fn may_keep(&self, page: u64, bytes: &[u8]) -> bool {
+    pub(super) fn may_keep(&self, stored: &Range<u64>, bytes: &[u8]) -> bool {
         // What is not known here is told to nobody but the controller.
         let Some(placed) = &self.placed else { return true };
         let pages = placed.table.pages();
-        match page.checked_sub(pages) {
-            Some(number) => number < table_pages(pages) && placed.table.read(number, bytes).is_some(),
-            None => true,
+        match stored.start.checked_sub(pages) {
+            // Table pages are told one by one.
+            Some(number) => {
+                let is_one = stored.end - stored.start == 1 && number < table_pages(pages);
+                is_one && placed.table.read(number, bytes).is_some()
+            }
+            None => stored.end <= pages,
         }
     }
 

@@ -486,12 +486,12 @@ impl Server {
             self.recut(range, &what);
         }
         let store = match what {
-            What::Store { page, incarnation, .. } => {
+            What::Store { page, pages, incarnation, .. } => {
                 if !self.ranges.contains_key(&range) && !self.begin_unheard(range) {
                     return;
                 }
                 let bytes = payload.get(Told::data_at()..).unwrap_or_default();
-                Some((page, incarnation, bytes))
+                Some((page..page.saturating_add(u64::from(pages)), incarnation, bytes))
             }
             _ => None,
         };
@@ -505,8 +505,8 @@ impl Server {
         if !held.believes(now, &what) {
             return;
         }
-        if let Some((page, _, bytes)) = store {
-            if !held.may_keep(page, bytes) {
+        if let Some((pages, _, bytes)) = &store {
+            if !held.may_keep(pages, bytes) {
                 self.refused += 1;
                 return;
             }
@@ -517,6 +517,7 @@ impl Server {
             _ => None,
         };
         held.leases.told(now, from, what);
+        let store = store.map(|(_, incarnation, bytes)| (incarnation, bytes));
         held.obey(&mut self.desk, Hand { payload, client: None, store });
         if let Some((request, placement)) = placed {
             self.may_forget(range, request, &placement);

@@ -26,8 +26,9 @@ fn all() -> Vec<Told> {
         |placement, within| What::Placed { request: 0, life: 1, placement, call: 1 << 60, pages: 1 << 33, within };
     let within = Within { range: 7, first: 1 << 33, since: 4 };
     let mut all = vec![
-        What::Store { incarnation: 2, page: 1 << 35, epoch: 2 << 48 },
-        What::Stored { incarnation: 2, page: 77, epoch: u64::MAX },
+        What::Store { incarnation: 2, pages: 1, page: 1 << 35, epoch: 2 << 48 },
+        What::Store { incarnation: 2, pages: u32::MAX, page: 0, epoch: 0 },
+        What::Stored { incarnation: 2, pages: 3, page: 77, epoch: u64::MAX },
         What::Taken { incarnation: u16::MAX },
         report(State::Blank),
         report(State::Idle),
@@ -64,14 +65,19 @@ fn everything_that_is_told_survives() {
         let body = told.encode();
         assert_eq!(Told::decode(told.command(), &body), Some(told.clone()), "{body:?}");
         let with_page = [&body[..], &[0xa5; PAGE_BYTES as usize]].concat();
-        let is_store = told.command() == Command::Store;
-        assert_eq!(Told::decode(told.command(), &with_page).is_some(), is_store);
+        // Several pages have no bytes: they are zero.
+        let is_of_one = matches!(told.what, What::Store { pages: 1, .. });
+        assert_eq!(Told::decode(told.command(), &with_page).is_some(), is_of_one);
         for length in 0..body.len() {
             assert_eq!(Told::decode(told.command(), &body[..length]), None, "{told:?} cut to {length}");
         }
         assert_eq!(Told::decode(told.command(), &[&body[..], &[0]].concat()), None);
     }
     assert_eq!(Told::decode(Command::Read, &[0; 24]), None);
+    for (pages, epoch) in [(0, 0), (0, 5), (2, 5)] {
+        let store = Told { range: 1, what: What::Store { incarnation: 2, pages, page: 0, epoch } };
+        assert_eq!(Told::decode(Command::Store, &store.encode()), None, "{pages} pages under epoch {epoch}");
+    }
     assert_eq!(HEADER_BYTES + all()[0].encode().len(), Told::data_at());
 }
 
