@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 use inside::{LONG, client, good, in_a_lab, number};
 use rack::{CONTROLLER, Ends, Ledger, Rack, Times};
+use trellis::remote::RemoteError;
+use trellis_protocol::wire::datagram::Status;
 
 /// Rights last for longer than a controller needs to start again.
 const STEADY: Times = Times { lease_term: Duration::from_secs(5), tenure: Duration::from_secs(3) };
@@ -197,6 +199,17 @@ fn events_are_followed_and_what_nobody_has_is_reset() {
         says("nobody answers for it");
         rack.serve("s1");
         says("came back without it");
+        // Who asks hears that nobody has it, not that another is home or that it shall wait.
+        let deadline = Instant::now() + LONG;
+        loop {
+            let refused = client(&rack.lab, "c1", Duration::from_secs(1)).read(lost, &mut [0; 8]);
+            let sentence = refused.as_ref().map_or_else(ToString::to_string, |()| "it was read".to_owned());
+            if matches!(refused, Err(RemoteError::Unserved { status: Status::Unserved, .. })) {
+                assert!(sentence.contains("`trellis controller reset`"), "{sentence}");
+                break;
+            }
+            assert!(Instant::now() < deadline, "{sentence}");
+        }
         rack.ask(&["reset", &s1]);
         says("begun anew and empty");
         let before = Instant::now();

@@ -131,6 +131,19 @@ pub enum Event {
         /// They.
         backups: Vec<HostPrefix>,
     },
+    /// A range has fewer complete copies than it shall have, for long.
+    Incomplete {
+        /// The range.
+        range: HostPrefix,
+        /// So many are complete.
+        complete: usize,
+        /// So many shall be.
+        wanted: usize,
+        /// For so long.
+        since: Duration,
+        /// Who is being given what it lacks.
+        hosts: Vec<HostPrefix>,
+    },
     /// A backup counts no more.
     Dropped {
         /// The range.
@@ -342,6 +355,19 @@ impl fmt::Display for Event {
             Event::Complete { range, backups } => {
                 write!(f, "range {range}: complete at ")?;
                 list(f, backups)
+            }
+            Event::Incomplete { range, complete, wanted, since, hosts } => {
+                write!(
+                    f,
+                    "range {range}: {complete} of its {wanted} copies are complete for {} s now",
+                    since.as_secs()
+                )?;
+                if let [_, ..] = hosts.as_slice() {
+                    f.write_str(", and pages are on their way to ")?;
+                    list(f, hosts)?;
+                }
+                let risk = if *complete == 0 { "; what it holds is lost if its home dies" } else { "" };
+                write!(f, "{risk}; look for lost packets (`trellis switch status`) and for load at these servers")
             }
             Event::Dropped { range, host } => write!(f, "range {range}: {host} is a backup no more"),
             Event::Moves { range, from, to } => write!(f, "range {range}: moves from {from} to {to}"),

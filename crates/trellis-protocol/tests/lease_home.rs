@@ -57,6 +57,7 @@ fn home_of_changed(pages: u64, own: u64, backups: &[Host], changed: Range<u64>) 
         backups: backups.to_vec(),
         hand_to: None,
         anew: true,
+        is_unserved: false,
         parts: Vec::new(),
     };
     let placed = Message::Placed { request: 1, life: 7, placement, call: 0 };
@@ -297,4 +298,60 @@ fn a_range_does_not_begin_anew_while_somebody_has_it() {
     let report = Message::Report { request: 1, life: 4, state: State::Idle, call: controller.call };
     controller.step(TENURE + 1, Fact::Message(Party::of(2), report), &mut effects);
     assert_eq!((controller.record.home, controller.begins_at), (2, None));
+}
+
+#[test]
+fn who_asks_for_what_nobody_has_hears_that() {
+    // The range has begun with that life, and nobody said yet that it has.
+    let record = Record { anew: true, life: Some(7), backups: vec![2], ..Record::first(HOME) };
+    let mut controller = Controller::new(timing(), record, 0);
+    let mut backup = Server::new(2, Party::of(CONTROLLER), 10, timing(), 3, HOME);
+    backup.memory.incarnation = 1;
+    // The backup asks, as it does when it is called up, and is told.
+    let tell = |controller: &mut Controller, backup: &mut Server, now, cause| {
+        let mut effects = Vec::new();
+        controller.step(now, cause, &mut effects);
+        for effect in effects {
+            let Effect::Send { to, message, .. } = effect else { continue };
+            let mut said =
+                if to == Party::of(2) { step(backup, now, Party::of(CONTROLLER), message) } else { Vec::new() };
+            while let Some(Effect::Send { message: report, .. }) = said.pop() {
+                let mut answers = Vec::new();
+                controller.step(now, Fact::Message(Party::of(2), report), &mut answers);
+                for answer in answers {
+                    let Effect::Send { message, .. } = answer else { continue };
+                    step(backup, now, Party::of(CONTROLLER), message);
+                }
+            }
+        }
+    };
+    let read = |backup: &mut Server, now| ask(backup, now, 0, now, Ask::Read)[0].2;
+    tell(&mut controller, &mut backup, 1, Fact::Tick);
+    assert_eq!(read(&mut backup, 1), Status::Moved(HOME), "its tenure lasts");
+    tell(&mut controller, &mut backup, TENURE, Fact::Tick);
+    assert_eq!(read(&mut backup, TENURE), Status::Unserved, "this backup lacks some of it");
+    assert_eq!(backup.may_read(TENURE, 0..1), Err(Status::Unserved));
+    // A home that lost what it held is told, too: it says so to who asks there.
+    let mut effects = Vec::new();
+    let report = |life, state| Message::Report { request: 1, life, state, call: 0 };
+    controller.step(TENURE + 1, Fact::Message(Party::of(HOME), report(8, State::Blank)), &mut effects);
+    let placed = effects.iter().find_map(|effect| match effect {
+        Effect::Send { to, message: Message::Placed { placement, request: 1, .. }, .. } if *to == Party::of(HOME) => {
+            Some(placement.clone())
+        }
+        _ => None,
+    });
+    let blank = Memory { is_blank: true, incarnation: 1, ..Memory::default() };
+    let mut home = Server { memory: blank, ..Server::new(HOME, Party::of(CONTROLLER), 10, timing(), 8, HOME) };
+    home.step(TENURE + 1, Input::Tick, &mut Vec::new());
+    let placed = Message::Placed { request: 1, life: 8, placement: placed.expect("it is answered"), call: 0 };
+    step(&mut home, TENURE + 2, Party::of(CONTROLLER), placed);
+    assert!(!home.serves(TENURE + 2), "it may not be home");
+    assert_eq!(read(&mut home, TENURE + 2), Status::Unserved);
+    // The home is heard again, with what it had: whom it gives pages names it.
+    controller.step(TENURE + 3, Fact::Message(Party::of(HOME), report(7, State::Idle)), &mut effects);
+    assert!(!controller.is_unserved());
+    let store = Message::Store { page: 0, pages: 1, incarnation: controller.record.incarnation, epoch: 0 };
+    step(&mut backup, TENURE + 4, Party::of(HOME), store);
+    assert!(matches!(read(&mut backup, TENURE + 4), Status::Moved(HOME)));
 }

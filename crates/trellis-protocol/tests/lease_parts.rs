@@ -25,7 +25,15 @@ fn part(since: u16) -> Part {
 }
 
 fn placement(incarnation: u16, parts: Vec<Part>) -> Placement {
-    Placement { incarnation, home: HOME, backups: vec![BACKUP], hand_to: None, anew: incarnation == 1, parts }
+    Placement {
+        incarnation,
+        home: HOME,
+        backups: vec![BACKUP],
+        hand_to: None,
+        anew: incarnation == 1,
+        is_unserved: false,
+        parts,
+    }
 }
 
 fn hear(server: &mut Server, now: u64, from: Party, message: Message) -> Vec<Effect> {

@@ -44,7 +44,7 @@ fn report(keeper: &mut Keeper, now: u64) -> (u64, State) {
 
 fn placed(request: u64, incarnation: u16, home: u16, backups: &[u16], anew: bool) -> What {
     let (backups, parts) = (backups.to_vec(), Vec::new());
-    let placement = Placement { incarnation, home, backups, hand_to: None, anew, parts };
+    let placement = Placement { incarnation, home, backups, hand_to: None, anew, is_unserved: false, parts };
     What::Placed { request, life: LIFE, placement, call: 0, pages: PAGES, within: None }
 }
 

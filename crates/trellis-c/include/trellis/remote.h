@@ -85,7 +85,10 @@ typedef enum trellis_remote_status {
     /* Others keep copies of the page, so that it is changed only by who takes a lease of it. */
     TRELLIS_REMOTE_LEASE = -114,
     /* The bytes are at several places; reads ask for them page by page then. */
-    TRELLIS_REMOTE_PARTS = -115
+    TRELLIS_REMOTE_PARTS = -115,
+    /* The home is gone or has lost what it held, and no other server has all of it: start that server again, or let
+     * `trellis controller reset` begin its memory anew, empty. */
+    TRELLIS_REMOTE_UNSERVED = -116
 } trellis_remote_status;
 
 /* ---------------------------------------------------------------------------------------------- pointers -- */

@@ -493,7 +493,8 @@ fn server(setup: &Setup, host: Host) -> Server {
     server.report_at = None;
     if host == 0 {
         let (backups, hand_to) = (setup.backups.clone(), None);
-        let placement = Placement { incarnation: 1, home: 0, backups, hand_to, anew: false, parts: Vec::new() };
+        let placement =
+            Placement { incarnation: 1, home: 0, backups, hand_to, anew: false, is_unserved: false, parts: Vec::new() };
         let mut effects = Vec::new();
         let desk = Desk { now: 0, timing: &timing, stamps: &mut server.memory.stamps, effects: &mut effects };
         let settling = Settling::new(server.pages, server.own, server.window);

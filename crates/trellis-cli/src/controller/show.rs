@@ -92,6 +92,7 @@ fn put(text: &mut String, status: &Status) -> std::fmt::Result {
             (false, ..) => "not served".to_owned(),
             (true, Some(to), _) => format!("moves to {to:#x}"),
             (true, None, Some(host)) => format!("asks {host:#x}"),
+            (true, None, None) if range.complete.len() < range.backups.len() => "served, copies incomplete".to_owned(),
             (true, None, None) if range.lacks_room => "served, no room for a backup".to_owned(),
             (true, None, None) => "served".to_owned(),
         };
@@ -223,7 +224,9 @@ mod tests {
             ]
         );
         let mut status = status;
-        (status.ranges[0].moving, status.ranges[0].lacks_room) = (None, true);
+        status.ranges[0].moving = None;
+        assert!(text(&status).contains(" 499  served, copies incomplete\n"), "{}", text(&status));
+        (status.ranges[0].complete, status.ranges[0].lacks_room) = (status.ranges[0].backups.clone(), true);
         assert!(text(&status).contains(" 499  served, no room for a backup\n"), "{}", text(&status));
         let of_range = WithinRecord { range: 0x1001, first: 64, since: 2 };
         (status.ranges[0].lacks_room, status.ranges[0].within) = (false, Some(of_range));

@@ -199,6 +199,7 @@ impl Placing {
                 backups: placed.machine.record.backups.clone(),
                 hand_to: None,
                 anew: false,
+                is_unserved: false,
                 parts: Vec::new(),
             };
             let what = What::Placed { request: 0, life: 0, placement, call: now, pages: placed.pages, within: None };

@@ -356,6 +356,7 @@ impl Ranges {
         let numbers: Vec<Host> = self.ranges.keys().copied().collect();
         for number in numbers {
             self.plan(now, number, orders);
+            self.watch_copies(now, number, orders);
         }
         self.tick_parts(now, orders);
         self.tick_replicas(now, orders);

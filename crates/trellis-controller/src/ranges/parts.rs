@@ -285,7 +285,8 @@ impl Ranges {
             orders.push(Order::Tell(from, range.call_up(now)));
         } else if let Some((life, request)) = report {
             let (home, backups, parts) = (range.machine.record.home, Vec::new(), Vec::new());
-            let placement = Placement { incarnation, home, backups, hand_to: None, anew: false, parts };
+            let placement =
+                Placement { incarnation, home, backups, hand_to: None, anew: false, is_unserved: false, parts };
             orders.push(Order::Tell(from, placed((number, Some(within), pages), request, life, placement, 0)));
         }
     }

@@ -4,6 +4,8 @@
 //! the range and hearing that it is ready; a backup is given up only when as many others as are wanted have everything; one
 //! change of a range at a time. A backup of which nothing is heard is none any more. Of several servers the one with the most spare memory is taken.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use trellis_protocol::Nanoseconds;
 use trellis_protocol::lease::Host;
@@ -20,6 +22,8 @@ const READY_WITHIN: Nanoseconds = 3_000_000_000;
 const SHUNNED_FOR: Nanoseconds = 10_000_000_000;
 /// For how long nobody has room for a copy before that is said: servers that start together are not all there at once.
 const LACKS_AFTER: Nanoseconds = 3_000_000_000;
+/// For how long copies may lack something before that is said: a range that is full takes its time.
+const INCOMPLETE_AFTER: Nanoseconds = 10_000_000_000;
 /// A server that answers fewer requests a second is not busy.
 pub(super) const BUSY_FROM: u64 = 1_000;
 
@@ -102,6 +106,34 @@ impl Ranges {
                 orders.push(Order::Say(Event::NoPlace { range: prefix(&self.settings, number), server }));
             }
         }
+    }
+
+    /// A range has fewer complete copies than it shall have, for long: said once, because the death of its home may lose it. That
+    /// nobody has room for one is said elsewhere.
+    pub(super) fn watch_copies(&mut self, now: Nanoseconds, number: Host, orders: &mut Vec<Order>) {
+        let Some(range) = self.ranges.get(&number) else { return };
+        let wanted = match self.wish_of(range) {
+            Some(Wish::Hosts(hosts)) => hosts.len(),
+            Some(Wish::Count(count)) => usize::from(*count),
+            None => usize::from(self.settings.backups),
+        };
+        let record = &range.machine.record;
+        let complete = record.complete.len();
+        let is_lacking = |host: &&Host| !record.complete.contains(host);
+        let hosts = record.backups.iter().filter(is_lacking).map(|host| prefix(&self.settings, *host)).collect();
+        let (is_served, lacks_room) = (range.is_served(), range.lacks.is_some());
+        let Some(range) = self.ranges.get_mut(&number) else { return };
+        if complete >= wanted || !is_served {
+            range.incomplete = None;
+            return;
+        }
+        let (since, is_said) = range.incomplete.get_or_insert((now, false));
+        if *is_said || lacks_room || now < *since + INCOMPLETE_AFTER {
+            return;
+        }
+        *is_said = true;
+        let (range, since) = (prefix(&self.settings, number), Duration::from_nanos(now - *since));
+        orders.push(Order::Say(Event::Incomplete { range, complete, wanted, since, hosts }));
     }
 
     /// Nobody can have a copy of a range that shall have one more: said once.

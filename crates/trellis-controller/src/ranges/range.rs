@@ -79,6 +79,8 @@ pub(super) struct Range {
     pub(super) has_no_place: bool,
     /// Since when nobody can take a copy that it shall have, and whether that was said.
     pub(super) lacks: Option<(Nanoseconds, bool)>,
+    /// Since when it has fewer complete copies than it shall have, and whether that was said.
+    pub(super) incomplete: Option<(Nanoseconds, bool)>,
     /// What is written of it, which is what operators are shown; and what is about to be.
     pub(super) written: Record,
     writing: Option<Record>,
@@ -119,6 +121,7 @@ impl Range {
             room: BTreeMap::new(),
             has_no_place: false,
             lacks: None,
+            incomplete: None,
             written: machine.record.clone(),
             machine,
             writing: None,
@@ -660,8 +663,8 @@ impl Range {
     pub(super) fn call_up(&self, now: Nanoseconds) -> Told {
         let record = &self.machine.record;
         let (incarnation, home, backups) = (record.incarnation, record.home, record.backups.clone());
-        let (anew, parts) = (record.anew, record.parts.clone());
-        let placement = Placement { incarnation, home, backups, hand_to: None, anew, parts };
+        let (anew, is_unserved, parts) = (record.anew, self.machine.is_unserved(), record.parts.clone());
+        let placement = Placement { incarnation, home, backups, hand_to: None, anew, is_unserved, parts };
         self.placed(0, 0, placement, now)
     }
 

@@ -9,6 +9,7 @@ use trellis_protocol::wire::address::Cluster;
 
 use super::*;
 
+mod copies;
 mod hot;
 mod of_parts;
 mod pulls;
@@ -49,6 +50,8 @@ struct World {
     servers: BTreeMap<Host, Played>,
     /// Hosts that hear nothing and say nothing.
     cut: BTreeSet<Host>,
+    /// What homes give to backups is lost.
+    loses_copies: bool,
     /// What hosts that have parts did not believe of each other.
     disbelieved: usize,
     /// The next call that tells this host that it is home of this range is lost.
@@ -96,6 +99,7 @@ impl World {
             ranges: Ranges::new(settings.clone(), Kept::default(), 0),
             servers: BTreeMap::new(),
             cut: BTreeSet::new(),
+            loses_copies: false,
             disbelieved: 0,
             loses: None,
             writes: 0,
@@ -343,6 +347,9 @@ impl World {
     fn hear(&mut self, from: Host, host: Host, range: Host, message: Message) {
         let Some(played) = self.servers.get(&host) else { return };
         let here = played.parts.get(&range).map_or(&[][..], |parts| parts);
+        if self.loses_copies && matches!(message, Message::Store { .. }) {
+            return;
+        }
         if let Message::Store { page, pages, incarnation, .. } = message {
             match parts::may_keep(here, &(page..page + pages), incarnation) {
                 Keeps::Yes => {}
@@ -471,7 +478,7 @@ fn a_range_that_nobody_has_waits_for_the_operator_or_begins_anew() {
         world.serve(7, 0);
         world.run(2_000);
         if backups == 1 {
-            assert!(!world.range(7).is_served, "what it had may be wanted");
+            assert!(!world.range(7).is_served, "what it had may be wanted: {:?}", world.said);
             world.order(|ranges, now, orders| ranges.reset(now, 7, None, false, orders));
             world.run(100);
         }

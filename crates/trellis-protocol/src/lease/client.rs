@@ -295,7 +295,7 @@ impl Client {
                     self.ask_again(now, page, effects);
                 }
             }
-            Status::Busy | Status::Restarting => {
+            Status::Busy | Status::Restarting | Status::Unserved => {
                 if matches!(wait.ask, Ask::Renew(_)) {
                     self.stop_waiting(page);
                     effects.push(Effect::Recalled(page));

@@ -97,7 +97,8 @@ impl Controller {
                     self.report(now, from.host, life, state, effects);
                 }
                 // A home without memory gets no answer that it could take for a tenure, unless there is none to be had.
-                if state != State::Blank || from.host != self.record.home || self.record.begins_in(life) {
+                let may_hear = state != State::Blank || from.host != self.record.home || self.is_unserved();
+                if may_hear || self.record.begins_in(life) {
                     self.tell(from, request, life, effects);
                 }
             }
@@ -127,9 +128,16 @@ impl Controller {
         // A home that hands over serves nobody: not before nobody lacks anything.
         let hand_to = moving.filter(|_| backups.iter().all(|backup| complete.contains(backup)));
         let (incarnation, home, backups, anew, parts) = (*incarnation, *home, backups.clone(), *anew, parts.clone());
-        let placement = Placement { incarnation, home, backups, hand_to, anew, parts };
+        let is_unserved = self.is_unserved();
+        let placement = Placement { incarnation, home, backups, hand_to, anew, is_unserved, parts };
         let call = if request == 0 { self.call } else { 0 };
         send(effects, to, Message::Placed { request, life, placement, call }, Bytes::Nothing);
+    }
+
+    /// Whether nobody serves the range: its home's tenure has ended, and nobody else has everything. It goes on when that home
+    /// is heard with what it had.
+    pub fn is_unserved(&self) -> bool {
+        self.is_open && self.record.complete.is_empty()
     }
 
     /// Calls up the home; and, when its tenure has ended, everybody who has everything.
@@ -137,7 +145,9 @@ impl Controller {
         self.call = now.max(self.call + 1);
         self.call_at = Some(now + self.timing.retry);
         self.tell(Party::of(self.record.home), 0, 0, effects);
-        for host in self.record.complete.clone().into_iter().filter(|_| self.is_open) {
+        // Who has a part of it can take over nothing, and tells clients that nobody does.
+        let others = if self.is_unserved() { &self.record.backups } else { &self.record.complete };
+        for host in others.clone().into_iter().filter(|_| self.is_open) {
             self.tell(Party::of(host), 0, 0, effects);
         }
     }

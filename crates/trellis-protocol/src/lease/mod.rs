@@ -169,6 +169,8 @@ pub enum Status {
     Busy,
     /// This home may not say yet.
     Restarting,
+    /// Not here, and nowhere else: the home does not answer its controller, and nobody else has all of the range.
+    Unserved,
 }
 
 /// Who answers for a range.
@@ -184,6 +186,8 @@ pub struct Placement {
     pub hand_to: Option<Host>,
     /// The range begins with this incarnation: a home that has nothing of it has all that there is.
     pub anew: bool,
+    /// Nobody serves the range: the tenure of the home has ended, and nobody else has everything.
+    pub is_unserved: bool,
     /// Which of its pages have a home of their own; in their order.
     pub parts: Vec<Part>,
 }

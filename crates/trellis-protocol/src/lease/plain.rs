@@ -27,7 +27,8 @@ impl Server {
         let mut server = Server { memory: memory.unwrap_or_default(), report_at: None, ..fresh };
         server.memory.incarnation = incarnation;
         let (backups, parts) = (Vec::new(), Vec::new());
-        let placement = Placement { incarnation, home: me, backups, hand_to: None, anew: false, parts };
+        let (hand_to, anew, is_unserved) = (None, false, false);
+        let placement = Placement { incarnation, home: me, backups, hand_to, anew, is_unserved, parts };
         let entries = is_new.then(Vec::new);
         let (timing, stamps, mut effects) = (&server.timing, &mut server.memory.stamps, Vec::new());
         let desk = Desk { now, timing, stamps, effects: &mut effects };
@@ -144,6 +145,7 @@ impl Server {
     fn at_home(&self, now: Nanoseconds) -> Result<&Home, Status> {
         match &self.home {
             Some(home) if now < home.until => Ok(home),
+            _ if self.is_unserved => Err(Status::Unserved),
             _ if self.knows.0 != self.me => Err(Status::Moved(self.knows.0)),
             _ => Err(Status::Restarting),
         }

@@ -169,7 +169,7 @@ impl Reader {
                     self.tick(now, page, effects);
                 }
             }
-            Status::Busy | Status::Fenced | Status::Restarting => {}
+            Status::Busy | Status::Fenced | Status::Restarting | Status::Unserved => {}
         }
     }
 

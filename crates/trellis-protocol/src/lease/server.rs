@@ -70,6 +70,8 @@ pub struct Server {
     pub table: Option<(u16, Vec<Entry>)>,
     /// Who is home, as far as it knows, and the last incarnation that the controller told of.
     pub knows: (Host, u16),
+    /// The controller said that nobody serves the range, and nothing was heard of a home since.
+    pub is_unserved: bool,
     /// The report that was not answered: its number and when.
     pub asked: Option<(u64, Nanoseconds)>,
     /// Reports made.
@@ -97,6 +99,7 @@ impl Server {
             handed: None,
             table: None,
             knows: (home, 0),
+            is_unserved: false,
             asked: None,
             reports: 0,
             called: 0,
@@ -193,6 +196,7 @@ impl Server {
             return self.with_home(now, effects, |home, desk| home.request(answer, desk));
         }
         match self.knows {
+            _ if self.is_unserved => answer.say(Status::Unserved, 0, effects),
             (home, incarnation) if home != self.me => answer.moved(home, incarnation, effects),
             _ => answer.say(Status::Restarting, 0, effects),
         }
@@ -238,6 +242,7 @@ impl Server {
     fn follow(&mut self, incarnation: u16, home: Host) {
         self.memory.incarnation = self.memory.incarnation.max(incarnation);
         self.knows.0 = home;
+        self.is_unserved = false;
         if home != self.me {
             self.home = None;
             self.handed = None;
@@ -296,17 +301,22 @@ impl Server {
             return false;
         }
         let is_asked = || self.asked.is_some_and(|asked| life == self.life && asked.0 == request);
-        let can_be = || !self.memory.is_blank || placement.anew;
+        // What says that nobody serves the range gives no right to it.
+        let can_be = || !placement.is_unserved && (!self.memory.is_blank || placement.anew);
         placement.home != self.me || is_asked() && can_be() && self.handed != Some(placement.incarnation)
     }
 
     fn placed(&mut self, now: Nanoseconds, request: u64, life: u16, placement: &Placement, effects: &mut Vec<Effect>) {
+        let asked = self.asked.filter(|asked| life == self.life && asked.0 == request);
+        if asked.is_some() && placement.incarnation >= self.memory.incarnation {
+            self.is_unserved = placement.is_unserved;
+        }
         if !self.takes(request, life, placement) {
             return;
         }
-        let asked = self.asked.filter(|asked| life == self.life && asked.0 == request);
         if placement.home != self.me {
             self.hear(placement.incarnation, placement.home);
+            self.is_unserved = asked.is_some() && placement.is_unserved;
             if asked.is_some() && !placement.backups.contains(&self.me) {
                 // Nobody counts on what it had.
                 self.memory.is_blank = false;

@@ -492,6 +492,7 @@ impl Keeper {
             (Outcome::Fenced, _) => Decision::Refused { status: Status::Fenced, epoch },
             (Outcome::Busy, _) => Decision::Refused { status: Status::Busy, epoch },
             (Outcome::Restarting, _) => Decision::Refused { status: Status::Restarting, epoch },
+            (Outcome::Unserved, _) => Decision::Refused { status: Status::Unserved, epoch },
         }
     }
 
@@ -629,6 +630,7 @@ impl Leases for Keeper {
             Ok(()) => Admission::Admitted,
             Err(Outcome::Moved(home)) => Admission::Moved(self.address_of(home), epoch_of(self.server.knows.1)),
             Err(Outcome::Restarting) => Admission::Refused(Status::Restarting),
+            Err(Outcome::Unserved) => Admission::Refused(Status::Unserved),
             Err(_) if self.server.has_backups() && access.kind != AccessKind::Delete => {
                 Admission::Refused(Status::Lease)
             }

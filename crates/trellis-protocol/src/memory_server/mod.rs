@@ -370,8 +370,7 @@ impl MemoryServer {
     fn finish(&mut self, request: &Request, end: End, effects: &mut Vec<Effect>) {
         let reply = end.reply(request);
         // Nothing was done, and its client asks again under the same number, perhaps at another home.
-        let is_elsewhere = matches!(reply.status, Status::Moved | Status::Restarting);
-        if request.is_once && !is_elsewhere {
+        if request.is_once && !reply.status.is_of_no_home() {
             self.keep(request, Some(reply));
         }
         self.say(request, reply, request.destination.pointer.offset(), effects);

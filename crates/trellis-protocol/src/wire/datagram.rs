@@ -103,6 +103,8 @@ pub enum Status {
     Lease = 14,
     /// The bytes are at several places: the border of a part is between them.
     Parts = 15,
+    /// Nobody serves the range: its home does not answer its controller, and no other server has all of it.
+    Unserved = 16,
 }
 
 /// How many statuses there are.
@@ -110,7 +112,7 @@ pub const STATUSES: usize = Status::ALL.len();
 
 impl Status {
     /// Every status, in the order of their bytes.
-    pub const ALL: [Status; 16] = [
+    pub const ALL: [Status; 17] = [
         Status::Ok,
         Status::Moved,
         Status::Stale,
@@ -127,11 +129,17 @@ impl Status {
         Status::Mismatch,
         Status::Lease,
         Status::Parts,
+        Status::Unserved,
     ];
 
     /// The status of this byte, if there is one.
     pub fn from_byte(byte: u8) -> Option<Status> {
         Status::ALL.get(usize::from(byte)).copied()
+    }
+
+    /// Whether whoever answered is not home, or not yet: nothing was done, and the same is asked again, perhaps elsewhere.
+    pub const fn is_of_no_home(self) -> bool {
+        matches!(self, Status::Moved | Status::Restarting | Status::Unserved)
     }
 
     /// What it says to people: one sentence, without the place, which only the caller knows.
@@ -157,6 +165,10 @@ impl Status {
             Status::Mismatch => "the eight bytes were not as expected",
             Status::Lease => "other hosts keep copies of the page; take a lease of it, change it and commit",
             Status::Parts => "its pages are at several places; ask for each page by itself",
+            Status::Unserved => {
+                "its home is gone or has lost what it held, and no other server has all of it; start that server again if it kept \
+                 its memory, or let `trellis controller reset` begin it anew, empty"
+            }
         }
     }
 }

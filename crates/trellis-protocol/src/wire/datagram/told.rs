@@ -223,14 +223,14 @@ impl Told {
                 }
             }
             What::Placed { request, life, placement, call, pages, within } => {
-                let Placement { incarnation, home, backups, hand_to, anew, parts } = placement;
+                let Placement { incarnation, home, backups, hand_to, anew, is_unserved, parts } = placement;
                 let (range, first, since) =
                     within.map_or((0, 0, 0), |within| (within.range, within.first, within.since));
                 for two in [*life, *incarnation, *home, hand_to.unwrap_or(0), backups.len() as u16] {
                     put(&mut out, two, 2);
                 }
                 put(&mut out, *anew, 1);
-                put(&mut out, 0u8, 1);
+                put(&mut out, *is_unserved, 1);
                 put(&mut out, parts.len() as u16, 2);
                 for eight in [*request, *call, *pages, first] {
                     put(&mut out, eight, 8);
@@ -432,9 +432,9 @@ fn report(rest: &mut Rest<'_>) -> Option<What> {
 fn placed(range: Host, rest: &mut Rest<'_>) -> Option<What> {
     let (life, incarnation, home) = (rest.two()?, rest.two()?, rest.host()?);
     let (hand_to, count) = (rest.two()?, rest.two()?);
-    let [anew, zero] = rest.two()?.to_le_bytes();
+    let [anew, is_unserved] = rest.two()?.to_le_bytes();
     let count_of_parts = usize::from(rest.two()?);
-    if anew > 1 || zero != 0 {
+    if anew > 1 || is_unserved > 1 {
         return None;
     }
     let (request, call, pages, first) = (rest.eight()?, rest.eight()?, rest.eight()?, rest.eight()?);
@@ -459,7 +459,8 @@ fn placed(range: Host, rest: &mut Rest<'_>) -> Option<What> {
         return None;
     }
     let hand_to = (hand_to != 0).then_some(hand_to);
-    let placement = Placement { incarnation, home, backups, hand_to, anew: anew == 1, parts };
+    let (anew, is_unserved) = (anew == 1, is_unserved == 1);
+    let placement = Placement { incarnation, home, backups, hand_to, anew, is_unserved, parts };
     Some(What::Placed { request, life, placement, call, pages, within })
 }
 

@@ -278,7 +278,7 @@ impl Client {
             match (reply.status, can_be(wanted)) {
                 // Who has the page now and then, or is another home: whoever is home says what is so. Nothing was done, and
                 // nobody remembers the number. Who asked any server is told by MOVED which one that is.
-                (status @ (Status::Moved | Status::Restarting), _) if home.is_one() || status == Status::Restarting => {
+                (status, _) if status.is_of_no_home() && (home.is_one() || status != Status::Moved) => {
                     wait.sent += 1;
                     if flags.has(Arguments::DIRECT) {
                         wait.heard = Some((reply.status, moved_to(reply)));
@@ -351,7 +351,7 @@ impl Client {
         for (wanted, wait) in wanted.iter().zip(waits).filter(|(wanted, _)| wanted.is_once()) {
             let home = wanted.pointer.home();
             match wait.end {
-                _ if matches!(wait.heard, Some((Status::Moved | Status::Restarting, _))) => self.sessions.forget(home),
+                _ if wait.heard.is_some_and(|(status, _)| status.is_of_no_home()) => self.sessions.forget(home),
                 Some(Ok(Status::Fenced)) => self.sessions.forget(home),
                 Some(Ok(_)) if wait.is_plain() => self.sessions.heard(home, began),
                 _ => {}

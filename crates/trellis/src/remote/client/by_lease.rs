@@ -192,7 +192,7 @@ impl Client {
                     return false;
                 }
                 (Status::Ok | Status::BadTag, _) => return false,
-                (status @ (Status::Moved | Status::Restarting), _) => {
+                (status, _) if status.is_of_no_home() => {
                     said[number] = Some(Said::Early(status, moved_to(reply)));
                 }
                 (status, _) => said[number] = Some(Said::Done(status, reply.epoch)),
@@ -259,7 +259,7 @@ impl Client {
                 // What was committed before cannot be the answer to this.
                 Status::Ok if reply.epoch < asks[number].epoch => return false,
                 Status::BadTag => return false,
-                status @ (Status::Busy | Status::Moved | Status::Restarting) => Said::Early(status, moved_to(reply)),
+                status if status == Status::Busy || status.is_of_no_home() => Said::Early(status, moved_to(reply)),
                 status => Said::Done(status, reply.epoch),
             });
             true

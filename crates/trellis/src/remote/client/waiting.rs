@@ -90,7 +90,7 @@ impl Wait {
         let &Wanted { command, pointer, .. } = wanted;
         match (self.end, self.heard) {
             (Some(end), _) => end,
-            (None, Some((status @ (Status::Moved | Status::Restarting), told))) => {
+            (None, Some((status, told))) if status.is_of_no_home() => {
                 Err(Failure::Unserved { command, pointer, status, told, sent: self.sent, waited })
             }
             (None, Some((status, _))) if self.number.is_none() => Ok(status),

@@ -128,6 +128,7 @@ impl Shared {
             (Status::Fenced, _) => Outcome::Fenced,
             (Status::Busy, _) => Outcome::Busy,
             (Status::Restarting, _) => Outcome::Restarting,
+            (Status::Unserved, _) => Outcome::Unserved,
             // It was damaged on the way, or will never be answered otherwise.
             (Status::BadTag, _) => return,
             // What was said to an older request may be another object's, or another home's.
@@ -162,7 +163,7 @@ impl Shared {
         let has_turn = status == Outcome::Busy && epoch != 0 && matches!(ask, Ask::Copy | Ask::Update);
         if is_awaited && has_turn {
             state.is_queued(now, number, is_copy);
-        } else if is_awaited && matches!(status, Outcome::Busy | Outcome::Restarting | Outcome::Moved(_)) {
+        } else if is_awaited && (status == Outcome::Busy || reply.status.is_of_no_home()) {
             state.refused(now, number, is_copy, reply.status, told);
         }
     }

@@ -329,7 +329,7 @@ impl Shared {
     /// What a caller is told at its deadline.
     fn late(&self, kind: Kind, page: u64, heard: (u32, Option<Heard>), waited: Duration) -> RemoteError {
         match heard {
-            (sent, Some((status @ (Status::Moved | Status::Restarting), told))) => {
+            (sent, Some((status, told))) if status.is_of_no_home() => {
                 let (command, pointer) = (kind.command(), self.pointer(page));
                 RemoteError::Unserved { command, pointer, status, told, sent, waited }
             }

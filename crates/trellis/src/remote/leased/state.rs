@@ -672,7 +672,7 @@ impl State {
                 operation.busy += 1;
                 self.hurry.insert((now + wait, page));
             }
-            Status::Moved | Status::Restarting => {
+            _ if status.is_of_no_home() => {
                 let wait = (ELSEWHERE_NANOSECONDS << operation.elsewhere.min(16)).min(ELSEWHERE_NANOSECONDS_MAX);
                 operation.elsewhere += 1;
                 self.hurry.insert((now + wait, page));

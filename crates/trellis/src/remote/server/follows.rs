@@ -161,6 +161,7 @@ impl Follows {
             },
             (Status::Busy, _) => Outcome::Busy,
             (Status::Restarting, _) => Outcome::Restarting,
+            (Status::Unserved, _) => Outcome::Unserved,
             (Status::Stale | Status::Bounds, _) => {
                 // Another object has the page, or none.
                 let is_awaited = |reader: &Reader| {

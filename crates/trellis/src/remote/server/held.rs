@@ -216,6 +216,7 @@ impl Held {
         match server.may_read(now, if has_page { page..page + 1 } else { 0..0 }) {
             Ok(()) => {}
             Err(Outcome::Moved(_)) => return self.elsewhere(),
+            Err(Outcome::Unserved) => return Standing::Elsewhere(Status::Unserved, 0, Body::Nothing),
             Err(_) => return Standing::Elsewhere(Status::Restarting, 0, Body::Nothing),
         }
         if command == Command::CreateWrite && server.has_backups() {
@@ -234,6 +235,9 @@ impl Held {
     fn elsewhere(&self) -> Standing {
         let server = self.leases.server();
         let (home, incarnation) = server.knows;
+        if server.is_unserved {
+            return Standing::Elsewhere(Status::Unserved, 0, Body::Nothing);
+        }
         if home == server.me {
             return Standing::Elsewhere(Status::Restarting, 0, Body::Nothing);
         }

@@ -17,7 +17,8 @@ fn all() -> Vec<Told> {
     let home = |is_settled, silent| State::Home { incarnation: 7, is_settled, silent };
     let placement = |backups: Vec<u16>, hand_to: Option<u16>, parts| {
         let anew = hand_to.is_none();
-        Placement { incarnation: 8, home: 4, backups, hand_to, anew, parts }
+        let is_unserved = backups.is_empty();
+        Placement { incarnation: 8, home: 4, backups, hand_to, anew, is_unserved, parts }
     };
     let (term, tenure) = (2_000_000_000, 500_000_000);
     let about = About { pages: 1 << 34, requests: 9, spare_bytes: 1 << 45, term, tenure, wants_back: 0xfffe };
@@ -95,7 +96,15 @@ fn fields_are_where_the_table_says() {
     ];
     assert_eq!(report.encode(), expected);
     let parts = vec![Part { number: 0xf102, first: 0x0201, pages: 0x0403, since: 0x0506 }];
-    let placement = Placement { incarnation: 3, home: 4, backups: vec![6], hand_to: Some(5), anew: true, parts };
+    let placement = Placement {
+        incarnation: 3,
+        home: 4,
+        backups: vec![6],
+        hand_to: Some(5),
+        anew: true,
+        is_unserved: false,
+        parts,
+    };
     let what = What::Placed { request: 7, life: 2, placement, call: 8, pages: 0x0900, within: None };
     #[rustfmt::skip]
     let expected = [
@@ -117,7 +126,8 @@ fn fields_are_where_the_table_says() {
 fn parts_that_cannot_be_are_refused() {
     let decode = |range, parts: &[Part], pages, within| {
         let (backups, parts) = (vec![5], parts.to_vec());
-        let placement = Placement { incarnation: 8, home: 4, backups, hand_to: None, anew: false, parts };
+        let placement =
+            Placement { incarnation: 8, home: 4, backups, hand_to: None, anew: false, is_unserved: false, parts };
         let what = What::Placed { request: 1, life: 1, placement, call: 0, pages, within };
         let told = Told { range, what };
         let decoded = Told::decode(Command::Placed, &told.encode());
