@@ -1,10 +1,12 @@
 //! The runtime over a link inside one process: several nodes, each with its own views of its own region, joined by
 //! real catchers and the real protocol. Every test runs with every catcher and every home.
 
+mod addresses;
 mod support;
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use addresses::addresses;
 use support::{REGION_BYTES, on_every_kind, run, sockets, word};
 use trellis::Cluster;
 use trellis::config::Catch;
@@ -358,8 +360,7 @@ fn a_node_that_waits_for_a_peer_with_another_secret_says_so() {
 /// The sentence of the node that waits is its last, and has the reason.
 #[test]
 fn a_node_that_waits_for_a_peer_with_another_configuration_says_in_what_they_differ() {
-    let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let nodes = [free(), free()];
+    let nodes = addresses(2);
     let secret = std::env::temp_dir().join(format!("trellis-differ-{}", std::process::id()));
     std::fs::write(&secret, [5; 32]).unwrap();
     std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
@@ -367,7 +368,7 @@ fn a_node_that_waits_for_a_peer_with_another_configuration_says_in_what_they_dif
         let start = |node: usize| {
             // Nodes of one process cannot have their regions at one address.
             let mut config = support::config(node, 2);
-            (config.nodes, config.secret_file) = (nodes.to_vec(), Some(secret.clone()));
+            (config.nodes, config.secret_file) = (nodes.clone(), Some(secret.clone()));
             config.start_seconds_max = 3;
             scope.spawn(move || Cluster::join(config).unwrap_err().to_string())
         };

@@ -4,14 +4,18 @@
 //! that begins with SKIPPED.
 #![allow(dead_code)] // each test program uses its part
 
+#[path = "../../../trellis/tests/addresses/mod.rs"]
+mod addresses;
 #[path = "../../install.rs"]
 pub(crate) mod install;
 
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+pub(crate) use addresses::addresses;
 
 /// How long a cluster may take before the test calls it stuck. Far above what any of them needs.
 const STUCK_SECONDS: u64 = 120;
@@ -23,7 +27,10 @@ pub(crate) fn crate_folder() -> &'static Path {
 
 /// A folder of this test's own, empty.
 pub(crate) fn fresh_folder(name: &str) -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    // Tests of one program run side by side, and two may choose one name.
+    static FOLDERS: AtomicUsize = AtomicUsize::new(0);
+    let number = FOLDERS.fetch_add(1, Ordering::Relaxed);
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}-{number}", std::process::id()));
     let _ = std::fs::remove_dir_all(&folder);
     std::fs::create_dir_all(&folder).expect("the folder for test files can be made");
     folder
@@ -129,13 +136,6 @@ pub(crate) fn succeed(command: &mut Command) -> String {
         String::from_utf8_lossy(&output.stderr)
     );
     text
-}
-
-/// Addresses on loopback that nobody listens on now.
-pub(crate) fn addresses(count: usize) -> Vec<String> {
-    // All are held together, so that no two are the same.
-    let held: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("loopback works")).collect();
-    held.iter().map(|listener| listener.local_addr().unwrap().to_string()).collect()
 }
 
 /// Runs a command that must fail and returns what it said about it.
