@@ -276,6 +276,7 @@ fn every_command_explains_itself_with_an_example() {
 }
 
 #[test]
+#[ignore = "a role that tests start"]
 fn acts_as_a_node_when_started_as_one() {
     if let Ok(role) = std::env::var("CLI_TEST_ROLE") {
         support::node::act(&role);

@@ -372,6 +372,7 @@ fn a_home_that_is_cut_off_stops_and_its_commits_come_too_late() {
 
 /// What a host of the lab does in a process of its own, in which it is killed; nothing in a plain run.
 #[test]
+#[ignore = "a role that tests start"]
 fn who_dies_with_a_lease() {
     let Ok(object) = std::env::var("TRELLIS_TEST_OBJECT") else { return };
     let prefix = std::env::var("TRELLIS_PREFIX").expect("it is said").parse().expect("a prefix");
@@ -396,7 +397,7 @@ fn a_client_that_dies_with_a_lease_holds_nobody_up_for_ever() {
         assert!(ledger.raise_one(&other, 0));
         let own = std::env::current_exe().unwrap();
         let mut command = Command::new(own);
-        command.args(["--exact", "who_dies_with_a_lease", "--nocapture"]);
+        command.args(["--ignored", "--exact", "who_dies_with_a_lease", "--nocapture"]);
         command.env("TRELLIS_TEST_OBJECT", object.to_string());
         command.env("TRELLIS_PREFIX", inside::prefix(&rack.lab, "c2").to_string());
         command.stdout(Stdio::piped());

@@ -230,19 +230,14 @@ fn a_leader_that_was_stopped_and_goes_on_does_no_harm() {
 
 #[test]
 fn a_leader_that_ends_is_not_waited_for() {
-    // Who waited for it would wait for longer than this test may take.
-    with_several("a_leader_that_ends_is_not_waited_for", STEADY, "40s", |several| {
+    // Who waited for its term would wait for longer than any test waits for anything.
+    with_several("a_leader_that_ends_is_not_waited_for", STEADY, "3600s", |several| {
         raised_while(several, |several, ledger| {
             let leader = several.rack.led_by(&CONTROLLERS);
             several.rack.signal(leader, libc::SIGTERM);
-            let told = Instant::now();
             assert!(several.rack.ends(leader).success(), "it ended in order");
             assert!(!several.rack.has_socket(leader));
-            let next = several.rack.led_by(&others(leader));
-            let after = told.elapsed();
-            println!("{next} leads {after:?} after {leader} was told to end");
-            // Whoever waited for its term would take all of it.
-            assert!(after < Duration::from_secs(40), "{after:?}");
+            several.rack.led_by(&others(leader));
             ledger.wait_for(SOME);
         });
     });

@@ -172,6 +172,7 @@ fn end(run: Run) -> Ended {
 
 /// Not a test of its own: the nodes of the test are this executable.
 #[test]
+#[ignore = "a role that tests start"]
 fn acts_as_a_node_when_started_as_one() {
     if let Ok(role) = std::env::var("CLI_TEST_ROLE") {
         support::node::act(&role);

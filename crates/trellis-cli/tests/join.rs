@@ -203,6 +203,7 @@ fn a_cluster_without_places_takes_nobody_in() {
 
 /// Not a test of its own: what runs inside the processes that the tests above start.
 #[test]
+#[ignore = "a role that tests start"]
 fn acts_as_a_node_when_started_as_one() {
     if let Ok(role) = std::env::var("CLI_TEST_ROLE") {
         support::node::act(&role);

@@ -23,6 +23,7 @@ fn nodes(count: usize, role: &str, options: &[&str]) -> Run {
 }
 
 #[test]
+#[ignore = "a role that tests start"]
 fn acts_as_a_node_when_started_as_one() {
     let Ok(role) = std::env::var("CLI_TEST_ROLE") else { return };
     let cluster = trellis::join().unwrap_or_else(|error| panic!("{error}"));

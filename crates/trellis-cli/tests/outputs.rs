@@ -99,6 +99,7 @@ fn a_folder_that_cannot_be_written_is_said_before_the_work() {
 
 /// Not a test of its own: what runs inside the processes that the tests above start.
 #[test]
+#[ignore = "a role that tests start"]
 fn acts_as_a_node_when_started_as_one() {
     if let Ok(role) = std::env::var("CLI_TEST_ROLE") {
         support::node::act(&role);

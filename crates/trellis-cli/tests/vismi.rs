@@ -18,6 +18,7 @@ fn is_installed(tool: &str) -> bool {
 
 /// Not a test: the role of this executable when the command starts it as a node.
 #[test]
+#[ignore = "a role that tests start"]
 fn acts_as_a_node_when_started_as_one() {
     if let Ok(role) = std::env::var("CLI_TEST_ROLE") {
         support::node::act(&role);
@@ -122,25 +123,28 @@ fn waiting_of(role: &str, catcher: &str, node: usize) -> Value {
     phases.iter().find(|phase| phase["name"] == "waiting").expect("the phase")["counters"].clone()
 }
 
+/// Of what a node counted in the phase, at least this was waiting: for so long the other was away while it waited.
 #[track_caller]
-fn assert_is_most(counters: &Value, part: &str) {
-    let time = number(counters, "program_ns");
-    assert!(number(counters, part) > time / 2.0, "{part} is most of the time in {counters}");
+fn assert_waited(counters: &Value, part: &str) {
+    let away = support::node::AWAY.as_nanos() as f64;
+    let (waited, time) = (number(counters, part), number(counters, "program_ns"));
+    assert!((away..=time).contains(&waited), "{part} is the time of the wait in {counters}");
 }
 
 #[test]
 fn who_waits_in_a_barrier_sees_it_in_the_breakdown() {
     for catcher in catchers("who_waits_in_a_barrier_sees_it_in_the_breakdown") {
-        assert_is_most(&waiting_of("late", catcher, 1), "barrier_wait_ns");
+        assert_waited(&waiting_of("late", catcher, 1), "barrier_wait_ns");
     }
     let late = waiting_of("late", "auto", 0);
-    assert!(number(&late, "barrier_wait_ns") < number(&late, "program_ns") / 2.0, "{late}");
+    let not_in_barrier = number(&late, "program_ns") - number(&late, "barrier_wait_ns");
+    assert!(not_in_barrier >= support::node::AWAY.as_nanos() as f64, "who is waited for does not wait: {late}");
 }
 
 #[test]
 fn who_waits_for_a_lock_sees_it_in_the_breakdown() {
     for catcher in catchers("who_waits_for_a_lock_sees_it_in_the_breakdown") {
-        assert_is_most(&waiting_of("hold", catcher, 1), "lock_wait_ns");
+        assert_waited(&waiting_of("hold", catcher, 1), "lock_wait_ns");
     }
 }
 
@@ -149,9 +153,9 @@ fn who_waits_for_a_lock_sees_it_in_the_breakdown() {
 fn who_waits_for_a_page_sees_it_in_the_breakdown() {
     for catcher in catchers("who_waits_for_a_page_sees_it_in_the_breakdown") {
         let waiting = waiting_of("keep", catcher, 1);
-        assert_is_most(&waiting, "fault_wait_ns");
-        assert!(number(&waiting, "fault_wait_ns") <= number(&waiting, "program_ns"), "{catcher}: {waiting}");
-        assert!(number(&waiting, "handler_ns") < number(&waiting, "program_ns") / 2.0, "{catcher}: {waiting}");
+        assert_waited(&waiting, "fault_wait_ns");
+        let rest = number(&waiting, "program_ns") - number(&waiting, "fault_wait_ns");
+        assert!(number(&waiting, "handler_ns") <= rest, "{catcher}: {waiting}");
     }
 }
 

@@ -34,6 +34,7 @@ fn a_page_that_its_holder_keeps_ends_the_run_with_who_has_it() {
 
 /// Not a test of its own: what runs inside the processes that the tests above start.
 #[test]
+#[ignore = "a role that tests start"]
 fn acts_as_a_node_when_started_as_one() {
     if let Ok(role) = std::env::var("CLI_TEST_ROLE") {
         support::node::act(&role);

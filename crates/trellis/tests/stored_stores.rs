@@ -38,6 +38,7 @@ const SET_UP: usize = 40;
 
 /// What a process does that a test started.
 #[test]
+#[ignore = "a role that tests start"]
 fn child() {
     let Some((role, url)) = role() else { return };
     match role.as_str() {

@@ -99,12 +99,12 @@ impl Log {
     fn summary(&self) -> String {
         let sum = |word: &str| self.results.iter().filter_map(|line| count_before(line, word)).sum::<u64>();
         format!(
-            "tests: {} passed, {} failed, {} ignored, in {} runners; {} skipped",
+            "tests: {} passed, {} failed, in {} runners; {} skipped; {} roles that tests start are no tests",
             sum("passed"),
             sum("failed"),
-            sum("ignored"),
             self.results.len(),
-            self.skips.len()
+            self.skips.len(),
+            sum("ignored")
         )
     }
 }
@@ -169,7 +169,10 @@ mod tests {
             "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n",
         ));
         assert_eq!(log.skips, [("a".to_owned(), "no userfaultfd".to_owned())]);
-        assert_eq!(log.summary(), "tests: 2 passed, 0 failed, 1 ignored, in 1 runners; 1 skipped");
+        assert_eq!(
+            log.summary(),
+            "tests: 2 passed, 0 failed, in 1 runners; 1 skipped; 1 roles that tests start are no tests"
+        );
         assert_eq!(shown.len(), 5, "{shown:?}");
         assert!(shown[4].starts_with("test result: ok. 2 passed"));
     }

@@ -70,7 +70,7 @@ pub(crate) fn start_role(role: &str, options: &[&str]) -> Run {
 /// Has a command start this executable in a role.
 pub(crate) fn in_role(command: &mut Command, role: &str) {
     command.arg(std::env::current_exe().expect("this executable"));
-    command.args(["--exact", "acts_as_a_node_when_started_as_one", "--nocapture", "--test-threads", "1"]);
+    command.args(["--ignored", "--exact", "acts_as_a_node_when_started_as_one", "--nocapture", "--test-threads", "1"]);
     command.env("CLI_TEST_ROLE", role).env("RUST_BACKTRACE", "0");
 }
 

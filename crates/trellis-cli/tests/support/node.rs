@@ -50,14 +50,45 @@ fn sum(cluster: &Cluster) {
 }
 
 /// Long enough that it is most of the phase, whatever else happens in it.
-const AWAY: std::time::Duration = std::time::Duration::from_millis(500);
+pub(crate) const AWAY: std::time::Duration = std::time::Duration::from_millis(500);
+
+/// Byte of the region where the last node says which thread of it is about to wait; no other page of these programs.
+const WAITER: usize = 900 << 12;
+
+fn waiter(cluster: &Cluster) -> &AtomicU64 {
+    // SAFETY: inside the region, aligned, and only ever used as an atomic by these programs.
+    unsafe { &*cluster.region().base().add(WAITER).cast::<AtomicU64>() }
+}
+
+/// From here to its next wait nothing lets this thread sleep.
+fn say_who_waits(cluster: &Cluster) {
+    let thread = std::fs::read_link("/proc/thread-self").expect("Linux tells who this is");
+    let number = thread.file_name().and_then(|name| name.to_str()?.parse().ok()).expect("a number");
+    waiter(cluster).store(number, Ordering::SeqCst);
+}
+
+/// Does something else for a while, from when the other node waits: however loaded the machine is, that waits for so long.
+fn be_away(cluster: &Cluster, time: std::time::Duration) {
+    let sleeps = || {
+        let thread = waiter(cluster).load(Ordering::SeqCst);
+        let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        matches!(state, Some('S' | 'D'))
+    };
+    while !sleeps() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    std::thread::sleep(time);
+}
 
 /// Node 0 does something else for a while; the others wait for it in a barrier.
 fn come_late(cluster: &Cluster) {
     cluster.barrier(1).unwrap_or_else(|error| refuse(&error));
     cluster.phase("waiting");
     if cluster.node() == 0 {
-        std::thread::sleep(AWAY);
+        be_away(cluster, AWAY);
+    } else {
+        say_who_waits(cluster);
     }
     cluster.barrier(2).unwrap_or_else(|error| refuse(&error));
     cluster.phase("after it");
@@ -69,8 +100,9 @@ fn hold_a_lock(cluster: &Cluster) {
     cluster.barrier(1).unwrap_or_else(|error| refuse(&error));
     cluster.phase("waiting");
     if held.is_some() {
-        std::thread::sleep(AWAY);
+        be_away(cluster, AWAY);
     } else {
+        say_who_waits(cluster);
         drop(cluster.lock(7).unwrap_or_else(|error| refuse(&error)));
     }
     cluster.phase("after it");
@@ -85,8 +117,9 @@ fn keep_a_page(cluster: &Cluster, time: std::time::Duration) {
     cluster.barrier(1).unwrap_or_else(|error| refuse(&error));
     cluster.phase("waiting");
     if kept.is_some() {
-        std::thread::sleep(time);
+        be_away(cluster, time);
     } else {
+        say_who_waits(cluster);
         // SAFETY: inside the region and aligned; nobody stores to it.
         unsafe { cluster.region().base().cast::<u64>().read_volatile() };
     }

@@ -97,7 +97,7 @@ pub(crate) struct Started {
 impl Started {
     pub(crate) fn start(role: &str, url: &str) -> Started {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--nocapture"])
+            .args(["--ignored", "--exact", "child", "--nocapture"])
             .env(ROLE, role)
             .env(STORE, url)
             .stdin(Stdio::piped())
