@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 
 /// Far beyond what any test needs: only a test that hangs reaches it.
 const WATCHDOG_TIME: Duration = Duration::from_secs(60);
+/// What a command and all that it started compute at least in that time while it gets on, however loaded the machine is: many
+/// times what those use who wait for each other. In hundredths of a second, as proc_pid_stat(5) counts.
+const COMPUTED_MIN: u64 = 100;
 
 /// A run of the command.
 pub(crate) struct Run {
@@ -151,14 +154,20 @@ impl Run {
         line.1.trim().parse().expect("a pid")
     }
 
-    /// Waits for the end, and for everything the command started.
+    /// Waits for the end, and for everything the command started. It hangs when nothing computes any more.
     pub(crate) fn finish(mut self) -> Ended {
-        let deadline = Instant::now() + WATCHDOG_TIME;
+        let mut deadline = Instant::now() + WATCHDOG_TIME;
+        let mut computed = 0;
         let status = loop {
             if let Some(status) = self.child.try_wait().expect("wait") {
                 break status;
             }
             if Instant::now() > deadline {
+                let now = computed_by(self.child.id());
+                if now >= computed + COMPUTED_MIN {
+                    (computed, deadline) = (now, Instant::now() + WATCHDOG_TIME);
+                    continue;
+                }
                 let _ = self.child.kill();
                 panic!("the command hangs; stdout: {} stderr: {}", shown(&self.stdout), shown(&self.stderr));
             }
@@ -179,6 +188,25 @@ impl Drop for Run {
             let _ = self.child.wait();
         }
     }
+}
+
+/// What a process and all that it started have computed: those that run, and those that ended and were waited for. What was not
+/// waited for by anybody is missing, which is noticed as a hang at worst.
+fn computed_by(root: u32) -> u64 {
+    let stat = |process: &str| {
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+        let fields: Vec<u64> =
+            stat.rsplit_once(") ")?.1.split(' ').skip(1).map(|field| field.parse().unwrap_or(0)).collect();
+        // The parent, and user and system time of itself and of its children.
+        Some((process.parse::<u64>().ok()?, *fields.first()?, fields.get(10..14)?.iter().sum::<u64>()))
+    };
+    let names = fs::read_dir("/proc").expect("Linux has it").flatten().map(|entry| entry.file_name());
+    let all: Vec<(u64, u64, u64)> = names.filter_map(|name| stat(name.to_str()?)).collect();
+    let mut family = vec![u64::from(root)];
+    while let Some(process) = all.iter().find(|of| family.contains(&of.1) && !family.contains(&of.0)) {
+        family.push(process.0);
+    }
+    all.iter().filter(|process| family.contains(&process.0)).map(|process| process.2).sum()
 }
 
 fn collect(mut from: impl Read + Send + 'static, into: Arc<Mutex<Vec<u8>>>, limit: usize) -> JoinHandle<()> {

@@ -15,7 +15,7 @@ use trellis_protocol::coherence::Event;
 use super::Node;
 use super::ordered::lock;
 use super::pages::Waiting;
-use super::waiters::Waits;
+use super::waiters::{WAITERS_MAX, Waits};
 use crate::waits::Wait;
 
 /// How often it looks.
@@ -38,7 +38,7 @@ impl Watchdog {
         let ended = Arc::clone(&is_over);
         let handle = std::thread::Builder::new().name("trellis-watchdog".to_owned()).spawn(move || {
             super::progress::block_all_signals();
-            let mut watch = Watch::default();
+            let mut watch = Watch::new();
             while !ended.load(Ordering::Acquire) {
                 std::thread::park_timeout(LOOK);
                 let Some(node) = node.upgrade() else { return };
@@ -70,23 +70,31 @@ struct Reported {
 }
 
 /// What has been said so far.
-#[derive(Default)]
 struct Watch {
     reported: Vec<Reported>,
     /// How long a wait of a kind takes until it is reported, where that is not [`REPORT_NS`].
     normal: Vec<(Wait, u64)>,
+    /// What the last look saw. Made with room, as those below, so that a look that has nothing to say allocates nothing.
+    waits: Vec<Waits>,
+    blocked: Vec<(Wait, u64)>,
 }
 
 impl Watch {
+    fn new() -> Watch {
+        let (waits, blocked) = (Vec::with_capacity(2 * WAITERS_MAX), Vec::with_capacity(WAITERS_MAX));
+        Watch { reported: Vec::new(), normal: Vec::new(), waits, blocked }
+    }
+
     fn look(&mut self, node: &Node) {
-        let waits = node.long_waits();
+        self.see(node);
         let now = node.now();
-        let is_there = |reported: &Reported| waits.contains(&reported.waits);
-        let ended: Vec<Wait> = self.reported.iter().filter(|it| !is_there(it)).map(|it| it.waits.wait).collect();
-        self.reported.retain(is_there);
+        let ended: Vec<Wait> =
+            self.reported.iter().map(|it| it.waits).filter(|it| !self.waits.contains(it)).map(|it| it.wait).collect();
+        self.reported.retain(|it| self.waits.contains(&it.waits));
         ended.into_iter().for_each(|wait| self.was_normal(wait));
         let mut due: Vec<Waits> = Vec::new();
-        for &one in &waits {
+        for place in 0..self.waits.len() {
+            let one = self.waits[place];
             let waited = now.saturating_sub(one.since_ns);
             let patience = self.patience(one.wait);
             let next_ns = waited.saturating_mul(AGAIN);
@@ -102,11 +110,30 @@ impl Watch {
             }
         }
         for one in due {
-            node.report_wait(one, now, waits.iter().filter(|other| other.wait == one.wait).count());
+            node.report_wait(one, now, self.waits.iter().filter(|other| other.wait == one.wait).count());
         }
         if self.reported.is_empty() {
             node.status.set_waiting("");
         }
+    }
+
+    /// Takes down what threads wait for, those that the kernel blocks among them. One of those whose time is over ends the node.
+    fn see(&mut self, node: &Node) {
+        for shard in &node.shards {
+            self.blocked.extend(lock(shard).waiting.iter().filter_map(|waiting| match *waiting {
+                Waiting::Kernel { page, since, event: Event::Read, .. } => {
+                    Some((Wait::ReadFault(page.0.into()), since))
+                }
+                Waiting::Kernel { page, since, .. } => Some((Wait::WriteFault(page.0.into()), since)),
+                Waiting::Thread { .. } | Waiting::Fault { .. } => None,
+            }));
+        }
+        self.waits.clear();
+        self.waits.extend(node.waiters.waits());
+        self.waits.extend(self.blocked.drain(..).map(|(wait, since_ns)| {
+            node.give_up_late(wait, since_ns);
+            Waits { wait, since_ns, until_ns: since_ns.saturating_add(wait.limit_ns(&node.config)) }
+        }));
     }
 
     fn patience(&self, wait: Wait) -> u64 {
@@ -122,25 +149,6 @@ impl Watch {
 }
 
 impl Node {
-    /// What threads wait for, those that the kernel blocks among them. One of those whose time is over ends the node.
-    fn long_waits(&self) -> Vec<Waits> {
-        let mut blocked: Vec<(Wait, u64)> = Vec::new();
-        for shard in &self.shards {
-            blocked.extend(lock(shard).waiting.iter().filter_map(|waiting| match *waiting {
-                Waiting::Kernel { page, since, event: Event::Read, .. } => {
-                    Some((Wait::ReadFault(page.0.into()), since))
-                }
-                Waiting::Kernel { page, since, .. } => Some((Wait::WriteFault(page.0.into()), since)),
-                Waiting::Thread { .. } | Waiting::Fault { .. } => None,
-            }));
-        }
-        let blocked = blocked.into_iter().map(|(wait, since_ns)| {
-            self.give_up_late(wait, since_ns);
-            Waits { wait, since_ns, until_ns: since_ns.saturating_add(wait.limit_ns(&self.config)) }
-        });
-        self.waiters.waits().chain(blocked).collect()
-    }
-
     /// Tells people who waits for whom.
     fn report_wait(&self, Waits { wait, since_ns, until_ns }: Waits, now: u64, threads: usize) {
         let who = if threads == 1 { String::new() } else { format!("{threads} threads are ") };
@@ -159,7 +167,7 @@ mod tests {
 
     #[test]
     fn a_kind_that_ended_well_is_waited_for_longer() {
-        let mut watch = Watch::default();
+        let mut watch = Watch::new();
         assert_eq!(watch.patience(Wait::Barrier(3)), REPORT_NS);
         watch.was_normal(Wait::Barrier(3));
         watch.was_normal(Wait::Barrier(4));
