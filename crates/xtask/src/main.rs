@@ -1,4 +1,5 @@
-//! The tasks of the project, typed: `cargo xtask setup | demo | test | ci | matrix | soak | tidy | pages | bench | install`.
+//! The tasks of the project, typed: `cargo xtask setup | demo | test | ci | documents | matrix | soak | tidy | pages | bench |
+//! install`.
 //!
 //! Every long step says on standard error what it does and how long it took; results go to standard output. A task
 //! never changes anything outside of the target folder, except `setup` (system packages), `install` (the prefix it was
@@ -10,6 +11,7 @@ mod ci;
 mod compiler;
 mod demo;
 mod dependencies;
+mod documents;
 mod fabric;
 mod features;
 #[path = "../../trellis-c/install.rs"]
@@ -56,6 +58,12 @@ enum Task {
     Test,
     /// Run every check: format, lints, documentation, tests, purity, licences, layers.
     Ci,
+    /// Carry out the commands of the README and the guides as they are written.
+    Documents {
+        /// Only those with this in their path, for example tutorial.
+        #[arg(long)]
+        only: Option<String>,
+    },
     /// Run the PARMACS programs, which verify themselves, in every way a cluster can be set up; takes hours.
     Matrix {
         /// About two hundred runs, in which every three values of different settings meet.
@@ -120,6 +128,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Demo { elements } => demo::run(&workspace, elements),
         Task::Test => test::run(&workspace),
         Task::Ci => ci::run(&workspace),
+        Task::Documents { only } => documents::run(&workspace, only.as_deref()),
         Task::Matrix { quick, minutes } => matrix::run(&workspace, quick, minutes),
         Task::Soak { load: Some(count), .. } => load::run(&workspace, count),
         Task::Soak { minutes, .. } => soak::run(&workspace, minutes),

@@ -1,0 +1,273 @@
+//! `cargo xtask documents`: the README and the guides, carried out as they are written.
+//!
+//! Promises: every `sh` block of a document runs, in the order of the text, in one shell that ends with the first command that
+//! fails. A block whose paragraph names a file (`heat.cpp`) is saved under this name where the shell is then. Each document gets
+//! a home folder, a network and processes of its own, which end with it, and a copy of the examples; nothing that it writes comes
+//! into the repository. The guides that name several hosts are carried out by a test of `trellis-cli` instead, which has a lab.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use crate::workspace::Workspace;
+use crate::{setup, step};
+
+/// The guides that `crates/trellis-cli/tests/guides.rs` carries out, each command on the host that the guide names.
+const ON_SEVERAL_HOSTS: [&str; 2] =
+    ["docs/guides/give-a-program-the-racks-memory.md", "docs/guides/operate-a-memory-fabric.md"];
+
+/// Lines that CI carries out by itself, of any document.
+const ELSEWHERE: [&str; 1] = ["cargo xtask test "];
+
+/// What is too large for a machine that runs tests, and what it gets.
+const SIZES: [(&str, &str); 5] = [
+    ("--memory 64GiB", "--memory 64MiB"),
+    ("--generate 2000000000", "--generate 2000000"),
+    ("--seeds 1000", "--seeds 20"),
+    ("--runs 1000000", "--runs 1000"),
+    ("--nodes 3 --pages 2 --operations 2", "--nodes 3 --pages 1 --operations 1"),
+];
+
+/// What a command prints and a reader types again in place of the document's example, and the shell function that finds it.
+const PRINTED: [(&str, &str); 1] =
+    [("127.0.0.1:40213 --secret-file /run/user/1000/trellis-8211.secret", "$(how_to_join)")];
+
+/// Commands that do not end by themselves, and what they say when others may go on.
+const LASTING: [(&str, &str); 1] = [("trellis serve ", "serving ")];
+
+/// What a reader brings along: the document, the file, and the shell command that makes it.
+const BROUGHT: [(&str, &str, &str); 3] = [
+    ("docs/guides/a-program-bigger-than-memory.md", "text", "printf 'one word and another word\\n' > text"),
+    ("docs/guides/migrate-from-libivy.md", "input.txt", "seq 1 1000 > input.txt"),
+    ("docs/guides/where-did-my-time-go.md", "program", PROGRAM),
+];
+const PROGRAM: &str = "c++ -std=c++20 -O2 examples/hello/hello.cpp $(pkg-config --cflags --libs trellis) -o program";
+
+/// The languages of blocks that can be files, and how the names of these end.
+const FILES: [(&str, &[&str]); 5] = [
+    ("cpp", &[".cpp", ".cc"]),
+    ("c", &[".c", ".c.in"]),
+    ("rust", &[".rs"]),
+    ("toml", &[".toml"]),
+    ("json", &[".json"]),
+];
+
+/// Far beyond what any document needs: only one that hangs reaches it.
+const LONGEST_SECONDS: u32 = 1200;
+/// How much of a document's output is shown when it fails.
+const SHOWN_LINES: usize = 40;
+
+/// What every shell begins with. `cargo xtask` and `cargo test` work on the repository, whose build folder is there already. The
+/// addresses are those of the two machines of the README, which are one here.
+const BEGIN: &str = r#"set -eE -o pipefail
+trap 'echo "$document:$line: \`$BASH_COMMAND\` ended with status $?" >&2' ERR
+cargo() {
+    case "$1" in
+    xtask | test) (cd "$repository" && command cargo "$@") ;;
+    *) command cargo "$@" ;;
+    esac
+}
+heard() {
+    until grep -q "$1" "$HOME/lasting"; do
+        kill -0 "$2" || { cat "$HOME/lasting"; return 1; }
+        sleep 0.05
+    done
+}
+how_to_join() {
+    until grep -q 'others join with: ' "$HOME/log"; do sleep 0.05; done
+    sed -n 's/.*trellis run --join \(.*\) PROGRAM$/\1/p' "$HOME/log"
+}
+ip link set lo up
+ip -6 route add local fd12:3456::/32 dev lo
+cd "$HOME/source/trellis"
+"#;
+
+/// What every shell ends with: what was started in the background and is to end by itself ends well.
+const END: &str =
+    "for job in ${lasting-}; do kill $job; wait $job || true; done\nfor job in $(jobs -p); do wait $job; done\n";
+
+/// Carries out all documents, or those whose path contains `only`.
+pub(crate) fn run(workspace: &Workspace, only: Option<&str>) -> Result<()> {
+    setup::ensure(setup::NEEDED)?;
+    let all = documents(&workspace.root)?;
+    let chosen: Vec<&String> = all.iter().filter(|name| only.is_none_or(|only| name.contains(only))).collect();
+    if chosen.is_empty() {
+        bail!("no document with commands has {:?} in its name; there are {}", only.unwrap_or_default(), all.join(", "));
+    }
+    // A document has no network, so what it builds must be here before.
+    step::command("fetch crates", workspace.cargo().args(["fetch", "--locked"]))?;
+    chosen
+        .into_iter()
+        .try_for_each(|name| step::step(&format!("the commands of {name}"), || carry_out(workspace, name)))
+}
+
+/// The documents that have commands, by their path in the repository.
+fn documents(root: &Path) -> Result<Vec<String>> {
+    let mut all = vec!["README.md".to_owned()];
+    for entry in std::fs::read_dir(root.join("docs/guides")).context("docs/guides cannot be read")? {
+        let name = format!("docs/guides/{}", entry?.file_name().to_string_lossy());
+        let text = std::fs::read_to_string(root.join(&name)).with_context(|| format!("{name} cannot be read"))?;
+        if text.contains("```sh\n") && !ON_SEVERAL_HOSTS.contains(&name.as_str()) {
+            all.push(name);
+        }
+    }
+    all[1..].sort();
+    Ok(all)
+}
+
+fn carry_out(workspace: &Workspace, name: &str) -> Result<()> {
+    let text = std::fs::read_to_string(workspace.root.join(name))?;
+    let home = Home::make(&workspace.root)?;
+    std::fs::write(home.0.join("script"), script(name, &text)?)?;
+    let user_home = std::env::var("HOME").unwrap_or_default();
+    let kept =
+        |variable: &str, folder: &str| std::env::var(variable).unwrap_or_else(|_| format!("{user_home}/{folder}"));
+    let log = std::fs::File::create(home.0.join("log"))?;
+    let mut command = Command::new("unshare");
+    command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    // Who is not root gets the rights for this in a user namespace.
+    if step::output(Command::new("id").arg("-u"))?.trim() != "0" {
+        command.arg("--map-root-user");
+    }
+    command.args(["timeout", "--foreground", &LONGEST_SECONDS.to_string(), "bash"]).arg(home.0.join("script"));
+    command.env_clear().env("HOME", &home.0).env("PATH", std::env::var("PATH").unwrap_or_default());
+    command.env("CARGO_HOME", kept("CARGO_HOME", ".cargo")).env("RUSTUP_HOME", kept("RUSTUP_HOME", ".rustup"));
+    // There is no other network: crates are those that the build has fetched.
+    command.env("CARGO_NET_OFFLINE", "true").env("repository", &workspace.root).env("document", name);
+    if let Some(target) = std::env::var_os("CARGO_TARGET_DIR") {
+        command.env("CARGO_TARGET_DIR", target);
+    }
+    let status = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).status();
+    let status = status.context("cannot start `unshare`, which gives a document a network of its own")?;
+    if !status.success() {
+        let said = std::fs::read(home.0.join("log"))?;
+        let said = String::from_utf8_lossy(&said);
+        let lines: Vec<&str> = said.lines().collect();
+        lines[lines.len().saturating_sub(SHOWN_LINES)..].iter().for_each(|line| eprintln!("    {line}"));
+        bail!("{name} does not work as it stands: {status}");
+    }
+    Ok(())
+}
+
+/// A home folder with the sources that a document is about; removed when dropped.
+struct Home(PathBuf);
+
+impl Home {
+    fn make(root: &Path) -> Result<Home> {
+        let home = Home(std::env::temp_dir().join(format!("trellis-documents-{}", std::process::id())));
+        let sources = home.0.join("source/trellis");
+        std::fs::create_dir_all(&sources).with_context(|| format!("cannot make {}", sources.display()))?;
+        for entry in std::fs::read_dir(root).context("the repository cannot be read")? {
+            let name = entry?.file_name();
+            match name.to_str() {
+                // Documents write beside the examples.
+                Some("examples") => step::run(Command::new("cp").arg("-r").arg(root.join(&name)).arg(&sources))?,
+                Some("target" | ".git") => {}
+                _ => std::os::unix::fs::symlink(root.join(&name), sources.join(&name))?,
+            }
+        }
+        Ok(home)
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("    {} was left behind: {error}", self.0.display());
+        }
+    }
+}
+
+/// The shell script of a document.
+fn script(name: &str, text: &str) -> Result<String> {
+    let mut script = BEGIN.to_owned();
+    let brought: Vec<_> = BROUGHT.iter().filter(|brought| brought.0 == name).collect();
+    let (mut is_installed, mut paragraph) = (false, String::new());
+    let mut lines = text.lines().enumerate();
+    while let Some((number, line)) = lines.next() {
+        let Some(language) = line.strip_prefix("```") else {
+            match line.is_empty() {
+                true if paragraph.ends_with('\n') => {}
+                true => paragraph.push('\n'),
+                false if paragraph.ends_with('\n') => line.clone_into(&mut paragraph),
+                false => paragraph.push_str(&format!(" {line}")),
+            }
+            continue;
+        };
+        let block: Vec<&str> =
+            lines.by_ref().map(|(_, line)| line).take_while(|line| !line.starts_with("```")).collect();
+        if language == "sh" {
+            script.push_str(&format!("line={}\n", number + 2));
+            for line in block {
+                script.push_str(&command(line));
+                if !is_installed && line.starts_with("export PATH=") {
+                    is_installed = true;
+                    brought.iter().for_each(|(_, _, make)| script.push_str(&format!("{make}\n")));
+                }
+            }
+        } else if let Some(file) = file_name(language, &paragraph) {
+            script.push_str(&format!("cat > {file} <<'END OF {file}'\n{}\nEND OF {file}\n", block.join("\n")));
+        }
+        paragraph.clear();
+    }
+    if let (false, Some((_, file, _))) = (is_installed, brought.first()) {
+        bail!("{name} installs nothing, so nobody can bring {file} along");
+    }
+    Ok(script + END)
+}
+
+/// A line of a block, as it can be run here.
+fn command(line: &str) -> String {
+    if ELSEWHERE.iter().any(|elsewhere| line.starts_with(elsewhere)) {
+        return String::new();
+    }
+    let replaced = SIZES.iter().chain(&PRINTED);
+    let line = replaced.fold(line.to_owned(), |line, (written, here)| line.replace(written, here));
+    match LASTING.iter().find(|(command, _)| line.starts_with(command)) {
+        Some((_, says)) => {
+            format!("{{ {line}\n}} > \"$HOME/lasting\" 2>&1 &\nlasting=\"${{lasting-}} $!\"\nheard '{says}' $!\n")
+        }
+        None => line + "\n",
+    }
+}
+
+/// The file that the paragraph above a block names as the block's.
+fn file_name<'a>(language: &str, paragraph: &'a str) -> Option<&'a str> {
+    let endings = FILES.iter().find(|(known, _)| *known == language)?.1;
+    let words = paragraph.split('`').skip(1).step_by(2);
+    words.filter(|word| !word.contains([' ', '*']) && endings.iter().any(|ending| word.ends_with(ending))).last()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_become_one_script_in_their_order() {
+        let text = "Save it as `a.cpp`:\n\n```cpp\nint main() {}\n```\n\nNot `b.cpp`.\n\nAny:\n\n```cpp\nx;\n```\n\n```sh\nc++ a.cpp\n\
+                    cargo xtask test    # all\ntrellis serve --memory 64GiB  # one\n```\n";
+        let script = script("README.md", text).unwrap();
+        let work = script.strip_prefix(BEGIN).unwrap().strip_suffix(END).unwrap();
+        assert_eq!(
+            work,
+            "cat > a.cpp <<'END OF a.cpp'\nint main() {}\nEND OF a.cpp\nline=16\nc++ a.cpp\n{ trellis serve --memory 64MiB  # one\n} \
+             > \"$HOME/lasting\" 2>&1 &\nlasting=\"${lasting-} $!\"\nheard 'serving ' $!\n"
+        );
+    }
+
+    #[test]
+    fn every_name_in_the_lists_is_used() {
+        let root = Workspace::find().unwrap().root;
+        let all = documents(&root).unwrap();
+        let texts: Vec<String> = all.iter().map(|name| std::fs::read_to_string(root.join(name)).unwrap()).collect();
+        let is_there = |part: &str| texts.iter().any(|text| text.contains(part));
+        let parts = ELSEWHERE
+            .iter()
+            .chain(SIZES.iter().chain(&PRINTED).map(|(written, _)| written))
+            .chain(LASTING.iter().map(|(command, _)| command));
+        parts.for_each(|part| assert!(is_there(part), "no document has {part:?} any more"));
+        ON_SEVERAL_HOSTS.iter().for_each(|name| assert!(root.join(name).is_file(), "{name}"));
+        BROUGHT.iter().for_each(|(name, ..)| assert!(all.iter().any(|known| known == name), "{name}"));
+    }
+}
