@@ -177,6 +177,28 @@ fn pages_that_nothing_ever_changed_are_given_by_one_message() {
 }
 
 #[test]
+fn a_run_of_zero_pages_that_is_said_again_says_nothing_of_what_was_changed_since() {
+    let (mut server, effects) = home(40, 0, &[2]);
+    assert_eq!(runs(&effects), [(0..40, Bytes::Zero)]);
+    assert!(server.unchanged(0..40).eq(0..40));
+    // The answer is late; a client changes page 0 meanwhile, which counts when the backup has it.
+    ask(&mut server, 2, 0, 1, Ask::Update);
+    let epoch = server.home.as_ref().unwrap().leased[&0].epoch;
+    let staged = step(
+        &mut server,
+        3,
+        client(0),
+        Message::Request { page: 0, request: 2, ask: Ask::Commit { epoch, release: false } },
+    );
+    assert_eq!(runs(&staged), [(0..1, Bytes::Staged)], "{staged:?}");
+    step(&mut server, 4, Party::of(2), Message::Stored { page: 0, pages: 1, incarnation: 1, epoch });
+    let mut effects = Vec::new();
+    server.step(2 + RETRY, Input::Tick, &mut effects);
+    assert_eq!(runs(&effects), [(0..40, Bytes::Zero)], "{effects:?}");
+    assert!(server.unchanged(0..40).eq(1..40));
+}
+
+#[test]
 fn a_backup_that_hears_of_zero_pages_keeps_what_is_newer() {
     let mut server = Server::new(2, Party::of(CONTROLLER), 10, timing(), 7, HOME);
     let store = |page, pages, incarnation, epoch| Message::Store { page, pages, incarnation, epoch };

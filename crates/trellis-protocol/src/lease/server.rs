@@ -167,6 +167,12 @@ impl Server {
         }
     }
 
+    /// Those of these pages that nothing has changed here: they are zero. A run that is said to be zero is said again as it was,
+    /// also when pages of it were changed since, because whoever has a newer version keeps it.
+    pub fn unchanged(&self, run: Range<PageNumber>) -> impl Iterator<Item = PageNumber> {
+        run.filter(|page| self.memory.stamps.get(page).is_none_or(|stamp| stamp.epoch == 0))
+    }
+
     /// When to say [`Input::Tick`].
     pub fn alarm(&self) -> Option<Nanoseconds> {
         let home = self.home.as_ref().and_then(Home::alarm);

@@ -365,7 +365,7 @@ impl Held {
     fn tell(&mut self, desk: &mut Desk, to: u16, what: What, bytes: Carried) {
         let page = match &what {
             What::Store { page, pages, epoch: 0, .. } if bytes == Carried::Nothing => {
-                debug_assert!(self.are_zero(*page..page + u64::from(*pages)), "pages without a stamp are zero");
+                debug_assert!(self.are_zero(*page..page + u64::from(*pages)), "pages that nothing changed are zero");
                 Vec::new()
             }
             What::Store { page, .. } => self.bytes_of(*page, bytes),
@@ -393,12 +393,12 @@ impl Held {
         if whole.iter().all(|byte| *byte == 0) { Vec::new() } else { whole }
     }
 
-    /// Whether objects with some of these pages have nothing in them. What is left of an object that is gone is nobody's.
+    /// Whether there is nothing in objects with those of these pages that nothing has changed. What is left of an object that is
+    /// gone is nobody's.
     fn are_zero(&self, pages: Range<u64>) -> bool {
         let (Some(memory), Some(logic)) = (&self.memory, &self.logic) else { return true };
-        pages
-            .into_iter()
-            .all(|page| logic.page(page).is_none_or(|it| it.valid_bytes == 0) || is_zero(memory.as_ref(), page))
+        let mut unchanged = self.leases.server().unchanged(pages);
+        unchanged.all(|page| logic.page(page).is_none_or(|it| it.valid_bytes == 0) || is_zero(memory.as_ref(), page))
     }
 
     /// What came with a STORE is the page's.
