@@ -5,7 +5,7 @@
 //! shall last has been written, and it may not be done yet: the status says how far it is. Connections are bounded.
 
 use std::fs;
-use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -16,13 +16,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use trellis_protocol::lease::Host;
 use trellis_protocol::wire::address::{Cluster, HostPrefix};
+use trellis_switch::control::Lines;
 use trellis_switch::lab::space;
 
 use crate::ranges::{Moved, Status};
 use crate::records::Wish;
 
-/// The longest line; the status of 60,000 ranges is shorter.
-const LINE_BYTES_MAX: u64 = 32 << 20;
 /// Operators who ask at once.
 const CONNECTIONS_MAX: usize = 64;
 /// For how long no connection is taken after the system gave none: it does not say when it has a descriptor again. Twice as
@@ -168,7 +167,7 @@ pub(crate) fn serve<T: Send + 'static>(listener: &UnixListener, asked: &Sender<T
         pause = PAUSE.0;
         if let Some(sentence) = why_not(&stream, Arc::strong_count(&connections) - 1) {
             // Before it has asked: its first question waits for this. Who is gone needs no answer.
-            let _ = Lines::new(stream).and_then(|mut lines| lines.send(&Answer::Refused(sentence)));
+            let _ = Lines::new(stream, PATIENCE).and_then(|mut lines| lines.send(&Answer::Refused(sentence)));
             continue;
         }
         let (asked, connection) = (asked.clone(), Arc::clone(&connections));
@@ -201,7 +200,7 @@ fn may_ask(user: u32, own: u32) -> bool {
 }
 
 fn converse<T>(stream: UnixStream, asked: &Sender<T>, wrap: fn(Asked) -> T) -> io::Result<()> {
-    let mut lines = Lines::new(stream)?;
+    let mut lines = Lines::new(stream, PATIENCE)?;
     while let Some(request) = lines.receive::<Request>()? {
         let (sender, answer) = sync_channel(1);
         let gone = || io::Error::from(ErrorKind::BrokenPipe);
@@ -225,9 +224,9 @@ impl Remote {
     /// A sentence, when nobody is there.
     pub fn open(path: &Path) -> Result<Remote, String> {
         let opened = UnixStream::connect(path).and_then(|stream| {
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            Lines::new(stream)
+            let lines = Lines::new(stream, PATIENCE)?;
+            lines.is_impatient()?;
+            Ok(lines)
         });
         let lines = opened.map_err(|error| gone(path, &error))?;
         Ok(Remote { path: path.to_owned(), lines })
@@ -262,33 +261,6 @@ fn gone(path: &Path, error: &io::Error) -> String {
         _ => "look whether it runs",
     };
     format!("cannot ask the controller at {}: {error}; {hint}", path.display())
-}
-
-struct Lines {
-    reader: BufReader<UnixStream>,
-    writer: UnixStream,
-}
-
-impl Lines {
-    fn new(stream: UnixStream) -> io::Result<Lines> {
-        Ok(Lines { writer: stream.try_clone()?, reader: BufReader::new(stream) })
-    }
-
-    fn send<T: Serialize>(&mut self, message: &T) -> io::Result<()> {
-        let mut line = serde_json::to_vec(message)?;
-        line.push(b'\n');
-        self.writer.write_all(&line)
-    }
-
-    /// The next one; nothing when the other side has ended.
-    fn receive<T: for<'a> Deserialize<'a>>(&mut self) -> io::Result<Option<T>> {
-        let mut line = Vec::new();
-        let read = self.reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
-        if read == 0 {
-            return Ok(None);
-        }
-        Ok(Some(serde_json::from_slice(&line)?))
-    }
 }
 
 #[cfg(test)]

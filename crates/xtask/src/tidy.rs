@@ -22,6 +22,11 @@ const UNSAFE_FILES: &str = include_str!("../assets/unsafe-files.txt");
 /// The page of the documentation that names all others.
 const INDEX: &str = "docs/README.md";
 
+/// The page that names every wait.
+const WAITS: &str = "docs/reference/waits.md";
+/// Folders whose waits nobody who runs a product meets: tests, measurements, tasks.
+const WITHOUT_WAITS: [&str; 5] = ["/tests", "/bench/", "/reproduce/", "crates/xtask/", "/model.rs"];
+
 /// Words that promise work for later. Assembled, so that this file does not contain them.
 const UNFINISHED: [&str; 5] = [
     concat!("TO", "DO"),
@@ -47,11 +52,62 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     let mut wrong: Vec<String> = files.iter().flat_map(|file| violations(file, root)).collect();
     wrong.extend(unsafe_violations(&files, UNSAFE_FILES));
     wrong.extend(index_violations(&files));
+    wrong.extend(wait_violations(&files));
     eprintln!("    {} files", files.len());
     if !wrong.is_empty() {
         bail!("{} violations\n{}", wrong.len(), wrong.join("\n"));
     }
     Ok(())
+}
+
+/// Limits of waits that the page of waits does not name as they are, and rows of that page without a limit in the sources.
+fn wait_violations(files: &[File]) -> Vec<String> {
+    let Some(page) = files.iter().find(|file| file.path == WAITS) else { return vec![format!("{WAITS} is missing")] };
+    let mut wrong = Vec::new();
+    let mut named = BTreeSet::new();
+    for file in files.iter().filter(|file| file.path.starts_with("crates/") && file.path.contains("/src/")) {
+        if !file.path.ends_with(".rs") || WITHOUT_WAITS.iter().any(|folder| file.path.contains(folder)) {
+            continue;
+        }
+        let source = file.path.trim_start_matches("crates/");
+        for (name, limit) in file.text.lines().filter_map(limit_of_a_wait) {
+            let row = page
+                .text
+                .lines()
+                .find(|row| row.contains(&format!("`{source}`")) && row.contains(&format!("`{name}`")));
+            match row {
+                Some(row) if row.contains(&limit) => {}
+                Some(_) => wrong.push(format!("{WAITS}: {name} of {source} is {limit}; say so")),
+                None => wrong
+                    .push(format!("{}: {name} ({limit}) is not in {WAITS}; say there who waits for whom", file.path)),
+            }
+            named.insert((source, name));
+        }
+    }
+    for row in page.text.lines().filter(|row| row.starts_with('|') && row.contains(".rs` ")) {
+        let words: Vec<&str> = row.split('`').skip(1).step_by(2).collect();
+        let source = words.iter().rposition(|word| word.ends_with(".rs")).unwrap_or(0);
+        for name in &words[source + 1..] {
+            if !named.contains(&(words[source], *name)) {
+                wrong.push(format!("{WAITS}: {} has no {name} (any more); remove it", words[source]));
+            }
+        }
+    }
+    wrong
+}
+
+/// The name and the length of `const …PATIENCE: Duration = Duration::from_secs(20);`.
+fn limit_of_a_wait(line: &str) -> Option<(&str, String)> {
+    let (head, value) = line.split_once(": Duration = Duration::from_")?;
+    let name = head.rsplit_once("const ")?.1;
+    let is_limit = ["PATIENCE", "_TIME", "DEADLINE", "_TIME_FAILED"].iter().any(|end| name.ends_with(end));
+    let (unit, number) = value.split_once('(')?;
+    let unit = match unit {
+        "secs" => "s",
+        "millis" => "ms",
+        _ => return None,
+    };
+    is_limit.then(|| (name, format!("{} {unit}", number.trim_end_matches(");"))))
 }
 
 fn read_all(root: &Path) -> Result<Vec<File>> {
@@ -411,5 +467,21 @@ mod tests {
         assert!(wrong[0].starts_with("c.rs:1: unsafe code in a file that is not in"));
         assert!(wrong[1].starts_with("c.rs:1: unsafe code without a SAFETY comment"));
         assert!(wrong[2].contains("b.rs contains no unsafe code"));
+    }
+
+    #[test]
+    fn a_wait_that_the_page_does_not_name_is_found() {
+        let file = |path: &str, text: &str| File { path: path.to_owned(), text: text.to_owned() };
+        let source = |text: &str| file("crates/a/src/b.rs", text);
+        let page = |row: &str| file(WAITS, row);
+        let patience = "    pub(super) const PATIENCE: Duration = Duration::from_secs(20);\n";
+        let row = "| a | b | 20 s | | `a/src/b.rs` `PATIENCE` |\n";
+        assert_eq!(wait_violations(&[source(patience), page(row)]), Vec::<String>::new());
+        let count = |files: &[File]| wait_violations(files).len();
+        assert_eq!(count(&[source(patience), page("")]), 1, "it is not named");
+        assert_eq!(count(&[source(&patience.replace("20", "30")), page(row)]), 1, "it is another one");
+        assert_eq!(count(&[source(""), page(row)]), 1, "it is no more");
+        assert_eq!(count(&[source("const PAUSE: Duration = Duration::from_secs(1);"), page("")]), 0, "a pause");
+        assert_eq!(count(&[file("crates/a/src/tests.rs", patience), page("")]), 0, "a test");
     }
 }

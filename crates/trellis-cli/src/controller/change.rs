@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// For how long nothing went that has nowhere to go, until that is said.
 const STUCK_MIN: Duration = Duration::from_secs(3);
 /// How long it may take until a controller leads again.
-const LEADER_MAX: Duration = Duration::from_secs(10);
+const LEADER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Let a range, or some of its pages, go to a host; clients go on meanwhile
 ///
@@ -284,7 +284,7 @@ pub(super) fn rebalance(arguments: &RebalanceArguments) -> Ending {
     Ok(exit::FINE)
 }
 
-/// How things are, as the one that leads says it. Where none is known to lead, it is asked again for [`LEADER_MAX`]: another one
+/// How things are, as the one that leads says it. Where none is known to lead, it is asked again for [`LEADER_PATIENCE`]: another one
 /// begins to, or the same one does again.
 pub(super) fn status(controller: &mut Remote) -> Result<Status, Failure> {
     let began = Instant::now();
@@ -294,11 +294,11 @@ pub(super) fn status(controller: &mut Remote) -> Result<Status, Failure> {
             Answer::Status(Status { leader: Some(leader), .. }) => {
                 return Err(refused(format!("this controller does not lead; ask the one of host {leader:#x}")));
             }
-            Answer::Status(_) if began.elapsed() < LEADER_MAX => std::thread::sleep(LOOK),
+            Answer::Status(_) if began.elapsed() < LEADER_PATIENCE => std::thread::sleep(LOOK),
             Answer::Status(_) => {
                 return Err(refused(format!(
                     "no controller has led for {} s; look whether their records can be written, and ask again",
-                    LEADER_MAX.as_secs()
+                    LEADER_PATIENCE.as_secs()
                 )));
             }
             other => return Err(other_version(other)),

@@ -6,11 +6,12 @@ use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
+use trellis_switch::control::Lines;
 use trellis_switch::lab::{Host, Lab, Plan, space};
 use trellis_switch::{Counters, Faults, SwitchError};
 
 use super::failure;
-use super::messages::{self, Answer, Description, HostDescription, Order, Report, Request};
+use super::messages::{self, Answer, Description, HostDescription, Order, PATIENCE, Report, Request};
 use crate::exit::{self, Ending, Failure};
 
 /// What is kept.
@@ -86,15 +87,17 @@ fn serve(kept: &mut Kept, stream: &UnixStream) -> std::io::Result<()> {
     if user != space::own_user() {
         return Ok(());
     }
-    let request: Request = messages::receive(stream)?;
+    let mut lines = Lines::new(stream.try_clone()?, PATIENCE)?;
+    lines.is_impatient()?;
+    let Some(request) = lines.receive::<Request>()? else { return Ok(()) };
     if matches!(request, Request::Switch) {
-        messages::send(stream, &Answer::Done)?;
+        lines.send(&Answer::Done)?;
         stream.set_read_timeout(None)?;
         return kept.lab.control().serve(stream.try_clone()?);
     }
     let answer = answer(kept, request)
         .unwrap_or_else(|failure| Answer::Refused { code: failure.code, sentence: failure.sentence });
-    messages::send(stream, &answer)
+    lines.send(&answer)
 }
 
 fn answer(kept: &mut Kept, request: Request) -> Result<Answer, Failure> {

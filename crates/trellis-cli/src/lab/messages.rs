@@ -2,18 +2,16 @@
 //! machine and this network namespace can name. Both sides check that the other belongs to the same user.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use trellis_switch::control::Lines;
 use trellis_switch::lab::space::{self, Process};
 
 use crate::exit::{self, Failure};
 
-/// The longest line.
-const LINE_BYTES_MAX: u64 = 1 << 20;
 /// Longer than a keeper needs for anything.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -169,8 +167,10 @@ fn ask(lab: &str, stream: UnixStream, request: &Request) -> Result<Answer, Failu
     let failed = |error: std::io::Error| {
         Failure::new(exit::SYSTEM, format!("the keeper of the lab {lab} does not answer: {error}"))
     };
-    send(&stream, request).map_err(failed)?;
-    receive(&stream).map_err(failed)
+    let mut lines = Lines::new(stream, PATIENCE).map_err(failed)?;
+    lines.is_impatient().and_then(|()| lines.send(request)).map_err(failed)?;
+    let answer = lines.receive().map_err(failed)?;
+    answer.ok_or_else(|| failed(std::io::ErrorKind::UnexpectedEof.into()))
 }
 
 fn no_lab(lab: &str) -> Failure {
@@ -183,18 +183,4 @@ fn misunderstood(lab: &str, answer: &Answer) -> Failure {
         Answer::Refused { code, sentence } => Failure::new(*code, sentence.clone()),
         _ => Failure::new(exit::FAILED, sentence),
     }
-}
-
-/// Sends one line.
-pub(super) fn send(mut stream: &UnixStream, message: &impl Serialize) -> std::io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
-    stream.write_all((serde_json::to_string(message)? + "\n").as_bytes())
-}
-
-/// Receives one line.
-pub(super) fn receive<T: for<'a> Deserialize<'a>>(stream: &UnixStream) -> std::io::Result<T> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut line = String::new();
-    BufReader::new(stream.take(LINE_BYTES_MAX)).read_line(&mut line)?;
-    Ok(serde_json::from_str(&line)?)
 }

@@ -1,8 +1,6 @@
 //! What goes over the socket.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -13,10 +11,8 @@ use crate::entries::{Group, Redirect, Route, Rule};
 use crate::error::SwitchError;
 use crate::observed::{Counters, Event, EventKind, HotPage};
 
-/// The longest line; 100,000 redirects or events are shorter.
-const LINE_BYTES_MAX: u64 = 16 << 20;
 /// Longer than a switch needs for anything.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// What is asked.
 #[derive(Debug, Serialize, Deserialize)]
@@ -279,35 +275,5 @@ impl Counters {
     #[must_use]
     pub fn by_name(&self) -> BTreeMap<String, u64> {
         Counters::NAMES.iter().map(|name| (*name).to_owned()).zip(self.values()).collect()
-    }
-}
-
-/// A connection: lines each way.
-pub(super) struct Lines {
-    reader: BufReader<UnixStream>,
-    writer: UnixStream,
-}
-
-impl Lines {
-    pub(super) fn new(stream: UnixStream) -> io::Result<Lines> {
-        stream.set_write_timeout(Some(PATIENCE))?;
-        let writer = stream.try_clone()?;
-        Ok(Lines { reader: BufReader::new(stream), writer })
-    }
-
-    /// From now on a line that does not come within a time is an error.
-    pub(super) fn is_impatient(&self) -> io::Result<()> {
-        self.writer.set_read_timeout(Some(PATIENCE))
-    }
-
-    pub(super) fn send(&mut self, message: &impl Serialize) -> io::Result<()> {
-        self.writer.write_all((serde_json::to_string(message)? + "\n").as_bytes())
-    }
-
-    /// The next line; `None` when the other side has closed.
-    pub(super) fn receive<T: for<'a> Deserialize<'a>>(&mut self) -> io::Result<Option<T>> {
-        let mut line = String::new();
-        let read = self.reader.by_ref().take(LINE_BYTES_MAX).read_line(&mut line)?;
-        if read == 0 { Ok(None) } else { Ok(Some(serde_json::from_str(&line)?)) }
     }
 }

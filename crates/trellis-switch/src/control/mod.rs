@@ -15,11 +15,13 @@
 //!
 //! It must never let one connection wait for another one's program: what is asked is done within a request.
 
+mod lines;
 mod messages;
 mod remote;
 mod server;
 pub(crate) mod socket;
 
+pub use lines::Lines;
 pub use messages::{Description, PortDescription};
 pub use remote::{At, Remote};
 pub use server::{EVENTS_MAX, Server};

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use super::messages::{self, Answer, Description, EventText, Lines, PageRedirect, Request};
+use super::lines::Lines;
+use super::messages::{self, Answer, Description, EventText, PATIENCE, PageRedirect, Request};
 use crate::address::{Cluster, Page, PageRun, Prefix};
 use crate::capabilities::Capabilities;
 use crate::entries::{Group, Redirect, Route, Rule};
@@ -154,7 +155,7 @@ impl Remote {
 }
 
 fn connected(stream: UnixStream) -> io::Result<Lines> {
-    let lines = Lines::new(stream)?;
+    let lines = Lines::new(stream, PATIENCE)?;
     lines.is_impatient()?;
     Ok(lines)
 }

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use super::messages::{self, Answer, Description, Lines, PageCount, PageRedirect, PortDescription, Request};
+use super::lines::Lines;
+use super::messages::{self, Answer, Description, PATIENCE, PageCount, PageRedirect, PortDescription, Request};
 use crate::address::Page;
 use crate::entries::Rule;
 use crate::error::SwitchError;
@@ -58,7 +59,7 @@ impl Server {
         if user != sys::own_user() && user != 0 {
             return Ok(());
         }
-        let lines = Lines::new(stream)?;
+        let lines = Lines::new(stream, PATIENCE)?;
         let server = Arc::clone(self);
         std::thread::Builder::new().name("switch control".to_owned()).spawn(move || server.converse(lines)).map(drop)
     }

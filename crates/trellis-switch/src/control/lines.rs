@@ -1,0 +1,111 @@
+//! Lines of JSON over a local socket: how commands talk to switches, controllers and labs.
+//!
+//! Promises: a line that is too long, or is no message, is an error; so is one that is not taken within a time, and, where that was
+//! asked for, one that does not come. The error says how long that was.
+
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The longest line: 60,000 ranges, or 100,000 redirects or events, are shorter.
+const LINE_BYTES_MAX: u64 = 32 << 20;
+
+/// A connection: lines each way.
+pub struct Lines {
+    reader: BufReader<UnixStream>,
+    writer: UnixStream,
+    patience: Duration,
+}
+
+impl Lines {
+    /// Speaks over `stream`, which has `patience` to take each line.
+    ///
+    /// # Errors
+    ///
+    /// Those of the socket, here and below.
+    pub fn new(stream: UnixStream, patience: Duration) -> io::Result<Lines> {
+        stream.set_write_timeout(Some(patience))?;
+        let writer = stream.try_clone()?;
+        Ok(Lines { reader: BufReader::new(stream), writer, patience })
+    }
+
+    /// From now on a line that does not come within that time is an error, too.
+    ///
+    /// # Errors
+    ///
+    /// See [`Lines::new`].
+    pub fn is_impatient(&self) -> io::Result<()> {
+        self.writer.set_read_timeout(Some(self.patience))
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    ///
+    /// See the module.
+    pub fn send(&mut self, message: &impl Serialize) -> io::Result<()> {
+        let mut line = serde_json::to_vec(message)?;
+        line.push(b'\n');
+        self.writer.write_all(&line).map_err(|error| self.late(error, "it has taken nothing"))
+    }
+
+    /// The next message; nothing when the other side has closed.
+    ///
+    /// # Errors
+    ///
+    /// See the module.
+    pub fn receive<T: for<'a> Deserialize<'a>>(&mut self) -> io::Result<Option<T>> {
+        let mut line = Vec::new();
+        let read = self.reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+        match read.map_err(|error| self.late(error, "it has said nothing"))? {
+            0 => Ok(None),
+            _ => Ok(Some(serde_json::from_slice(&line)?)),
+        }
+    }
+
+    fn late(&self, error: io::Error, what: &str) -> io::Error {
+        match error.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                io::Error::new(ErrorKind::TimedOut, format!("{what} for {} s", self.patience.as_secs_f64()))
+            }
+            _ => error,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_says_nothing_or_takes_nothing_is_not_waited_for() {
+        let (one, other) = UnixStream::pair().expect("a pair of sockets");
+        let mut lines = Lines::new(one, Duration::from_millis(10)).expect("a socket");
+        lines.is_impatient().expect("a socket");
+        let silent = lines.receive::<u32>().expect_err("nobody answers");
+        assert_eq!(silent.to_string(), "it has said nothing for 0.01 s");
+        let full = loop {
+            if let Err(error) = lines.send(&"a message that nobody reads") {
+                break error;
+            }
+        };
+        assert_eq!(
+            (full.kind(), full.to_string()),
+            (ErrorKind::TimedOut, "it has taken nothing for 0.01 s".to_owned())
+        );
+        drop(other);
+    }
+
+    #[test]
+    fn messages_arrive_and_what_is_none_is_refused() {
+        let (one, mut other) = UnixStream::pair().expect("a pair of sockets");
+        let mut lines = Lines::new(one, Duration::from_secs(60)).expect("a socket");
+        other.write_all(b"17\nno number\n").expect("it is read");
+        assert_eq!(lines.receive().expect("a message"), Some(17_u32));
+        assert!(lines.receive::<u32>().is_err());
+        drop(other);
+        assert_eq!(lines.receive::<u32>().expect("the end"), None);
+    }
+}
