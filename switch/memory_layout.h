@@ -18,7 +18,7 @@
 #define TRELLIS_CHUNK_VALUE_BYTES 16912384
 #define TRELLIS_CHUNKS_MAX 16384
 
-// A page. Its entry is that of crates/trellis-protocol/src/memory_server/pages.rs, as one number.
+// A page. Its entry is that of crates/trellis-fabric-protocol/src/memory_server/pages.rs, as one number.
 #define TRELLIS_PAGE_BYTES 4096
 #define TRELLIS_KNOWN_BYTES 32
 #define TRELLIS_KNOWN_VERSION_AT 8

@@ -12,7 +12,7 @@ use support::{C, CPP, Language};
 use trellis_c::counters::Counters;
 use trellis_c::remote::{self, batch};
 use trellis_c::{cluster, status, synchronisation};
-use trellis_protocol::wire::datagram::Status;
+use trellis_fabric_protocol::wire::datagram::Status;
 
 /// Compiles `text` without linking, with every compiler of the language.
 fn compiles(test: &str, language: &Language, text: &str, extra: &[&str]) {

@@ -20,8 +20,8 @@ mod oracle;
 use crate::explore::{Model, Successors};
 use crate::intern::{Numbered, Stepped, Steps, guarded};
 use std::hash::Hash;
-use trellis_protocol::NodeId;
-use trellis_protocol::sync::{ABANDONED, Effect, Input, Message, Sync, Waiter};
+use trellis_cluster_protocol::NodeId;
+use trellis_cluster_protocol::sync::{ABANDONED, Effect, Input, Message, Sync, Waiter};
 
 /// What every thread does, `rounds` times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

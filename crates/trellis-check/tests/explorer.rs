@@ -5,9 +5,9 @@
 use trellis_check::explore::{Model, Options, Report, Verdict, explore};
 use trellis_check::pages::{Instance, Locks, Wishes};
 use trellis_check::synchronisation::{Program, SyncInstance};
-use trellis_protocol::NodeId;
-use trellis_protocol::coherence::Protocol;
-use trellis_protocol::homes::{Home, Interleaved, Manager};
+use trellis_cluster_protocol::NodeId;
+use trellis_cluster_protocol::coherence::Protocol;
+use trellis_cluster_protocol::homes::{Home, Interleaved, Manager};
 
 const MUST_END: Options = Options { states_max: u32::MAX as u64 - 1, must_end: true };
 

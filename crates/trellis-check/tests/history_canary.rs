@@ -8,9 +8,9 @@ use trellis_check::history::check::{Checked, Wrong, check};
 use trellis_check::history::{History, Operation, Thread, value_of};
 use trellis_check::litmus::random::Random;
 use trellis_check::mutants::{Fault, Mutant};
-use trellis_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol};
-use trellis_protocol::homes::{Home, Manager};
-use trellis_protocol::{Access, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol};
+use trellis_cluster_protocol::homes::{Home, Manager};
+use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
 
 const NODES: usize = 3;
 /// Each holds one cell of the same number.

@@ -11,8 +11,8 @@ use trellis_check::litmus::program::Program;
 use trellis_check::litmus::real::{Calls, RealPlan, RealReport, arrangements, run_calling_node, run_node};
 use trellis_check::litmus::simulate::{BLOCK, Node, simulate, simulate_with, tell, tell_with};
 use trellis_check::litmus::{LitmusOptions, LitmusReport, Progress, verdict};
-use trellis_protocol::Nanoseconds;
-use trellis_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol, Running};
+use trellis_cluster_protocol::Nanoseconds;
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol, Running};
 
 fn all_protocols(runs: u64) -> LitmusOptions {
     LitmusOptions::new(Protocol::all(), runs)

@@ -8,7 +8,7 @@ use trellis_check::mutants::{
     protocols, sync_instances, try_pages, try_sync,
 };
 use trellis_check::synchronisation::Program;
-use trellis_protocol::coherence::Protocol;
+use trellis_cluster_protocol::coherence::Protocol;
 
 const PER_PROTOCOL_MIN: usize = 25;
 

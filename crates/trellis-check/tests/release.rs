@@ -9,7 +9,7 @@ use trellis_check::mutants::{noticed, release_mutants_of, try_release};
 use trellis_check::release::explore::Orders;
 use trellis_check::release::scripts::{Program, Size, homes, setup, small};
 use trellis_check::release::{Fault, Setup, litmus, shapes, swarm};
-use trellis_protocol::coherence::Protocol;
+use trellis_cluster_protocol::coherence::Protocol;
 
 const MUST_END: Options = Options { states_max: u32::MAX as u64 - 1, must_end: true };
 const PER_PROTOCOL_MIN: usize = 25;

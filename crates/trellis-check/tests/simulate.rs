@@ -7,10 +7,10 @@ use trellis_check::scale::{DelayStudy, Options, Workload, delay_study, scale};
 use trellis_check::simulate::{
     Faults, Instead, Manners, Outcome, Pattern, Real, Scenario, Seed, Verdict, replay, run, simulate, swarm, traced,
 };
-use trellis_protocol::coherence::choices::Threshold;
-use trellis_protocol::coherence::delay::STAY_PER_TRANSFER_MAX;
-use trellis_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol, Running};
-use trellis_protocol::{Access, Nanoseconds, NodeId, PageIndex};
+use trellis_cluster_protocol::coherence::choices::Threshold;
+use trellis_cluster_protocol::coherence::delay::STAY_PER_TRANSFER_MAX;
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol, Running};
+use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex};
 
 const SEEDS: u64 = 30;
 
@@ -332,7 +332,7 @@ fn calm(protocol: Protocol, nodes: u16, pattern: Pattern) -> Scenario {
     scenario.founders = nodes;
     scenario.joiners = 0;
     scenario.coordinator = 0;
-    scenario.home = trellis_protocol::homes::Home::Manager(trellis_protocol::homes::Manager(NodeId(0)));
+    scenario.home = trellis_cluster_protocol::homes::Home::Manager(trellis_cluster_protocol::homes::Manager(NodeId(0)));
     scenario.layout = trellis_check::simulate::Layout { chunks: 1, pages_of_chunk: 4 };
     scenario.threads = 1;
     scenario.operations = 60;

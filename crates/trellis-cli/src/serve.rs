@@ -101,7 +101,7 @@ pub(crate) fn time(text: &str) -> Result<Duration, String> {
 }
 
 fn prefix(text: &str) -> Result<HostPrefix, String> {
-    text.parse().map_err(|why: trellis_protocol::wire::address::NotAnAddress| why.to_string())
+    text.parse().map_err(|why: trellis_fabric_protocol::wire::address::NotAnAddress| why.to_string())
 }
 
 /// The `serve` subcommand.

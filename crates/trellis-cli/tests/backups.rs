@@ -15,8 +15,8 @@ use inside::{LONG, good, in_a_lab, leased, number, prefix, status};
 use placing::{Placing, TENURE, TERM, Wish, pretend};
 use trellis::remote::leased::{Bytes, Events, Leased};
 use trellis::remote::{Client, Event, Host, Pointer, RemoteError, Server, ServerOptions, Stop};
-use trellis_protocol::lease::controller::Record;
-use trellis_protocol::wire::datagram::Status;
+use trellis_fabric_protocol::lease::controller::Record;
+use trellis_fabric_protocol::wire::datagram::Status;
 use trellis_switch::lab::Lab;
 
 const MEMORY_BYTES: u64 = 4 << 20;

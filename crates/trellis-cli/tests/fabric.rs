@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use inside::{LONG, good, in_a_lab, in_a_lab_of, in_a_lab_of_root, status};
 use trellis::remote::leased::{Bytes, Events};
 use trellis::remote::{Client, Host, HostPrefix, PORT, Pointer, Server, ServerOptions, Stop};
-use trellis_protocol::wire::datagram::Status;
+use trellis_fabric_protocol::wire::datagram::Status;
 use trellis_switch::lab::Lab;
 use trellis_switch::{Classes, Counters, Page, Prefix, Redirect, Route, Rule};
 
@@ -120,8 +120,8 @@ fn header(flags: u16, length: u32, number: u64) -> Vec<u8> {
 
 /// A request as it should be.
 fn sealed(from: Ipv6Addr, to: Ipv6Addr, number: u64, data: &[u8]) -> Vec<u8> {
-    use trellis_protocol::wire::address::Address;
-    use trellis_protocol::wire::datagram::{Checksums, seal};
+    use trellis_fabric_protocol::wire::address::Address;
+    use trellis_fabric_protocol::wire::datagram::{Checksums, seal};
     let mut sealed: [u8; 32] = header(1, data.len() as u32, number).try_into().expect("as long as a header");
     assert!(seal(&mut sealed, Address(from.octets()), Address(to.octets()), [data, &[]], &Checksums));
     [&sealed, data].concat()

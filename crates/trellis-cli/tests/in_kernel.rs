@@ -17,9 +17,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use trellis::remote::{Client, ClientOptions, HostPrefix, PORT, Pointer, Server, ServerOptions, Stop};
-use trellis_protocol::wire::address::{Address, Destination};
-use trellis_protocol::wire::command::Command as Asked;
-use trellis_protocol::wire::datagram::{Checksums, HEADER_BYTES, Reply, Rules, Status, TagKind, Tags};
+use trellis_fabric_protocol::wire::address::{Address, Destination};
+use trellis_fabric_protocol::wire::command::Command as Asked;
+use trellis_fabric_protocol::wire::datagram::{Checksums, HEADER_BYTES, Reply, Rules, Status, TagKind, Tags};
 use trellis_switch::lab::{Host, Lab, Plan, space};
 use trellis_switch::memory::{Outcomes, Watch};
 use trellis_switch::switches::Attach;

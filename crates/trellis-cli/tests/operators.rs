@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use inside::{LONG, client, good, in_a_lab, number};
 use rack::{CONTROLLER, Ends, Ledger, Rack, Times};
 use trellis::remote::RemoteError;
-use trellis_protocol::wire::datagram::Status;
+use trellis_fabric_protocol::wire::datagram::Status;
 
 /// Rights last for longer than a controller needs to start again.
 const STEADY: Times = Times { lease_term: Duration::from_secs(5), tenure: Duration::from_secs(3) };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lab::Lab;
 use trellis::remote::{Client, ClientOptions, Host, HostPrefix, RemoteError};
-use trellis_protocol::wire::datagram::Status;
+use trellis_fabric_protocol::wire::datagram::Status;
 
 /// Set where this test program is a client in a host of the lab; it says how many rounds.
 const ROUNDS: &str = "TRELLIS_TEST_ROUNDS";

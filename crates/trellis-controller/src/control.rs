@@ -14,8 +14,8 @@ use std::sync::mpsc::{Sender, SyncSender, sync_channel};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use trellis_protocol::lease::Host;
-use trellis_protocol::wire::address::{Cluster, HostPrefix};
+use trellis_fabric_protocol::lease::Host;
+use trellis_fabric_protocol::wire::address::{Cluster, HostPrefix};
 use trellis_switch::control::Lines;
 use trellis_switch::lab::space;
 

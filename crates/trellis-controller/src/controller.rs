@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel};
 use std::time::{Duration, Instant};
 
-use trellis_protocol::Nanoseconds;
-use trellis_protocol::lease::parts::is_part;
-use trellis_protocol::lease::{Host, Timing};
-use trellis_protocol::wire::address::{self, Arguments, HostPrefix, Incarnation, PARTS_FROM, Pointer, Source};
-use trellis_protocol::wire::datagram::{Operation, Request, TagKind, Told, seal};
+use trellis_fabric_protocol::Nanoseconds;
+use trellis_fabric_protocol::lease::parts::is_part;
+use trellis_fabric_protocol::lease::{Host, Timing};
+use trellis_fabric_protocol::wire::address::{self, Arguments, HostPrefix, Incarnation, PARTS_FROM, Pointer, Source};
+use trellis_fabric_protocol::wire::datagram::{Operation, Request, TagKind, Told, seal};
 use trellis_store::Store;
 use trellis_switch::control::Remote;
 use trellis_transport::links::ipv6::{Endpoint, Way};

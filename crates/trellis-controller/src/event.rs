@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use trellis_protocol::wire::address::HostPrefix;
+use trellis_fabric_protocol::wire::address::HostPrefix;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@
 //! It must never lead on an opinion: only what the store confirmed counts. It has no clock and calls no store: `now` is its
 //! own host's, and [`Deed`]s are carried out by who runs it, one at a time.
 
-use trellis_protocol::Nanoseconds;
+use trellis_fabric_protocol::Nanoseconds;
 
 /// Bytes of the record that name who leads: drawn, turn, host, zeros. A guard compares these.
 pub const NAME_BYTES: usize = 16;

@@ -1,6 +1,6 @@
 //! Says which memory server is home of which range, keeps copies of it, moves it, and tells the switch.
 //!
-//! What a home, a backup and a controller owe each other is `trellis_protocol::lease`; here are all ranges of a cluster, the
+//! What a home, a backup and a controller owe each other is `trellis_fabric_protocol::lease`; here are all ranges of a cluster, the
 //! store that what is said was written to before, the switch that sends requests where homes are, the election of one of
 //! several controllers, and operators.
 //!

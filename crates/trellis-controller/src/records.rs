@@ -16,8 +16,8 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use trellis_protocol::lease::parts::{Part, Within, is_part};
-use trellis_protocol::lease::{Host, controller};
+use trellis_fabric_protocol::lease::parts::{Part, Within, is_part};
+use trellis_fabric_protocol::lease::{Host, controller};
 use trellis_store::{Applied, Change, Expect, Guard, Key, Kind, Operation, Outcome, Store, StoreError};
 
 use crate::leadership::{Deed, Fact, NAME_BYTES};

@@ -15,9 +15,9 @@ use std::ops::Bound;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use trellis_protocol::Nanoseconds;
-use trellis_protocol::lease::Host;
-use trellis_protocol::lease::parts::Within;
+use trellis_fabric_protocol::Nanoseconds;
+use trellis_fabric_protocol::lease::Host;
+use trellis_fabric_protocol::lease::parts::Within;
 use trellis_switch::control::{At, Remote};
 use trellis_switch::{Cluster, HotPage, Page, PageRun, Prefix, Redirect, Route, Switch, SwitchError};
 

@@ -12,10 +12,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Duration;
 
-use trellis_protocol::lease::Host;
-use trellis_protocol::wire::address::{Address, HostPrefix};
-use trellis_protocol::wire::command::Command;
-use trellis_protocol::wire::datagram::{HEADER_BYTES, Request, Rules, TagKind, Tags, Told};
+use trellis_fabric_protocol::lease::Host;
+use trellis_fabric_protocol::wire::address::{Address, HostPrefix};
+use trellis_fabric_protocol::wire::command::Command;
+use trellis_fabric_protocol::wire::datagram::{HEADER_BYTES, Request, Rules, TagKind, Tags, Told};
 use trellis_store::{Store, StoreError};
 use trellis_transport::links::ipv6::Endpoint;
 

@@ -7,7 +7,7 @@
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
-use trellis_protocol::heap::{ALIGN_BYTES_MIN, Block};
+use trellis_cluster_protocol::heap::{ALIGN_BYTES_MIN, Block};
 
 use crate::cluster::{Cluster, Region, WaitError};
 use crate::config::Config;

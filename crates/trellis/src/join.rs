@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use trellis_cluster_protocol::NodeId;
 use trellis_memory::{Catcher, RegionOptions};
-use trellis_protocol::NodeId;
 use trellis_transport::links::tcp::question::{self, AskError};
 use trellis_transport::links::{in_process, shm, tcp, udp};
 use trellis_transport::{Link, Manner, SharedMemory, ShmOptions, TcpOptions, UdpOptions};
@@ -573,7 +573,7 @@ fn names(node: &Node, peers: &[usize]) -> String {
     let mut text = String::new();
     for (index, &peer) in peers.iter().enumerate() {
         let separator = if index == 0 { "" } else { ", " };
-        let _ = write!(text, "{separator}{}", node.name_of(trellis_protocol::NodeId(peer as u16)));
+        let _ = write!(text, "{separator}{}", node.name_of(trellis_cluster_protocol::NodeId(peer as u16)));
         if let Some(trouble) = node.trouble_with(peer) {
             let _ = write!(text, " ({trouble})");
         }

@@ -40,7 +40,7 @@ pub use ranges::{RangeGuard, ToProtocol};
 pub use record::Counters;
 pub use synchronisation::{Atomic, LockGuard};
 /// Which protocols there are, and how they combine.
-pub use trellis_protocol::coherence::Protocol;
+pub use trellis_cluster_protocol::coherence::Protocol;
 /// The leaves, for tools that look below the runtime (`trellis doctor`, embedders with a link of their own).
 pub use trellis_store::complain;
 pub use {trellis_memory as memory, trellis_transport as transport};

@@ -7,9 +7,9 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::time::Duration;
 
-use trellis_protocol::PageIndex;
-use trellis_protocol::coherence::Protocol;
-use trellis_protocol::coherence::choices::NoProtocol;
+use trellis_cluster_protocol::PageIndex;
+use trellis_cluster_protocol::coherence::Protocol;
+use trellis_cluster_protocol::coherence::choices::NoProtocol;
 
 use crate::cluster::{Region, WaitError};
 use crate::runtime::{Node, RangeLock};

@@ -226,7 +226,7 @@ fn a_range_outside_the_region_is_refused() {
 /// A header as docs/reference/wire-format.md draws it: kind, epoch, page, count, flags.
 fn header(kind: u8, epoch: u8, page: u32, count: u32, flags: u8) -> [u8; 32] {
     let mut header = [0u8; 32];
-    header[..8].copy_from_slice(&[b'T', b'R', trellis_protocol::wire::VERSION, kind, epoch, 0, 0, 0]);
+    header[..8].copy_from_slice(&[b'T', b'R', trellis_cluster_protocol::wire::VERSION, kind, epoch, 0, 0, 0]);
     header[8..12].copy_from_slice(&page.to_le_bytes());
     header[16..20].copy_from_slice(&count.to_le_bytes());
     header[30] = flags;

@@ -12,8 +12,8 @@ use network::{ALONE, in_own_network};
 use trellis::remote::{
     Call, Client, ClientOptions, Host, HostPrefix, Outcome, Pointer, RemoteError, Server, ServerOptions, Stop,
 };
-use trellis_protocol::wire::command::Command;
-use trellis_protocol::wire::datagram::{Status, WRITE_BYTES_MAX};
+use trellis_fabric_protocol::wire::command::Command;
+use trellis_fabric_protocol::wire::datagram::{Status, WRITE_BYTES_MAX};
 
 const MEMORY_BYTES: u64 = 64 << 20;
 const SERVER: Host = Host(7);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use network::{ALONE, in_own_network};
 use trellis::remote::leased::{Bytes, Events, Leased, LeasedOptions};
 use trellis::remote::{Client, ClientOptions, Host, HostPrefix, Pointer, RemoteError, Server, ServerOptions, Stop};
-use trellis_protocol::wire::datagram::Status;
+use trellis_fabric_protocol::wire::datagram::Status;
 
 const PAGE: usize = 4096;
 const SERVER: Host = Host(7);

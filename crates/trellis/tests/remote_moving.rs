@@ -15,9 +15,11 @@ use trellis::remote::leased::{Bytes, Events, Leased, LeasedOptions};
 use trellis::remote::{
     Call, Client, ClientOptions, Host, HostPrefix, Outcome, Pointer, RemoteError, Server, ServerOptions, Stop,
 };
-use trellis_protocol::wire::address::{Address, Arguments, Cluster};
-use trellis_protocol::wire::command::Command;
-use trellis_protocol::wire::datagram::{Body, Checksums, Operation, Reply, Request, Rules, Status, TagKind, seal};
+use trellis_fabric_protocol::wire::address::{Address, Arguments, Cluster};
+use trellis_fabric_protocol::wire::command::Command;
+use trellis_fabric_protocol::wire::datagram::{
+    Body, Checksums, Operation, Reply, Request, Rules, Status, TagKind, seal,
+};
 use trellis_transport::links::ipv6::{Arrived, Endpoint, Way};
 
 const PAGE: usize = 4096;

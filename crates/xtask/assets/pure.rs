@@ -1,4 +1,4 @@
-//! Two nodes of the real protocol in a program without `std`, without libc and without a loader: node 1 stores into a
+//! Two nodes of the real protocol, and a memory server that grants a lease, in a program without `std`, without libc and without a loader: node 1 stores into a
 //! page whose home is node 0, over the real wire format, with several protocols. Ends with 0 if node 1 may store and
 //! node 0 may not even load, 1 if that is not so, 2 if something panicked, 3 if the memory did not suffice.
 #![no_std]
@@ -14,10 +14,12 @@ use core::arch::{asm, global_asm};
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicUsize, Ordering};
 
-use trellis_protocol::coherence::{Coherence, Effect, Geometry, Input, Protocol, Running};
-use trellis_protocol::homes::{Home, Manager};
-use trellis_protocol::wire::{self, Limits, Message};
-use trellis_protocol::{Access, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Protocol, Running};
+use trellis_cluster_protocol::homes::{Home, Manager};
+use trellis_cluster_protocol::wire::{self, Limits, Message};
+use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
+use trellis_fabric_protocol::lease::server::{Input as Fact, Server};
+use trellis_fabric_protocol::lease::{Ask, Effect as Order, Message as Said, Party, Status, Timing};
 
 const PAGE: PageIndex = PageIndex(3);
 const PAGES: u32 = 16;
@@ -25,7 +27,19 @@ const PAGES: u32 = 16;
 /// With a manager, without one, and with a layer.
 fn prove_all() -> bool {
     let locked = "lock(dynamic(forward))".parse();
-    prove(Protocol::IVY) && prove(Protocol::DYNAMIC) && locked.is_ok_and(prove)
+    prove(Protocol::IVY) && prove(Protocol::DYNAMIC) && locked.is_ok_and(prove) && prove_lease()
+}
+
+/// A server that nobody else has copies of grants what the first client asks for.
+fn prove_lease() -> bool {
+    let mut effects = Vec::new();
+    let mut server = Server::alone(1, 4, Timing::new(1_000, 600, 10, 0), 1, 0, None);
+    let client = Party { host: 2, incarnation: 1 };
+    server.step(1, Fact::Message(client, Said::Request { page: 3, request: 1, ask: Ask::Update }), &mut effects);
+    let is_granted = |effect: &Order| {
+        matches!(effect, Order::Send { to, message: Said::Reply { page: 3, status: Status::Ok, .. }, .. } if *to == client)
+    };
+    effects.iter().any(is_granted)
 }
 
 fn prove(protocol: Protocol) -> bool {

@@ -21,7 +21,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut documentation = workspace.cargo();
     documentation.args(["doc", "--workspace", "--no-deps", "--locked"]).env("RUSTDOCFLAGS", "-D warnings");
     step::command("documentation", &mut documentation)?;
-    step::step("trellis-protocol needs no operating system", || pure::check(workspace))?;
+    step::step("the protocols need no operating system", || pure::check(workspace))?;
     let readme = std::fs::read_to_string(workspace.root.join("README.md")).context("README.md cannot be read")?;
     let words = test_command(&readme)?;
     let mut test = workspace.command(&words[0]);

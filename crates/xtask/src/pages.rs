@@ -1,17 +1,18 @@
 //! `cargo xtask pages`: the parts of the documentation that are made from other files.
 //!
-//! A page says `<!-- scripts NAME -->` where the text scripts of `crates/trellis-protocol/tests/scripts/NAME` shall
+//! A page says `<!-- scripts NAME -->` where the text scripts of a protocol crate's `tests/scripts/NAME` shall
 //! stand; what is between that line and `<!-- end of scripts -->` is made here. Promises: a page whose scripts are up to
 //! date is not touched; [`check`] says which page is not. Never changes anything outside of the marks.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
 /// Where pages with scripts are.
 const PAGES: &str = "docs/protocols";
-const SCRIPTS: &str = "crates/trellis-protocol/tests/scripts";
+const SCRIPTS: [&str; 2] =
+    ["crates/trellis-cluster-protocol/tests/scripts", "crates/trellis-fabric-protocol/tests/scripts"];
 const END: &str = "<!-- end of scripts -->";
 
 /// Brings every page up to date.
@@ -36,7 +37,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
 }
 
 struct Page {
-    path: std::path::PathBuf,
+    path: PathBuf,
     name: String,
     is: String,
     should_be: String,
@@ -47,14 +48,14 @@ fn pages(root: &Path) -> Result<Vec<Page>> {
     for path in sorted_files(&root.join(PAGES))? {
         let is = std::fs::read_to_string(&path).with_context(|| format!("{} cannot be read", path.display()))?;
         let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
-        let should_be = with_scripts(&is, &root.join(SCRIPTS)).with_context(|| name.clone())?;
+        let should_be = with_scripts(&is, &SCRIPTS.map(|scripts| root.join(scripts))).with_context(|| name.clone())?;
         pages.push(Page { path, name, is, should_be });
     }
     Ok(pages)
 }
 
 /// The page with the scripts as they are now.
-fn with_scripts(page: &str, scripts: &Path) -> Result<String> {
+fn with_scripts(page: &str, scripts: &[PathBuf]) -> Result<String> {
     let mut made = String::new();
     let mut rest = page.lines();
     while let Some(line) = rest.next() {
@@ -62,7 +63,10 @@ fn with_scripts(page: &str, scripts: &Path) -> Result<String> {
         made += "\n";
         let folder = line.strip_prefix("<!-- scripts ").and_then(|rest| rest.strip_suffix(" -->"));
         let Some(folder) = folder else { continue };
-        for script in sorted_files(&scripts.join(folder))? {
+        let Some(scripts) = scripts.iter().map(|scripts| scripts.join(folder)).find(|scripts| scripts.is_dir()) else {
+            bail!("there are no scripts of {folder}");
+        };
+        for script in sorted_files(&scripts)? {
             let text =
                 std::fs::read_to_string(&script).with_context(|| format!("{} cannot be read", script.display()))?;
             let name = script.file_stem().unwrap_or_default().to_string_lossy();
@@ -85,7 +89,7 @@ fn title(stem: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-fn sorted_files(folder: &Path) -> Result<Vec<std::path::PathBuf>> {
+fn sorted_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(folder).with_context(|| format!("{} cannot be read", folder.display()))?;
     let mut paths: Vec<_> = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;
     paths.retain(|path| path.is_file());
@@ -99,15 +103,15 @@ mod tests {
 
     #[test]
     fn scripts_are_put_between_the_marks_and_once() {
-        let folder = std::env::temp_dir().join(format!("trellis-pages-{}", std::process::id()));
-        std::fs::create_dir_all(folder.join("p")).unwrap();
-        std::fs::write(folder.join("p/01-first-touch.txt"), "# Touch.\nread n0 p0\n").unwrap();
+        let folder = [std::env::temp_dir().join(format!("trellis-pages-{}", std::process::id()))];
+        std::fs::create_dir_all(folder[0].join("p")).unwrap();
+        std::fs::write(folder[0].join("p/01-first-touch.txt"), "# Touch.\nread n0 p0\n").unwrap();
         let page = "# P\n\n<!-- scripts p -->\n\nAfter.\n";
         let once = with_scripts("# P\n\n<!-- scripts p -->\n", &folder).unwrap();
         assert!(once.contains("### First touch\n\n```text\n# Touch.\nread n0 p0\n```\n"), "{once}");
         assert_eq!(with_scripts(&once, &folder).unwrap(), once);
         assert!(with_scripts(page, &folder).unwrap().ends_with("<!-- end of scripts -->\n\nAfter.\n"));
         assert!(with_scripts("<!-- scripts q -->", &folder).is_err());
-        std::fs::remove_dir_all(&folder).unwrap();
+        std::fs::remove_dir_all(&folder[0]).unwrap();
     }
 }

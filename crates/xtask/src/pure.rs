@@ -1,7 +1,7 @@
-//! Proof that `trellis-protocol` needs no operating system: a program without `std`, without libc and without a loader
-//! links it, runs a protocol through a fault, an answer and a grant, and leaves by a bare system call.
+//! Proof that the protocols need no operating system: a program without `std`, without libc and without a loader links them, runs
+//! protocols of a cluster through a fault, an answer and a grant, has a memory server grant a lease, and leaves by a bare system call.
 //!
-//! The linker is the judge: with nothing but the crate, `core` and `alloc` to search, any call into an operating
+//! The linker is the judge: with nothing but these crates, `core` and `alloc` to search, any call into an operating
 //! system would stay undefined. Then the file itself is looked at: no interpreter, no shared library.
 
 use std::path::Path;
@@ -18,15 +18,22 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     }
     let folder = workspace.target.join("pure");
     std::fs::create_dir_all(&folder)?;
-    let library = folder.join("libtrellis_protocol.rlib");
     let program = folder.join("pure");
-    let mut build = workspace.command("rustc");
-    build.args(["crates/trellis-protocol/src/lib.rs", "--crate-name", "trellis_protocol", "--crate-type", "rlib"]);
-    build.args(FLAGS).arg("-o").arg(&library);
-    step::run(&mut build)?;
+    let library = |name: &str| folder.join(format!("lib{}.rlib", name.replace('-', "_")));
+    for (name, below) in CRATES {
+        let mut build = workspace.command("rustc");
+        build.args([&format!("crates/{name}/src/lib.rs"), "--crate-type", "rlib", "--crate-name"]);
+        build.arg(name.replace('-', "_")).args(FLAGS).arg("-o").arg(library(name));
+        for below in below {
+            build.arg("--extern").arg(format!("{}={}", below.replace('-', "_"), library(below).display()));
+        }
+        step::run(&mut build)?;
+    }
     let mut link = workspace.command("rustc");
-    link.arg("crates/xtask/assets/pure.rs").args(FLAGS).arg("--extern");
-    link.arg(format!("trellis_protocol={}", library.display()));
+    link.arg("crates/xtask/assets/pure.rs").args(FLAGS).arg("-L").arg(&folder);
+    for (name, _) in CRATES {
+        link.arg("--extern").arg(format!("{}={}", name.replace('-', "_"), library(name).display()));
+    }
     link.args(["-C", "link-args=-nostartfiles -nostdlib -static", "-C", "relocation-model=static"]);
     link.arg("-o").arg(&program);
     step::run(&mut link)?;
@@ -39,6 +46,12 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
         .context("the program must end with 0; pure.rs says what other numbers mean")
 }
 
+/// The crates, and those below each.
+const CRATES: [(&str, &[&str]); 3] = [
+    ("trellis-base", &[]),
+    ("trellis-cluster-protocol", &["trellis-base"]),
+    ("trellis-fabric-protocol", &["trellis-base"]),
+];
 const FLAGS: [&str; 5] = ["--edition=2024", "-Cpanic=abort", "-Copt-level=2", "-Cdebuginfo=0", "-Dwarnings"];
 
 /// Looks into the file: a program that wants an interpreter or dynamic linking wants an operating system's library.

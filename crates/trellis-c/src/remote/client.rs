@@ -9,7 +9,7 @@ use std::sync::{Mutex, TryLockError};
 use std::time::Duration;
 
 use trellis::remote::{Client, ClientOptions, Host, HostPrefix, RemoteError};
-use trellis_protocol::wire::datagram::Status;
+use trellis_fabric_protocol::wire::datagram::Status;
 
 use super::pointer::Pointer;
 use crate::failure::{Failure, answer, place, text};

@@ -5,7 +5,7 @@
 use std::ffi::{c_char, c_int};
 
 use trellis::remote::Pointer as Place;
-use trellis_protocol::wire::address::Address;
+use trellis_fabric_protocol::wire::address::Address;
 
 use crate::failure::{Failure, answer, place, text, value_or};
 use crate::status;

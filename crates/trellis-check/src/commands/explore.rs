@@ -13,9 +13,9 @@ use crate::say;
 use crate::synchronisation::{Program, SyncInstance};
 use clap::{Args, ValueEnum, value_parser};
 use std::io::IsTerminal;
-use trellis_protocol::NodeId;
-use trellis_protocol::coherence::Protocol;
-use trellis_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
+use trellis_cluster_protocol::NodeId;
+use trellis_cluster_protocol::coherence::Protocol;
+use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
 
 #[derive(Args, Debug)]
 pub(super) struct Explore {

@@ -14,7 +14,7 @@ use crate::mutants::{
 };
 use crate::say;
 use clap::Args;
-use trellis_protocol::coherence::Protocol;
+use trellis_cluster_protocol::coherence::Protocol;
 
 /// What `--protocol` calls locks, barriers and words.
 const SYNCHRONISATION: &str = "synchronisation";

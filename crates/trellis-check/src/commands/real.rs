@@ -11,7 +11,7 @@ use crate::litmus::program::Program;
 use crate::litmus::real::{RealPlan, arrangements};
 use crate::release::shapes;
 use crate::scale::ScaleRow;
-use trellis_protocol::coherence::Protocol;
+use trellis_cluster_protocol::coherence::Protocol;
 
 /// Where a litmus test comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,9 +12,9 @@ use crate::say;
 use crate::simulate::Seed;
 use clap::{Args, ValueEnum, value_parser};
 use std::io::IsTerminal;
-use trellis_protocol::NodeId;
-use trellis_protocol::coherence::Protocol;
-use trellis_protocol::homes::{Home, Manager};
+use trellis_cluster_protocol::NodeId;
+use trellis_cluster_protocol::coherence::Protocol;
+use trellis_cluster_protocol::homes::{Home, Manager};
 
 /// What `explore` is told besides, for protocols with release consistency.
 #[derive(Args, Debug)]

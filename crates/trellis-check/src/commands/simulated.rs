@@ -9,7 +9,7 @@ use crate::say;
 use crate::simulate::{Seed, Swarm as Sum, replay, swarm};
 use clap::{Args, value_parser};
 use std::io::IsTerminal;
-use trellis_protocol::coherence::Protocol;
+use trellis_cluster_protocol::coherence::Protocol;
 
 #[derive(Args, Debug)]
 pub(super) struct Swarm {

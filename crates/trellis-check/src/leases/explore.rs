@@ -15,7 +15,7 @@ use crate::explore::{Model, Successors};
 use crate::fingerprint::Table;
 use crate::intern::{Numbered, guarded};
 use crate::leases::ghost::Event;
-use trellis_protocol::lease::controller::Input as Wish;
+use trellis_fabric_protocol::lease::controller::Input as Wish;
 
 /// One thing that can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

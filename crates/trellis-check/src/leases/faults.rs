@@ -6,13 +6,13 @@
 
 use super::Setup;
 use super::node::{Cause, Letter, Machine, Node};
-use trellis_protocol::Nanoseconds;
-use trellis_protocol::lease::client::{Hold, Own};
-use trellis_protocol::lease::home::{Home, Leased};
-use trellis_protocol::lease::parts::{self, Part, Step};
-use trellis_protocol::lease::queue::{Waiter, Wish};
-use trellis_protocol::lease::server::Server;
-use trellis_protocol::lease::{Ask, Bytes, Effect, Message, Party, State, Status, Timing};
+use trellis_fabric_protocol::Nanoseconds;
+use trellis_fabric_protocol::lease::client::{Hold, Own};
+use trellis_fabric_protocol::lease::home::{Home, Leased};
+use trellis_fabric_protocol::lease::parts::{self, Part, Step};
+use trellis_fabric_protocol::lease::queue::{Waiter, Wish};
+use trellis_fabric_protocol::lease::server::Server;
+use trellis_fabric_protocol::lease::{Ask, Bytes, Effect, Message, Party, State, Status, Timing};
 
 /// A fault, its name, and what it breaks.
 #[derive(Clone, Copy, Debug)]

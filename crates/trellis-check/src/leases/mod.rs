@@ -1,6 +1,6 @@
 //! Leases, tried out: servers, clients, readers and a controller, on a network that nobody should trust.
 //!
-//! The machines of [`trellis_protocol::lease`] run here as a runtime would run them ([`node`]): each has bytes beside it,
+//! The machines of [`trellis_fabric_protocol::lease`] run here as a runtime would run them ([`node`]): each has bytes beside it,
 //! and a clock of its own rate. Letters arrive in any order, twice or not at all; a page request arrives wherever the
 //! switch likes. Servers stop and start again, with or without their memory, ranges move, homes die; pages get a home of
 //! their own and lose it again ([`parts`]). Two checkers share
@@ -20,9 +20,9 @@ pub mod swarm;
 
 pub use faults::Fault;
 
-use trellis_protocol::Nanoseconds;
-use trellis_protocol::lease::parts::Part;
-use trellis_protocol::lease::{Host, PageNumber, Party, Timing};
+use trellis_fabric_protocol::Nanoseconds;
+use trellis_fabric_protocol::lease::parts::Part;
+use trellis_fabric_protocol::lease::{Host, PageNumber, Party, Timing};
 
 /// What a page holds. Zero is what it holds at the start; every change has a value of its own.
 pub type Value = u16;

@@ -8,15 +8,15 @@ use super::ghost::Event;
 use super::parts::{Place, Unit, resting};
 use super::{Operation, Setup, Value};
 use std::collections::BTreeMap;
-use trellis_protocol::Nanoseconds;
-use trellis_protocol::lease::client::{self, Client};
-use trellis_protocol::lease::controller::{self, Controller, Record};
-use trellis_protocol::lease::home::{Desk, Home};
-use trellis_protocol::lease::queue::{Queue, Waiter, Wish};
-use trellis_protocol::lease::reader::{self, Reader};
-use trellis_protocol::lease::server::{self, Server};
-use trellis_protocol::lease::settling::Settling;
-use trellis_protocol::lease::{
+use trellis_fabric_protocol::Nanoseconds;
+use trellis_fabric_protocol::lease::client::{self, Client};
+use trellis_fabric_protocol::lease::controller::{self, Controller, Record};
+use trellis_fabric_protocol::lease::home::{Desk, Home};
+use trellis_fabric_protocol::lease::queue::{Queue, Waiter, Wish};
+use trellis_fabric_protocol::lease::reader::{self, Reader};
+use trellis_fabric_protocol::lease::server::{self, Server};
+use trellis_fabric_protocol::lease::settling::Settling;
+use trellis_fabric_protocol::lease::{
     Ask, Belief, Bytes, Effect, Host, Message, Outcome, PageNumber, Party, Placement, Status,
 };
 

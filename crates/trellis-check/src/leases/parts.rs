@@ -1,19 +1,19 @@
 //! Several machines on one host: of a range and of its parts; of a client, one for each page.
 //!
-//! Promises: a host does with what it hears what [`trellis_protocol::lease::parts`] says, in that order, and moves bytes as
+//! Promises: a host does with what it hears what [`trellis_fabric_protocol::lease::parts`] says, in that order, and moves bytes as
 //! a runtime would. Who asks for a page names it as the range does, and knows nothing of parts: it believes of each page
 //! what it heard last, by the incarnation. It must never let two machines of a host have a page.
 
 use super::faults;
 use super::node::{Cause, Letter, Machine, Node, Out};
 use super::{Fault, Setup, Value};
-use trellis_protocol::Nanoseconds;
-use trellis_protocol::lease::controller::{Controller, Record};
-use trellis_protocol::lease::parts::{Keeps, Part, Step, is_credible, may_keep, next};
-use trellis_protocol::lease::reader::Reader;
-use trellis_protocol::lease::server::Server;
-use trellis_protocol::lease::{Effect, Host, Message, PageNumber, Timing};
-use trellis_protocol::wire::address::PARTS_FROM;
+use trellis_fabric_protocol::Nanoseconds;
+use trellis_fabric_protocol::lease::controller::{Controller, Record};
+use trellis_fabric_protocol::lease::parts::{Keeps, Part, Step, is_credible, may_keep, next};
+use trellis_fabric_protocol::lease::reader::Reader;
+use trellis_fabric_protocol::lease::server::Server;
+use trellis_fabric_protocol::lease::{Effect, Host, Message, PageNumber, Timing};
+use trellis_fabric_protocol::wire::address::PARTS_FROM;
 
 /// A machine of a node besides its first, and what is beside it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

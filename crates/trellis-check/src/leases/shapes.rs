@@ -5,9 +5,9 @@
 //! three ticks of the slowest clock and of home's fastest.
 
 use super::{Blow, Fault, Operation, Setup};
-use trellis_protocol::lease::Timing;
-use trellis_protocol::lease::parts::Part;
-use trellis_protocol::wire::address::PARTS_FROM;
+use trellis_fabric_protocol::lease::Timing;
+use trellis_fabric_protocol::lease::parts::Part;
+use trellis_fabric_protocol::wire::address::PARTS_FROM;
 
 /// What a right clock counts in a tick of real time.
 const RIGHT: u64 = 3;

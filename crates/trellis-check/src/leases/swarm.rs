@@ -14,9 +14,9 @@ use crate::intern::guarded;
 use crate::litmus::random::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use trellis_protocol::lease::controller::{Input as Wish, Record};
-use trellis_protocol::lease::parts::Part;
-use trellis_protocol::lease::{Host, Message, PageNumber, State, Timing};
+use trellis_fabric_protocol::lease::controller::{Input as Wish, Record};
+use trellis_fabric_protocol::lease::parts::Part;
+use trellis_fabric_protocol::lease::{Host, Message, PageNumber, State, Timing};
 
 /// How a seed ended.
 #[derive(Clone, Debug)]

@@ -8,8 +8,8 @@
 
 use super::program::{ALIEN, Code, LOCATIONS_MAX};
 use super::words;
-use trellis_protocol::coherence::{Coherence, Effect, Input, Message, Purpose};
-use trellis_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Purpose};
+use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
 
 /// Most nodes of a simulated cluster.
 pub const NODES_MAX: usize = 9;

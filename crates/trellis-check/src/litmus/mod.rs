@@ -22,7 +22,7 @@ mod words;
 
 use oracle::Allowed;
 use program::{Condition, Outcome, Program, Quantifier};
-use trellis_protocol::coherence::Protocol;
+use trellis_cluster_protocol::coherence::Protocol;
 
 /// What to run in the simulator.
 #[derive(Clone, Debug)]

@@ -9,9 +9,9 @@ use super::program::{Code, Instruction, OBSERVED_MAX, Operand, Outcome, Program}
 use super::random::Random;
 use super::simulate::{Run, Series};
 use crate::intern::guarded;
-use trellis_protocol::coherence::{Geometry, Protocol};
-use trellis_protocol::homes::{Home, Manager};
-use trellis_protocol::{NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::coherence::{Geometry, Protocol};
+use trellis_cluster_protocol::homes::{Home, Manager};
+use trellis_cluster_protocol::{NodeId, PageIndex, PageRange};
 
 /// The ways in which a run chooses what happens next.
 #[derive(Clone, Copy, PartialEq, Eq)]

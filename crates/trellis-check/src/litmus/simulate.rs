@@ -21,7 +21,7 @@ use super::run::Simulator;
 use super::{Failure, Kind, LitmusOptions, LitmusReport, Progress, ShapeReport};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use trellis_protocol::coherence::{Geometry, Protocol};
+use trellis_cluster_protocol::coherence::{Geometry, Protocol};
 
 /// Runs of one seed.
 pub const BLOCK: u64 = 8;

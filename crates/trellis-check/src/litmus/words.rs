@@ -3,7 +3,7 @@
 //! Promises: a protocol's new messages are told too, by their own names. It must never hide a
 //! field.
 
-use trellis_protocol::coherence::{Effect, Input, Message};
+use trellis_cluster_protocol::coherence::{Effect, Input, Message};
 
 pub(super) fn input(node: u8, input: &Input) -> String {
     match input {
@@ -51,7 +51,7 @@ fn find_range(text: &str) -> Option<(usize, usize, u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trellis_protocol::{Access, NodeId, PageIndex, PageRange};
+    use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
 
     #[test]
     fn orders_and_facts_are_told_without_brackets() {

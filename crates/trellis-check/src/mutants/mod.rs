@@ -25,8 +25,8 @@ use crate::pages::{Instance, Locks, Wishes};
 use crate::release::faults::FAULTS;
 use crate::synchronisation::{Program, SyncInstance};
 use std::fmt::Write;
-use trellis_protocol::coherence::Protocol;
-use trellis_protocol::coherence::choices::{Base, Layer, Waiting};
+use trellis_cluster_protocol::coherence::Protocol;
+use trellis_cluster_protocol::coherence::choices::{Base, Layer, Waiting};
 
 /// A mutant and what it breaks.
 #[derive(Clone, Copy, Debug)]

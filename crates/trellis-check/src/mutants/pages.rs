@@ -5,8 +5,8 @@
 
 use super::rules;
 use crate::pages::Node;
-use trellis_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Running};
-use trellis_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Running};
+use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
 
 /// What is broken; [`super::TABLE`] says it in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

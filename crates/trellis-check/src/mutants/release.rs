@@ -8,7 +8,7 @@ use crate::release::explore::Orders;
 use crate::release::faults::{Broken, FAULTS, Fault, Of};
 use crate::release::{Setup, scripts, swarm};
 use std::time::{Duration, Instant};
-use trellis_protocol::coherence::Protocol;
+use trellis_cluster_protocol::coherence::Protocol;
 
 /// Most random clusters that a mutant is tried on before the explorer looks.
 pub const SEEDS_MAX: u64 = 30_000;

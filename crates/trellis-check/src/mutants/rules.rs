@@ -4,8 +4,8 @@
 //! the input.
 
 use super::pages::{Fault, Mutant};
-use trellis_protocol::coherence::{Coherence, Content, Effect, Input, Message, Purpose, Running};
-use trellis_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::coherence::{Coherence, Content, Effect, Input, Message, Purpose, Running};
+use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
 
 // What goes in.
 impl Mutant {

@@ -4,8 +4,8 @@
 //! never use more of it than its inputs and effects.
 
 use crate::synchronisation::Synchronises;
-use trellis_protocol::NodeId;
-use trellis_protocol::sync::{
+use trellis_cluster_protocol::NodeId;
+use trellis_cluster_protocol::sync::{
     ConditionDemand, Contribution, Demand, Effect, EventDemand, Input, Message, OnceDemand, Outcome, ReadWriteDemand,
     SemaphoreDemand, Sync, Waiter,
 };

@@ -6,8 +6,8 @@
 
 use super::cluster::{Activity, Cluster, PAGES_MAX, PURPOSES, RETRY, Thread, members};
 use super::{Envelope, Locks, Node, PageSet, Pages, Wishes};
-use trellis_protocol::coherence::{Input, Message, Purpose};
-use trellis_protocol::{Access, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::coherence::{Input, Message, Purpose};
+use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
 
 /// One thing that can happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -307,7 +307,7 @@ impl<N: Node> Pages<N> {
     }
 
     pub(super) fn home_of(&self, page: usize) -> usize {
-        use trellis_protocol::homes::HomeOf;
+        use trellis_cluster_protocol::homes::HomeOf;
         usize::from(self.instance.home.manager_of(self.page_index(page), self.instance.founders()).0)
     }
 }

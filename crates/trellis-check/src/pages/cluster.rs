@@ -5,8 +5,8 @@
 
 use super::actions::Operation;
 use super::{Instance, PageSet};
-use trellis_protocol::Access;
-use trellis_protocol::coherence::Purpose;
+use trellis_cluster_protocol::Access;
+use trellis_cluster_protocol::coherence::Purpose;
 
 /// Most nodes of an instance.
 pub const NODES_MAX: usize = 6;

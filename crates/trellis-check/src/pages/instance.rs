@@ -3,9 +3,9 @@
 //! Promises: two instances that differ are described differently. It must never allow what a runtime cannot do.
 
 use super::{Node, Pages};
-use trellis_protocol::NodeId;
-use trellis_protocol::coherence::{Geometry, Protocol, Ranges, Running};
-use trellis_protocol::homes::{Home, Manager};
+use trellis_cluster_protocol::NodeId;
+use trellis_cluster_protocol::coherence::{Geometry, Protocol, Ranges, Running};
+use trellis_cluster_protocol::homes::{Home, Manager};
 
 /// Which neighbours a request wishes for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,11 +48,11 @@ pub struct Instance {
     pub operations: u8,
     /// What requests wish for.
     pub wishes: Wishes,
-    /// Announcements ([`trellis_protocol::coherence::Input::Prefetch`]) that each node may make, at any time.
+    /// Announcements ([`trellis_cluster_protocol::coherence::Input::Prefetch`]) that each node may make, at any time.
     pub prefetches: u8,
     /// A fault reaches the protocol some time after the access that caused it.
     pub late_faults: bool,
-    /// How often each node may say [`trellis_protocol::coherence::Input::Resumed`] before the thread ran on. Bounded,
+    /// How often each node may say [`trellis_cluster_protocol::coherence::Input::Resumed`] before the thread ran on. Bounded,
     /// because two nodes that never let each other run could do so for ever.
     pub impatience: u8,
     /// How often each node may ask again for a locked page while other things go on; besides, it does so when nothing

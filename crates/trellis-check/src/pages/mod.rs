@@ -36,8 +36,10 @@ use crate::intern::{Numbered, Stepped, Steps, guarded};
 use actions::Action;
 use cluster::{Activity, Cluster, PURPOSES, members};
 use std::hash::Hash;
-use trellis_protocol::coherence::{Coherence, Content, Effect, Geometry, Input, Message, Protocol, Ranges, Running};
-use trellis_protocol::{Access, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::coherence::{
+    Coherence, Content, Effect, Geometry, Input, Message, Protocol, Ranges, Running,
+};
+use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
 
 pub use cluster::{NODES_MAX, PAGES_MAX, THREADS_MAX};
 pub use instance::{Instance, Locks, Wishes};

@@ -3,8 +3,8 @@
 use super::actions::{Action, Operation};
 use super::cluster::{Cluster, PURPOSES};
 use super::{Envelope, Node, Order, PageSet, Pages};
-use trellis_protocol::PageRange;
-use trellis_protocol::coherence::{Content, Message};
+use trellis_cluster_protocol::PageRange;
+use trellis_cluster_protocol::coherence::{Content, Message};
 
 impl<N: Node> Pages<N> {
     /// Carries out `action` and tells it, with everything that the protocol ordered.

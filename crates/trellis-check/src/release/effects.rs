@@ -6,9 +6,9 @@
 
 use super::node::{Doing, Node};
 use super::{Fault, PAGE_WORDS, Page, Setup, Value, faults};
-use trellis_protocol::coherence::hlrc::intervals::Notice;
-use trellis_protocol::coherence::{Coherence, Effect, Input, Message};
-use trellis_protocol::{Access, PageIndex, PageRange, PageSet, sync};
+use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message};
+use trellis_cluster_protocol::{Access, PageIndex, PageRange, PageSet, sync};
 
 /// The words of a page that changed.
 pub type Diff = Vec<(u8, Value)>;

@@ -6,10 +6,10 @@
 use super::Setup;
 use super::effects::{Body, Envelope, Letter, Out};
 use super::node::Node;
-use trellis_protocol::coherence::hlrc::Objection;
-use trellis_protocol::coherence::hlrc::intervals::{Intervals, Notice};
-use trellis_protocol::coherence::{Coherence, Content, Effect, Input, Message};
-use trellis_protocol::{NodeId, PageIndex, PageRange, PageSet, sync};
+use trellis_cluster_protocol::coherence::hlrc::Objection;
+use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Notice};
+use trellis_cluster_protocol::coherence::{Coherence, Content, Effect, Input, Message};
+use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, PageSet, sync};
 
 /// Declares the faults: name, what is broken, and which propagations have the rule.
 macro_rules! faults {

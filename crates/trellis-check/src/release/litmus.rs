@@ -19,9 +19,9 @@ use crate::litmus::random::{Random, seed_of_run};
 use crate::litmus::{Failure, Kind, LitmusOptions, LitmusReport, Progress, ShapeReport};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use trellis_protocol::NodeId;
-use trellis_protocol::coherence::Protocol;
-use trellis_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
+use trellis_cluster_protocol::NodeId;
+use trellis_cluster_protocol::coherence::Protocol;
+use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
 
 /// Runs of one seed.
 pub const BLOCK: u64 = 8;

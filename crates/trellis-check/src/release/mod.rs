@@ -29,9 +29,9 @@ pub mod swarm;
 
 pub use faults::Fault;
 
-use trellis_protocol::coherence::{Geometry, Protocol};
-use trellis_protocol::homes::Home;
-use trellis_protocol::{NodeId, PageIndex};
+use trellis_cluster_protocol::coherence::{Geometry, Protocol};
+use trellis_cluster_protocol::homes::Home;
+use trellis_cluster_protocol::{NodeId, PageIndex};
 
 /// Words of a page.
 pub const PAGE_WORDS: usize = 4;

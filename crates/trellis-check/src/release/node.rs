@@ -9,10 +9,10 @@
 
 use super::effects::{Body, Envelope, Event, Letter, Out};
 use super::{Fault, Operation, PAGE_WORDS, Page, Setup, Source, Value, faults};
-use trellis_protocol::coherence::hlrc::intervals::{Intervals, Learnt, Notice};
-use trellis_protocol::coherence::{Coherence, Input, Running};
-use trellis_protocol::sync::{self, Contribution, Sync};
-use trellis_protocol::{Access, CHUNK_PAGES, NodeId, PageRange};
+use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Learnt, Notice};
+use trellis_cluster_protocol::coherence::{Coherence, Input, Running};
+use trellis_cluster_protocol::sync::{self, Contribution, Sync};
+use trellis_cluster_protocol::{Access, CHUNK_PAGES, NodeId, PageRange};
 
 /// Pages that go with the token of a lock.
 const PAGES_CARRIED_MAX: u32 = 4;

@@ -5,7 +5,7 @@
 
 use super::effects::Envelope;
 use crate::litmus::random::Random;
-use trellis_protocol::Nanoseconds;
+use trellis_cluster_protocol::Nanoseconds;
 use trellis_transport::links::udp::delivery::{Acknowledgement, Arrival, Fragment, Plan, Receiver, Sender};
 
 const OVERHEAD_BYTES: usize = 140;

@@ -4,9 +4,9 @@
 //! instances of which the documentation gives the sizes; [`small`] ones are explored for every mutant.
 
 use super::{Fault, Operation, PAGE_WORDS, Script, Setup, Source, Value};
-use trellis_protocol::NodeId;
-use trellis_protocol::coherence::Protocol;
-use trellis_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
+use trellis_cluster_protocol::NodeId;
+use trellis_cluster_protocol::coherence::Protocol;
+use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
 
 /// What the threads do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
@@ -265,7 +265,7 @@ pub fn setup(protocol: Protocol, program: Program, size: Size, home: Home, marks
     let pages = match home {
         // Chunks, and so homes, of their own.
         Home::Interleaved(_) if size.pages > 1 => {
-            (0..size.pages).map(|page| u32::from(page) * trellis_protocol::CHUNK_PAGES).collect()
+            (0..size.pages).map(|page| u32::from(page) * trellis_cluster_protocol::CHUNK_PAGES).collect()
         }
         _ => (0..u32::from(size.pages)).collect(),
     };

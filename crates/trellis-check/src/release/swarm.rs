@@ -9,9 +9,9 @@ use super::ghost::STORES_MAX;
 use super::{Fault, Operation, PAGE_WORDS, Script, Setup, Source, Value};
 use crate::intern::guarded;
 use crate::litmus::random::Random;
-use trellis_protocol::coherence::Protocol;
-use trellis_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
-use trellis_protocol::{CHUNK_PAGES, NodeId};
+use trellis_cluster_protocol::coherence::Protocol;
+use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
+use trellis_cluster_protocol::{CHUNK_PAGES, NodeId};
 
 /// How a seed ended.
 #[derive(Clone, Debug)]

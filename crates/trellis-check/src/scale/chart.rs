@@ -69,7 +69,7 @@ impl Scale {
 mod tests {
     use super::*;
     use crate::scale::Workload;
-    use trellis_protocol::coherence::Protocol;
+    use trellis_cluster_protocol::coherence::Protocol;
 
     fn row(protocol: Option<Protocol>, workload: Workload, nodes: u16, value: f64) -> ScaleRow {
         ScaleRow {

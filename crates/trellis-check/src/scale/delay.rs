@@ -12,10 +12,10 @@
 
 use super::calm;
 use crate::simulate::{Faults, Layout, Outcome, Pattern, Scenario, Seed, Verdict, Wires, run_until};
-use trellis_protocol::coherence::Protocol;
-use trellis_protocol::coherence::choices::{Layer, Threshold};
-use trellis_protocol::homes::{Home, Manager};
-use trellis_protocol::{Nanoseconds, NodeId};
+use trellis_cluster_protocol::coherence::Protocol;
+use trellis_cluster_protocol::coherence::choices::{Layer, Threshold};
+use trellis_cluster_protocol::homes::{Home, Manager};
+use trellis_cluster_protocol::{Nanoseconds, NodeId};
 
 /// More than any thread does in the time it has.
 const OPERATIONS: u32 = u32::MAX / 2;

@@ -10,10 +10,10 @@ pub use delay::{DelayRow, DelayStudy, delay_study};
 
 use crate::simulate::{Faults, Layout, Manners, Outcome, Pattern, Real, Scenario, Seed, Verdict, Wires, run};
 use std::fmt;
-use trellis_protocol::Nanoseconds;
-use trellis_protocol::NodeId;
-use trellis_protocol::coherence::Protocol;
-use trellis_protocol::homes::{Home, Interleaved, Manager};
+use trellis_cluster_protocol::Nanoseconds;
+use trellis_cluster_protocol::NodeId;
+use trellis_cluster_protocol::coherence::Protocol;
+use trellis_cluster_protocol::homes::{Home, Interleaved, Manager};
 
 /// Most nodes of a row.
 pub const NODES_MAX: u16 = 1024;

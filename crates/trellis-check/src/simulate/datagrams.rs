@@ -8,7 +8,7 @@ use super::events::Event;
 use super::network::Network;
 use super::scenario::Scenario;
 use super::world::World;
-use trellis_protocol::Nanoseconds;
+use trellis_cluster_protocol::Nanoseconds;
 use trellis_transport::links::udp::delivery::{Acknowledgement, Arrival, Fragment, Plan, Receiver, Sender};
 
 /// Of every datagram beside its fragment: addresses, seal, acknowledgement, the frame's header.

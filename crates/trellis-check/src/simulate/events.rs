@@ -5,8 +5,8 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
-use trellis_protocol::coherence::Purpose;
-use trellis_protocol::{Nanoseconds, PageIndex};
+use trellis_cluster_protocol::coherence::Purpose;
+use trellis_cluster_protocol::{Nanoseconds, PageIndex};
 
 /// Something that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

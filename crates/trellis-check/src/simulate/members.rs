@@ -11,9 +11,9 @@ use super::node::{Action, Doing, State, Thread};
 use super::random::Random;
 use super::scenario::Scenario;
 use super::world::World;
-use trellis_protocol::coherence::{Coherence, Input};
-use trellis_protocol::membership::{Effect, Input as Fact, Membership, Message};
-use trellis_protocol::{Nanoseconds, NodeId, wire};
+use trellis_cluster_protocol::coherence::{Coherence, Input};
+use trellis_cluster_protocol::membership::{Effect, Input as Fact, Membership, Message};
+use trellis_cluster_protocol::{Nanoseconds, NodeId, wire};
 
 /// After so long without a word a peer counts as lost.
 pub(super) const SILENCE_NS_MAX: Nanoseconds = 2_000_000_000;

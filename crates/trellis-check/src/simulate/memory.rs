@@ -6,7 +6,7 @@
 //! must never repair anything.
 
 use super::scenario::Layout;
-use trellis_protocol::{Access, Nanoseconds, PageIndex, PageRange};
+use trellis_cluster_protocol::{Access, Nanoseconds, PageIndex, PageRange};
 
 /// There are no bytes yet.
 const ABSENT: u32 = u32::MAX;

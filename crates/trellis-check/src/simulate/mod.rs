@@ -33,8 +33,8 @@ mod world;
 pub use scenario::{Faults, Layout, Manners, Pattern, Scenario, Seed, Wires};
 
 use crate::intern::guarded;
-use trellis_protocol::coherence::{Coherence, Geometry, Protocol, Ranges};
-use trellis_protocol::{Nanoseconds, PageIndex, PageRange};
+use trellis_cluster_protocol::coherence::{Coherence, Geometry, Protocol, Ranges};
+use trellis_cluster_protocol::{Nanoseconds, PageIndex, PageRange};
 use world::World;
 
 /// What stands at the nodes: the real protocols, or broken ones.

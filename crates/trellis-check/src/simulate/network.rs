@@ -6,7 +6,7 @@
 
 use super::random::{Random, mixed};
 use super::scenario::{Faults, Scenario, Wires};
-use trellis_protocol::Nanoseconds;
+use trellis_cluster_protocol::Nanoseconds;
 
 /// Up to here each pair's order is remembered; larger clusters have wires on which nothing overtakes.
 const PAIRS_NODES_MAX: u16 = 64;

@@ -3,10 +3,10 @@
 //! Promises: what is here is what a real node has, and nothing else. It must never know what other nodes know.
 
 use super::random::Random;
-use trellis_protocol::coherence::Purpose;
-use trellis_protocol::membership::Membership;
-use trellis_protocol::sync::{Operation, Sync};
-use trellis_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::coherence::Purpose;
+use trellis_cluster_protocol::membership::Membership;
+use trellis_cluster_protocol::sync::{Operation, Sync};
+use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
 
 /// One thing that a thread does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,8 +6,8 @@
 use super::words;
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
-use trellis_protocol::Nanoseconds;
-use trellis_protocol::coherence::{Effect, Input};
+use trellis_cluster_protocol::Nanoseconds;
+use trellis_cluster_protocol::coherence::{Effect, Input};
 
 /// Keeps the number, and lines if somebody wants to read them.
 pub(super) struct Recorder {

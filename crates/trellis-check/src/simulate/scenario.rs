@@ -7,9 +7,9 @@
 use super::random::Random;
 use std::fmt;
 use std::str::FromStr;
-use trellis_protocol::coherence::Protocol;
-use trellis_protocol::homes::{Home, Interleaved, Manager};
-use trellis_protocol::{CHUNK_PAGES, Nanoseconds, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::coherence::Protocol;
+use trellis_cluster_protocol::homes::{Home, Interleaved, Manager};
+use trellis_cluster_protocol::{CHUNK_PAGES, Nanoseconds, NodeId, PageIndex, PageRange};
 
 /// What names a simulation: a protocol, or whichever the number chooses, and a number.
 ///

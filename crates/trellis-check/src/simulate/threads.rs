@@ -11,9 +11,9 @@ use super::scenario::Pattern;
 use super::workload;
 use super::world::World;
 use super::{overtaken_max, wait_ns_max};
-use trellis_protocol::coherence::{Coherence, Event as Kind, Input};
-use trellis_protocol::sync::{self, Operation};
-use trellis_protocol::{Access, Nanoseconds, PageIndex, PageRange};
+use trellis_cluster_protocol::coherence::{Coherence, Event as Kind, Input};
+use trellis_cluster_protocol::sync::{self, Operation};
+use trellis_cluster_protocol::{Access, Nanoseconds, PageIndex, PageRange};
 
 /// How long a thread's poll of something that takes its time sleeps.
 const POLL_NS: Nanoseconds = 20_000;
@@ -406,7 +406,7 @@ impl<S: Start> World<'_, S> {
             Action::Drain => !(0..layout.places()).any(|place| pending(machine, layout.page(place))),
             Action::Change(range, turn) => {
                 let mut random = super::random::Random::new(self.scenario.seed.number, 1 << 32 | u64::from(turn));
-                let protocol = random.one_of(&trellis_protocol::coherence::Protocol::all());
+                let protocol = random.one_of(&trellis_cluster_protocol::coherence::Protocol::all());
                 self.start.change(machine, range, protocol)?;
                 self.recorder.note(self.now, || format!("n{node} changes {range} to {protocol}"));
                 true

@@ -2,8 +2,8 @@
 //!
 //! Promises: one line each. It must never be needed to decide anything.
 
-use trellis_protocol::coherence::{Content, Effect, Input, Message};
-use trellis_protocol::{Access, PageRange, wire};
+use trellis_cluster_protocol::coherence::{Content, Effect, Input, Message};
+use trellis_cluster_protocol::{Access, PageRange, wire};
 
 pub(super) fn input(input: &Input) -> String {
     match *input {

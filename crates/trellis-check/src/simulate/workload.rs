@@ -5,8 +5,8 @@
 
 use super::node::{Action, Thread};
 use super::scenario::{Pattern, Scenario};
-use trellis_protocol::sync::Operation;
-use trellis_protocol::{PageIndex, PageRange};
+use trellis_cluster_protocol::sync::Operation;
+use trellis_cluster_protocol::{PageIndex, PageRange};
 
 /// Pages that one call locks.
 pub(super) const LOCKED_PAGES_MAX: u32 = 4;

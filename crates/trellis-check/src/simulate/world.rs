@@ -14,8 +14,8 @@ use super::record::Recorder;
 use super::scenario::{Pattern, Scenario, Wires};
 use super::{Start, Tally, words};
 use std::collections::BTreeMap;
-use trellis_protocol::coherence::{Coherence, Effect, Geometry, Input};
-use trellis_protocol::{Nanoseconds, NodeId, PageRange, sync, wire};
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input};
+use trellis_cluster_protocol::{Nanoseconds, NodeId, PageRange, sync, wire};
 
 /// Virtual time after which a run counts as endless in which nothing was done.
 const RUN_NS_MAX: Nanoseconds = 400_000_000_000;
@@ -212,7 +212,8 @@ impl<'a, S: Start> World<'a, S> {
             Effect::Upgrade(range) => self.memories.upgrade(node, range),
             Effect::Send { to, message } => {
                 if let Some(range) = message.bytes() {
-                    let write = matches!(message, trellis_protocol::coherence::Message::Grant { write: true, .. });
+                    let write =
+                        matches!(message, trellis_cluster_protocol::coherence::Message::Grant { write: true, .. });
                     self.memories.read_out(node, range, write)?;
                     self.tally.pages_sent += u64::from(range.count());
                 }

@@ -4,8 +4,8 @@
 //! order. Where two orders are possible, both are allowed.
 
 use super::{Activity, Phase, Program, State, SyncInstance, Thread};
-use trellis_protocol::NodeId;
-use trellis_protocol::sync::{
+use trellis_cluster_protocol::NodeId;
+use trellis_cluster_protocol::sync::{
     ConditionDemand, Contribution, Demand, EventDemand, Input, OnceDemand, Operation, ReadWriteDemand, Reduction,
     SemaphoreDemand, Waiter,
 };

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use trellis::Cluster;
 use trellis::config::{Config, Sources};
-use trellis_protocol::coherence::Protocol;
-use trellis_protocol::coherence::choices::{Layer, Waiting};
+use trellis_cluster_protocol::coherence::Protocol;
+use trellis_cluster_protocol::coherence::choices::{Layer, Waiting};
 
 use crate::bench::cluster::{ClusterPlan, Common};
 use crate::bench::figures::{Figures, quantile};

@@ -11,7 +11,7 @@ use trellis_check::commands::real::{HistoryRequest, LitmusRequest, Source};
 use trellis_check::history::log;
 use trellis_check::history::record::{RecordPlan, record_node};
 use trellis_check::litmus::real::{Calls, run_calling_node};
-use trellis_protocol::coherence::choices::NoProtocol;
+use trellis_cluster_protocol::coherence::choices::NoProtocol;
 
 use super::SourceTask;
 use crate::bench::node::{Found, Member, WorkError};

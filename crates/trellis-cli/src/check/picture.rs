@@ -154,7 +154,7 @@ impl Panel {
 mod tests {
     use super::*;
     use trellis_check::scale::{Options, scale};
-    use trellis_protocol::coherence::Protocol;
+    use trellis_cluster_protocol::coherence::Protocol;
 
     #[test]
     fn every_protocol_has_a_line_in_every_panel() {

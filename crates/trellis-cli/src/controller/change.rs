@@ -6,7 +6,7 @@ use clap::Args;
 use trellis_controller::control::{Answer, Remote, Request};
 use trellis_controller::ranges::{Moved, RangeStatus, Status};
 use trellis_controller::records::Wish;
-use trellis_protocol::wire::address::PAGE_BYTES;
+use trellis_fabric_protocol::wire::address::PAGE_BYTES;
 
 use super::{Named, Which, host, named, other_version, refused};
 use crate::exit::{self, Ending, Failure};

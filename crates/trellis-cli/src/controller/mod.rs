@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use trellis::remote::HostPrefix;
 use trellis_controller::control::{Answer, Remote, Request, default_socket, sockets_here};
 use trellis_controller::ranges::Status;
-use trellis_protocol::wire::address::{Cluster, Host, PARTS_FROM};
+use trellis_fabric_protocol::wire::address::{Cluster, Host, PARTS_FROM};
 
 use crate::exit::{self, Ending, Failure};
 
@@ -133,7 +133,7 @@ fn other_version(_: Answer) -> Failure {
 }
 
 fn prefix(text: &str) -> Result<HostPrefix, String> {
-    text.parse().map_err(|why: trellis_protocol::wire::address::NotAnAddress| why.to_string())
+    text.parse().map_err(|why: trellis_fabric_protocol::wire::address::NotAnAddress| why.to_string())
 }
 
 /// A host or a range, as it was given.

@@ -98,7 +98,7 @@ fn failure(error: &SwitchError) -> Failure {
 
 #[cfg(test)]
 mod tests {
-    use trellis_protocol::wire::{address, command, datagram};
+    use trellis_fabric_protocol::wire::{address, command, datagram};
     use trellis_switch::layout as known;
 
     /// The switch repeats a part of the protocol's layout, so that it depends on no other crate of ours.

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use trellis::config::Config;
 use trellis::remote::{Host, HostPrefix, Pointer, Server, ServerOptions, Stop};
-use trellis_protocol::wire::address::Cluster;
+use trellis_fabric_protocol::wire::address::Cluster;
 
 use crate::exit::{self, Failure};
 

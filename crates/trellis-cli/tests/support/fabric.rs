@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use trellis::remote::leased::{Events, Leased, LeasedOptions};
 use trellis::remote::{Client, ClientOptions, Host, HostPrefix, Pointer, RemoteError};
-use trellis_protocol::wire::datagram::Status;
+use trellis_fabric_protocol::wire::datagram::Status;
 use trellis_switch::lab::{Lab, Plan, space};
 use trellis_switch::switches::Attach;
 use trellis_switch::switches::openflow::OpenFlow;

@@ -8,12 +8,12 @@ use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use trellis::remote::{PORT, Pointer};
-use trellis_protocol::lease::controller::{Controller, Input, Record};
-use trellis_protocol::lease::{Effect, Message, Party, State, Timing};
-use trellis_protocol::wire::address::{Address, Arguments, Cluster, Host, Incarnation, Source};
-use trellis_protocol::wire::command::Command;
-use trellis_protocol::wire::datagram::told::What;
-use trellis_protocol::wire::datagram::{
+use trellis_fabric_protocol::lease::controller::{Controller, Input, Record};
+use trellis_fabric_protocol::lease::{Effect, Message, Party, State, Timing};
+use trellis_fabric_protocol::wire::address::{Address, Arguments, Cluster, Host, Incarnation, Source};
+use trellis_fabric_protocol::wire::command::Command;
+use trellis_fabric_protocol::wire::datagram::told::What;
+use trellis_fabric_protocol::wire::datagram::{
     Checksums, Extent, HEADER_BYTES, Operation, Request, Rules, Status, TagKind, Told, seal,
 };
 use trellis_switch::lab::Lab;
@@ -193,7 +193,7 @@ impl Placing {
                 continue;
             }
             // It has to know of the range first.
-            let placement = trellis_protocol::lease::Placement {
+            let placement = trellis_fabric_protocol::lease::Placement {
                 incarnation: placed.machine.record.incarnation,
                 home: placed.machine.record.home,
                 backups: placed.machine.record.backups.clone(),
@@ -281,7 +281,7 @@ pub(crate) fn pretend(lab: &Lab, host: &str, to: u16, range: u16) {
     let prefix = super::inside::prefix(lab, host);
     let endpoint = lab.host(host).unwrap().run(|| Endpoint::open(0)).unwrap().unwrap();
     let (cluster, incarnation) = (prefix.cluster, u16::MAX);
-    let epoch = trellis_protocol::lease::epoch_of(incarnation);
+    let epoch = trellis_fabric_protocol::lease::epoch_of(incarnation);
     let leases = What::Leases { incarnation, batch: u64::MAX, total: 0, first: 0, entries: Vec::new() };
     for (request, what) in (1..).zip([What::Store { incarnation, pages: 1, page: 0, epoch }, leases]) {
         let source = Source { cluster, host: prefix.host, incarnation: Incarnation::new(7), request };
@@ -294,7 +294,11 @@ fn timing() -> Timing {
     Timing::new(TERM.as_nanos() as u64, TENURE.as_nanos() as u64, 20_000_000, 1000)
 }
 
-fn asked(source: Source, destination: trellis_protocol::wire::address::Destination, operation: Operation) -> Request {
+fn asked(
+    source: Source,
+    destination: trellis_fabric_protocol::wire::address::Destination,
+    operation: Operation,
+) -> Request {
     let tag_kind = TagKind::Checksum;
     Request { source, destination, tag_kind, is_once: false, is_release: false, epoch: 0, operation }
 }

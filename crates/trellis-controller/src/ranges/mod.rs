@@ -1,4 +1,4 @@
-//! All ranges of a cluster: a machine for each ([`trellis_protocol::lease::controller`]), what they want of the store and the
+//! All ranges of a cluster: a machine for each ([`trellis_fabric_protocol::lease::controller`]), what they want of the store and the
 //! switch, and who shall have copies.
 //!
 //! Promises: nothing is said to a server before what it rests on was written; the switch is told who is home before the new
@@ -18,13 +18,13 @@ mod status;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use trellis_protocol::Nanoseconds;
-use trellis_protocol::lease::controller::{Input, Record};
-use trellis_protocol::lease::parts::{Within, is_part};
-use trellis_protocol::lease::{Host, Message, Party, Placement, Timing};
-use trellis_protocol::wire::address::{self, HostPrefix};
-use trellis_protocol::wire::datagram::Told;
-use trellis_protocol::wire::datagram::told::{About, What};
+use trellis_fabric_protocol::Nanoseconds;
+use trellis_fabric_protocol::lease::controller::{Input, Record};
+use trellis_fabric_protocol::lease::parts::{Within, is_part};
+use trellis_fabric_protocol::lease::{Host, Message, Party, Placement, Timing};
+use trellis_fabric_protocol::wire::address::{self, HostPrefix};
+use trellis_fabric_protocol::wire::datagram::Told;
+use trellis_fabric_protocol::wire::datagram::told::{About, What};
 
 use crate::event::Event;
 use crate::records::{Kept, RangeRecord, ServerRecord, Wish, Write};

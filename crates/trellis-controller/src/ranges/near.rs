@@ -13,10 +13,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use trellis_protocol::Nanoseconds;
-use trellis_protocol::lease::Host;
-use trellis_protocol::lease::parts::{PART_PAGES_MAX, is_part, part_with};
-use trellis_protocol::wire::address::{PAGE_BYTES, PARTS_FROM};
+use trellis_fabric_protocol::Nanoseconds;
+use trellis_fabric_protocol::lease::Host;
+use trellis_fabric_protocol::lease::parts::{PART_PAGES_MAX, is_part, part_with};
+use trellis_fabric_protocol::wire::address::{PAGE_BYTES, PARTS_FROM};
 
 use super::policy::BUSY_FROM;
 use super::range::Range;

@@ -1,4 +1,4 @@
-//! Parts of ranges ([`trellis_protocol::lease::parts`]): pages that have a home of their own, for a while.
+//! Parts of ranges ([`trellis_fabric_protocol::lease::parts`]): pages that have a home of their own, for a while.
 //!
 //! Promises: pages are cut out of a range, and joined with it, only when nothing of either is under way and their homes know what was
 //! decided before; a range has one part more, or one less, at a time. The record of a part is written with that of its range that
@@ -11,11 +11,11 @@
 
 use std::collections::BTreeMap;
 
-use trellis_protocol::Nanoseconds;
-use trellis_protocol::lease::controller::{Input, Record};
-use trellis_protocol::lease::parts::{PART_PAGES_MAX, PARTS_MAX, Part, Within, part_with};
-use trellis_protocol::lease::{Host, Placement};
-use trellis_protocol::wire::address::{PAGE_BYTES, PARTS_FROM};
+use trellis_fabric_protocol::Nanoseconds;
+use trellis_fabric_protocol::lease::controller::{Input, Record};
+use trellis_fabric_protocol::lease::parts::{PART_PAGES_MAX, PARTS_MAX, Part, Within, part_with};
+use trellis_fabric_protocol::lease::{Host, Placement};
+use trellis_fabric_protocol::wire::address::{PAGE_BYTES, PARTS_FROM};
 
 use super::policy::{Next, Purpose};
 use super::range::Range;

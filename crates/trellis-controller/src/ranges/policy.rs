@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use trellis_protocol::Nanoseconds;
-use trellis_protocol::lease::Host;
-use trellis_protocol::lease::controller::Input;
+use trellis_fabric_protocol::Nanoseconds;
+use trellis_fabric_protocol::lease::Host;
+use trellis_fabric_protocol::lease::controller::Input;
 
 use super::range::Range;
 use super::{Order, Ranges, prefix};

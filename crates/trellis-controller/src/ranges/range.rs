@@ -7,13 +7,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use trellis_protocol::Nanoseconds;
-use trellis_protocol::lease::controller::{Controller, Input, Record};
-use trellis_protocol::lease::parts::{Part, Within};
-use trellis_protocol::lease::{Effect, Host, Message, Party, Placement, State};
-use trellis_protocol::wire::address::PAGE_BYTES;
-use trellis_protocol::wire::datagram::Told;
-use trellis_protocol::wire::datagram::told::About;
+use trellis_fabric_protocol::Nanoseconds;
+use trellis_fabric_protocol::lease::controller::{Controller, Input, Record};
+use trellis_fabric_protocol::lease::parts::{Part, Within};
+use trellis_fabric_protocol::lease::{Effect, Host, Message, Party, Placement, State};
+use trellis_fabric_protocol::wire::address::PAGE_BYTES;
+use trellis_fabric_protocol::wire::datagram::Told;
+use trellis_fabric_protocol::wire::datagram::told::About;
 
 use super::policy::Introducing;
 use super::{LOAD_OVER, Order, Place, Settings, placed, prefix};
@@ -427,8 +427,9 @@ impl Range {
 
     /// What is said to a host; of what waits to be said to it since the last record, only the newest is.
     fn tell(&mut self, to: Host, told: Told) {
-        let is_call =
-            |told: &Told| matches!(told.what, trellis_protocol::wire::datagram::told::What::Placed { request: 0, .. });
+        let is_call = |told: &Told| {
+            matches!(told.what, trellis_fabric_protocol::wire::datagram::told::What::Placed { request: 0, .. })
+        };
         let since = self.queue.iter().rposition(|pending| !matches!(pending, Pending::Tell(..))).map_or(0, |at| at + 1);
         let mut place = 0;
         self.queue.retain(|pending| {

@@ -5,14 +5,14 @@
 //! which the other server answers little, because requests for it are none that a copy answers. Nothing
 //! of this is recorded: what a controller said before it stopped ends by itself within a term.
 //!
-//! It must never decide what may be read where: homes and readers do (`trellis_protocol::lease::reader`).
+//! It must never decide what may be read where: homes and readers do (`trellis_fabric_protocol::lease::reader`).
 
 use std::collections::BTreeMap;
 
-use trellis_protocol::Nanoseconds;
-use trellis_protocol::lease::Host;
-use trellis_protocol::wire::datagram::Told;
-use trellis_protocol::wire::datagram::told::What;
+use trellis_fabric_protocol::Nanoseconds;
+use trellis_fabric_protocol::lease::Host;
+use trellis_fabric_protocol::wire::datagram::Told;
+use trellis_fabric_protocol::wire::datagram::told::What;
 
 use super::near::Counted;
 use super::{Order, Ranges, prefix};

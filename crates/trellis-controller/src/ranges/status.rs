@@ -1,9 +1,9 @@
 //! How things are, for operators and programs: of ranges what is written, which another controller would go on with.
 
 use serde::{Deserialize, Serialize};
-use trellis_protocol::Nanoseconds;
-use trellis_protocol::lease::Host;
-use trellis_protocol::lease::parts::Within;
+use trellis_fabric_protocol::Nanoseconds;
+use trellis_fabric_protocol::lease::Host;
+use trellis_fabric_protocol::lease::parts::Within;
 
 use super::Ranges;
 use super::parts::Cut;

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use trellis_protocol::lease::parts::{self, Keeps, Part, Step};
-use trellis_protocol::lease::server::{Input as ServerInput, Server as Machine};
-use trellis_protocol::lease::{Effect, Placement, State};
-use trellis_protocol::wire::address::Cluster;
+use trellis_fabric_protocol::lease::parts::{self, Keeps, Part, Step};
+use trellis_fabric_protocol::lease::server::{Input as ServerInput, Server as Machine};
+use trellis_fabric_protocol::lease::{Effect, Placement, State};
+use trellis_fabric_protocol::wire::address::Cluster;
 
 use super::*;
 

@@ -2,7 +2,7 @@
 //!
 //! Promises: whoever says one of the two has both; what cannot be with them is refused at the key that should be changed.
 
-use trellis_protocol::wire::address::{HostPrefix, NotAnAddress, PAGE_BYTES};
+use trellis_fabric_protocol::wire::address::{HostPrefix, NotAnAddress, PAGE_BYTES};
 
 use super::keys::Wrong;
 use super::values::{self, Raw};

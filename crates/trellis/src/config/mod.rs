@@ -22,8 +22,8 @@ use std::path::{Path, PathBuf};
 pub use choices::{Catch, Home, LinkKind, Pin, Reserve, Security, Start, WriteDetection};
 pub use keys::{KEYS, Key, key};
 pub use ranges::CoherenceRange;
-pub use trellis_protocol::coherence::Protocol;
-pub use trellis_protocol::wire::address::HostPrefix;
+pub use trellis_cluster_protocol::coherence::Protocol;
+pub use trellis_fabric_protocol::wire::address::HostPrefix;
 pub use trellis_transport::{Faults, Multicast};
 pub use values::bytes_of_text;
 

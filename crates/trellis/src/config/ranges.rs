@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use trellis_protocol::coherence::choices::NoProtocol;
-use trellis_protocol::coherence::{PROTOCOLS_MAX, Protocol};
+use trellis_cluster_protocol::coherence::choices::NoProtocol;
+use trellis_cluster_protocol::coherence::{PROTOCOLS_MAX, Protocol};
 
 use super::keys::Wrong;
 use super::values::{self, Raw};

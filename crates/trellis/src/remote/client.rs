@@ -22,9 +22,9 @@ mod waiting;
 
 use std::time::Duration;
 
-use trellis_protocol::wire::address::{Arguments, Cluster, Host, HostPrefix, Pointer};
-use trellis_protocol::wire::command::Command;
-use trellis_protocol::wire::datagram::{Body, Operation, Reply, Status, WRITE_BYTES_MAX};
+use trellis_fabric_protocol::wire::address::{Arguments, Cluster, Host, HostPrefix, Pointer};
+use trellis_fabric_protocol::wire::command::Command;
+use trellis_fabric_protocol::wire::datagram::{Body, Operation, Reply, Status, WRITE_BYTES_MAX};
 use trellis_transport::links::ipv6::{Endpoint, Exchange, Timing};
 
 use super::{RemoteError, drawn};
@@ -52,7 +52,7 @@ impl ClientOptions {
     pub fn new(prefix: HostPrefix) -> ClientOptions {
         ClientOptions {
             prefix,
-            port: trellis_protocol::wire::address::PORT,
+            port: trellis_fabric_protocol::wire::address::PORT,
             deadline: Duration::from_secs(10),
             piece_bytes: 4096,
         }

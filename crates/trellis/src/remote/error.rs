@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-use trellis_protocol::wire::address::{Host, HostPrefix, PAGE_BYTES, Pointer};
-use trellis_protocol::wire::command::Command;
-use trellis_protocol::wire::datagram::{Status, WRITE_BYTES_MAX};
+use trellis_fabric_protocol::wire::address::{Host, HostPrefix, PAGE_BYTES, Pointer};
+use trellis_fabric_protocol::wire::command::Command;
+use trellis_fabric_protocol::wire::datagram::{Status, WRITE_BYTES_MAX};
 use trellis_transport::links::ipv6::NoAnswer;
 
 /// See the variants.

@@ -7,8 +7,8 @@
 
 use std::ops::Range;
 
+use trellis_fabric_protocol::memory_server::PageEntry;
 use trellis_memory::Arena;
-use trellis_protocol::memory_server::PageEntry;
 
 /// See the top of this file.
 pub trait ServerMemory: Send {

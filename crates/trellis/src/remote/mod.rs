@@ -2,7 +2,7 @@
 //!
 //! An object is named by a [`Pointer`], an IPv6 address, and every request about it is one datagram to that very address
 //! (`docs/reference/ipv6-address.md`, `docs/reference/ipv6-datagram.md`): nobody keeps a table of where objects are. The
-//! rules are [`trellis_protocol::memory_server`]'s; here are memory, sockets and time.
+//! rules are [`trellis_fabric_protocol::memory_server`]'s; here are memory, sockets and time.
 //!
 //! Promises: every call of a [`Client`] ends until its deadline, and an error says which host or pointer it is about; what
 //! was acknowledged was done, once for requests that change something by what was there. Must never be told an address of
@@ -22,9 +22,9 @@ pub use client::{Call, Client, ClientOptions, Outcome, Welcome};
 pub use error::RemoteError;
 pub use memory::{ServerMemory, entry_word};
 pub use server::{Event, Place, Server, ServerOptions, Stop};
-pub use trellis_protocol::wire::address::{Host, HostPrefix, PAGE_BYTES, PORT, Pointer};
+pub use trellis_fabric_protocol::wire::address::{Host, HostPrefix, PAGE_BYTES, PORT, Pointer};
 
-use trellis_protocol::wire::datagram::Tags;
+use trellis_fabric_protocol::wire::datagram::Tags;
 
 /// Checksums by the processor's own instruction, where it has one; no keys.
 struct Hardware;
@@ -51,7 +51,7 @@ fn drawn() -> Result<u64, RemoteError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trellis_protocol::wire::datagram::Checksums;
+    use trellis_fabric_protocol::wire::datagram::Checksums;
 
     #[test]
     fn both_ways_to_compute_a_checksum_agree() {

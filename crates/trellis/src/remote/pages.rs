@@ -22,8 +22,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use trellis_protocol::wire::address::{Address, Destination};
-use trellis_protocol::wire::datagram::Status;
+use trellis_fabric_protocol::wire::address::{Address, Destination};
+use trellis_fabric_protocol::wire::datagram::Status;
 
 use super::{ClientOptions, Host, Pointer, RemoteError};
 use clients::Clients;

@@ -16,10 +16,10 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use trellis_cluster_protocol::coherence::{Coherence, Input, PROTOCOLS_MAX, Protocol};
+use trellis_cluster_protocol::sync::Operation;
+use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
 use trellis_memory::{Detection, MapError};
-use trellis_protocol::coherence::{Coherence, Input, PROTOCOLS_MAX, Protocol};
-use trellis_protocol::sync::Operation;
-use trellis_protocol::{Access, NodeId, PageIndex, PageRange};
 
 use super::faults::Why;
 use super::ordered::lock;

@@ -6,9 +6,9 @@
 //! Promises: a page that stays open is looked at before every publication until it is protected again, or taken away.
 //! Must never leave a page open that has no twin.
 
+use trellis_cluster_protocol::coherence::Input;
+use trellis_cluster_protocol::{CHUNK_PAGES, PageIndex, PageRange};
 use trellis_memory::MapError;
-use trellis_protocol::coherence::Input;
-use trellis_protocol::{CHUNK_PAGES, PageIndex, PageRange};
 
 use super::ordered::lock;
 use super::pages::Shard;

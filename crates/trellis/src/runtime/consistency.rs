@@ -9,10 +9,10 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use trellis_protocol::coherence::Input;
-use trellis_protocol::coherence::hlrc::intervals::{Intervals, Learnt, Notice};
-use trellis_protocol::wire;
-use trellis_protocol::{CHUNK_PAGES, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::coherence::Input;
+use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Learnt, Notice};
+use trellis_cluster_protocol::wire;
+use trellis_cluster_protocol::{CHUNK_PAGES, NodeId, PageIndex, PageRange};
 
 use super::Node;
 use super::ordered::{Ordered, Rank, lock};

@@ -6,9 +6,9 @@
 //!
 //! A page that is carried along with a lock's token comes here, too: attached whole, and merged.
 
+use trellis_cluster_protocol::coherence::{Effect, Message};
+use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, PageSet, wire};
 use trellis_memory::{MapError, diff};
-use trellis_protocol::coherence::{Effect, Message};
-use trellis_protocol::{NodeId, PageIndex, PageRange, PageSet, wire};
 use trellis_transport::SendError;
 
 use super::{EPOCH, Node, with_attached};

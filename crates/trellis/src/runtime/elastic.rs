@@ -11,10 +11,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use trellis_protocol::coherence::{Coherence, Input, Message, Purpose};
-use trellis_protocol::membership::{self, NoPlace};
-use trellis_protocol::sync::Kind;
-use trellis_protocol::{Access, NodeId, PageIndex, PageRange, sync};
+use trellis_cluster_protocol::coherence::{Coherence, Input, Message, Purpose};
+use trellis_cluster_protocol::membership::{self, NoPlace};
+use trellis_cluster_protocol::sync::Kind;
+use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, sync};
 
 use super::faults::Why;
 use super::ordered::{Ordered, Rank, lock};
@@ -333,7 +333,7 @@ impl Node {
                 if instead == self.me {
                     self.fail(format!("{} is asked for, and its owner has gone", demand));
                 } else {
-                    self.send(instead, &trellis_protocol::wire::Message::Coherence(message));
+                    self.send(instead, &trellis_cluster_protocol::wire::Message::Coherence(message));
                 }
             }
             // An answer to somebody who waits for none.

@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use trellis_protocol::membership::Message;
-use trellis_protocol::{NodeId, wire};
+use trellis_cluster_protocol::membership::Message;
+use trellis_cluster_protocol::{NodeId, wire};
 use trellis_store::complain;
 
 use super::{EPOCH, Node};

@@ -7,10 +7,10 @@
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
+use trellis_cluster_protocol::coherence::{Coherence, Event, Input};
+use trellis_cluster_protocol::prefetch::Wish;
+use trellis_cluster_protocol::{Access, PageIndex, PageRange};
 use trellis_memory::{Fault, FaultServer};
-use trellis_protocol::coherence::{Coherence, Event, Input};
-use trellis_protocol::prefetch::Wish;
-use trellis_protocol::{Access, PageIndex, PageRange};
 
 use super::ordered::lock;
 use super::pages::Waiting;

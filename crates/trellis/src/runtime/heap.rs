@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use trellis_protocol::heap::{
+use trellis_cluster_protocol::heap::{
     Answer, Block, Debt, Effect, Geometry, Input, Message, Request, Run, SMALL_BYTES_MAX, SPANS_MAX, Statistics,
 };
-use trellis_protocol::{NodeId, heap, wire};
+use trellis_cluster_protocol::{NodeId, heap, wire};
 
 use super::ordered::{Ordered, Rank, lock};
 use super::progress::Waited;

@@ -13,9 +13,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use trellis_protocol::NodeId;
-use trellis_protocol::sync::{Demand, EventDemand, Operation};
-use trellis_protocol::wire::address::{Cluster, Host, HostPrefix, Pointer};
+use trellis_cluster_protocol::NodeId;
+use trellis_cluster_protocol::sync::{Demand, EventDemand, Operation};
+use trellis_fabric_protocol::wire::address::{Cluster, Host, HostPrefix, Pointer};
 
 use super::synchronisation::Patience;
 use super::{Node, synchronisation::RESERVED_FIRST};

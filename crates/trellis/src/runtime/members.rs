@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use trellis_protocol::membership::{Effect, Input, Message};
-use trellis_protocol::{NodeId, wire};
+use trellis_cluster_protocol::membership::{Effect, Input, Message};
+use trellis_cluster_protocol::{NodeId, wire};
 
 use super::Node;
 use super::ordered::lock;

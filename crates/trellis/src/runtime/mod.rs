@@ -33,12 +33,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use trellis_cluster_protocol::coherence::{self, Geometry, Protocol};
+use trellis_cluster_protocol::membership::{self, Membership};
+use trellis_cluster_protocol::prefetch::Streams;
+use trellis_cluster_protocol::wire::{self, Limits};
+use trellis_cluster_protocol::{NodeId, PageIndex, PageRange, sync};
 use trellis_memory::{Detection, Region as MappedRegion};
-use trellis_protocol::coherence::{self, Geometry, Protocol};
-use trellis_protocol::membership::{self, Membership};
-use trellis_protocol::prefetch::Streams;
-use trellis_protocol::wire::{self, Limits};
-use trellis_protocol::{NodeId, PageIndex, PageRange, sync};
 use trellis_transport::{Link, Payload, SendError};
 
 use crate::cluster::WaitError;
@@ -199,7 +199,7 @@ fn protocols(config: &Config) -> Vec<Protocol> {
 /// As configured, but no longer than a run may be and no larger than [`RUN_BYTES_MAX`].
 fn window_pages_max(config: &Config) -> u32 {
     let pages = config.prefetch_pages_max.min(RUN_BYTES_MAX / config.page_bytes).max(1);
-    (pages as u32).min(trellis_protocol::CHUNK_PAGES)
+    (pages as u32).min(trellis_cluster_protocol::CHUNK_PAGES)
 }
 
 impl Node {

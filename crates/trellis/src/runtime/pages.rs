@@ -2,9 +2,11 @@
 
 use std::ops::Range;
 
-use trellis_protocol::coherence::{Coherence, Effect, Event, Geometry, Input, Message, Protocol, Purpose, Ranges};
-use trellis_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
-use trellis_protocol::{Access, NodeId, PageIndex, PageRange, wire};
+use trellis_cluster_protocol::coherence::{
+    Coherence, Effect, Event, Geometry, Input, Message, Protocol, Purpose, Ranges,
+};
+use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
+use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, wire};
 
 use super::compared::Compared;
 use super::diffs::{Pieces, joined};
@@ -179,7 +181,7 @@ pub(super) fn runs(pages: Range<u32>) -> impl Iterator<Item = PageRange> {
 
 /// Which shard looks after `page`.
 pub(super) fn shard_number(page: PageIndex) -> u32 {
-    page.0 / trellis_protocol::CHUNK_PAGES % SHARDS
+    page.0 / trellis_cluster_protocol::CHUNK_PAGES % SHARDS
 }
 
 impl Node {

@@ -7,9 +7,9 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use trellis_protocol::coherence::choices::{Layer, Waiting as LockWaiting};
-use trellis_protocol::coherence::{Coherence, Input};
-use trellis_protocol::{Access, PageIndex, PageRange};
+use trellis_cluster_protocol::coherence::choices::{Layer, Waiting as LockWaiting};
+use trellis_cluster_protocol::coherence::{Coherence, Input};
+use trellis_cluster_protocol::{Access, PageIndex, PageRange};
 
 use super::ordered::lock;
 use super::pages::{Shard, Waiting, runs};

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use trellis_protocol::coherence::Coherence;
-use trellis_protocol::wire::{self, BodyKind, HEADER_BYTES};
-use trellis_protocol::{Access, NodeId, PageRange};
+use trellis_cluster_protocol::coherence::Coherence;
+use trellis_cluster_protocol::wire::{self, BodyKind, HEADER_BYTES};
+use trellis_cluster_protocol::{Access, NodeId, PageRange};
 use trellis_transport::{INLINE_BODY_BYTES_MAX, Lost, Placement, QUEUE_BYTES_MAX, Refused, Sink};
 
 use super::Node;

@@ -12,8 +12,8 @@ mod objects;
 
 use std::time::Duration;
 
-use trellis_protocol::sync::{ABANDONED, Contribution, Effect, Input, Message, Operation, Reduction, Sync};
-use trellis_protocol::{NodeId, wire};
+use trellis_cluster_protocol::sync::{ABANDONED, Contribution, Effect, Input, Message, Operation, Reduction, Sync};
+use trellis_cluster_protocol::{NodeId, wire};
 
 use super::ordered::{Guard, lock};
 use super::progress::Waited;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, Thread};
 use std::time::Duration;
 
-use trellis_protocol::coherence::Event;
+use trellis_cluster_protocol::coherence::Event;
 
 use super::Node;
 use super::ordered::lock;

@@ -1,6 +1,6 @@
 //! Words with atomic operations that live at their home and not in the region.
 
-use trellis_protocol::sync::Operation;
+use trellis_cluster_protocol::sync::Operation;
 
 use crate::cluster::{Cluster, WaitError};
 use crate::runtime::Node;

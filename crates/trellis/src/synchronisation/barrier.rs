@@ -1,7 +1,7 @@
 //! Barriers: of one thread of every node, with or without a value that is reduced; and of a number of participants.
 
-use trellis_protocol::NodeId;
-use trellis_protocol::sync::{Demand, Reduction};
+use trellis_cluster_protocol::NodeId;
+use trellis_cluster_protocol::sync::{Demand, Reduction};
 
 use crate::cluster::{Cluster, WaitError};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use trellis_protocol::sync::{ConditionDemand, Demand};
+use trellis_cluster_protocol::sync::{ConditionDemand, Demand};
 
 use super::{LockGuard, ReadGuard, WriteGuard};
 use crate::cluster::{Cluster, WaitError};

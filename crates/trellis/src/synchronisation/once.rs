@@ -1,6 +1,6 @@
 //! What is done once in a cluster.
 
-use trellis_protocol::sync::{Demand, OnceDemand};
+use trellis_cluster_protocol::sync::{Demand, OnceDemand};
 
 use super::given_back;
 use crate::cluster::{Cluster, WaitError};

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use trellis_protocol::sync::{Demand, ReadWriteDemand};
+use trellis_cluster_protocol::sync::{Demand, ReadWriteDemand};
 
 use super::given_back;
 use crate::cluster::{Cluster, WaitError};

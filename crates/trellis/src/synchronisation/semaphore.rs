@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use trellis_protocol::sync::{Demand, SemaphoreDemand};
+use trellis_cluster_protocol::sync::{Demand, SemaphoreDemand};
 
 use crate::cluster::{Cluster, WaitError};
 use crate::runtime::Patience;

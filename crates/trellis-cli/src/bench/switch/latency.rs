@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use trellis::remote::{Client, Pointer};
-use trellis_protocol::wire::address::Address;
+use trellis_fabric_protocol::wire::address::Address;
 use trellis_switch::lab::{Lab, Plan};
 use trellis_switch::{Page, Redirect, switches};
 

@@ -5,9 +5,9 @@
 use std::time::{Duration, Instant};
 
 use trellis::remote::{HostPrefix, Pointer};
-use trellis_protocol::wire::address::{Address, Arguments, Incarnation, PORT, Source};
-use trellis_protocol::wire::command::Command;
-use trellis_protocol::wire::datagram::{
+use trellis_fabric_protocol::wire::address::{Address, Arguments, Incarnation, PORT, Source};
+use trellis_fabric_protocol::wire::command::Command;
+use trellis_fabric_protocol::wire::datagram::{
     Body, HEADER_BYTES, Operation, Reply, Request, Rules, Status, TagKind, Tags, seal,
 };
 use trellis_switch::lab::Host;

@@ -23,7 +23,7 @@ const PAGES_AT_ONCE: usize = 64;
 
 /// The addresses of a host.
 pub(crate) fn prefix(cluster: Cluster, host: u16) -> HostPrefix {
-    let cluster = trellis_protocol::wire::address::Cluster::new(cluster.number()).expect("both have 24 bits");
+    let cluster = trellis_fabric_protocol::wire::address::Cluster::new(cluster.number()).expect("both have 24 bits");
     HostPrefix { cluster, host: Host(host) }
 }
 

@@ -1,7 +1,7 @@
 //! Pages that are cut out of ranges, go elsewhere, come home and are joined again, whatever becomes of hosts and controllers meanwhile.
 
-use trellis_protocol::lease::parts::PART_PAGES_MAX;
-use trellis_protocol::wire::address::PARTS_FROM;
+use trellis_fabric_protocol::lease::parts::PART_PAGES_MAX;
+use trellis_fabric_protocol::wire::address::PARTS_FROM;
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! Pages that go to who asks for them, and away from who has too much to do.
 
-use trellis_protocol::wire::address::PARTS_FROM;
+use trellis_fabric_protocol::wire::address::PARTS_FROM;
 
 use super::*;
 

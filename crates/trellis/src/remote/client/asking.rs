@@ -11,11 +11,11 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use trellis_protocol::memory_server::WINDOW;
-use trellis_protocol::wire::address::{Address, Arguments, Destination, Host, HostPrefix, Pointer, Source};
-use trellis_protocol::wire::command::Command;
-use trellis_protocol::wire::datagram::request::Small;
-use trellis_protocol::wire::datagram::{
+use trellis_fabric_protocol::memory_server::WINDOW;
+use trellis_fabric_protocol::wire::address::{Address, Arguments, Destination, Host, HostPrefix, Pointer, Source};
+use trellis_fabric_protocol::wire::command::Command;
+use trellis_fabric_protocol::wire::datagram::request::Small;
+use trellis_fabric_protocol::wire::datagram::{
     Body, Extent, HEADER_BYTES, Operation, Reply, Request, Rules, Status, TagKind, seal,
 };
 use trellis_transport::links::ipv6::{Ask, NoAnswer, PARTS_MAX, Verdict};

@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use trellis_protocol::wire::address::{Destination, Host, Pointer};
-use trellis_protocol::wire::command::Command;
-use trellis_protocol::wire::datagram::{Body, Extent, Operation, Reply, Status, WRITE_BYTES_MAX};
+use trellis_fabric_protocol::wire::address::{Destination, Host, Pointer};
+use trellis_fabric_protocol::wire::command::Command;
+use trellis_fabric_protocol::wire::datagram::{Body, Extent, Operation, Reply, Status, WRITE_BYTES_MAX};
 
 use super::super::RemoteError;
 use super::Client;

@@ -12,10 +12,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use trellis_protocol::lease::incarnation_of;
-use trellis_protocol::wire::address::{Arguments, Host, HostPrefix, PAGE_BYTES, Pointer, Source};
-use trellis_protocol::wire::command::Command;
-use trellis_protocol::wire::datagram::{Body, Extent, Operation, Reply, Status, TagKind};
+use trellis_fabric_protocol::lease::incarnation_of;
+use trellis_fabric_protocol::wire::address::{Arguments, Host, HostPrefix, PAGE_BYTES, Pointer, Source};
+use trellis_fabric_protocol::wire::command::Command;
+use trellis_fabric_protocol::wire::datagram::{Body, Extent, Operation, Reply, Status, TagKind};
 use trellis_transport::links::ipv6::NoAnswer;
 
 use super::Client;

@@ -5,8 +5,8 @@
 
 use std::time::Instant;
 
-use trellis_protocol::wire::address::PAGE_BYTES;
-use trellis_protocol::wire::datagram::{Body, Operation, Status};
+use trellis_fabric_protocol::wire::address::PAGE_BYTES;
+use trellis_fabric_protocol::wire::datagram::{Body, Operation, Status};
 
 use super::Client;
 use super::asking::{End, Failure, Take, Wanted, plus};

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use trellis_protocol::wire::address::{Host, HostPrefix, Incarnation, Source};
-use trellis_protocol::wire::command::Command;
-use trellis_protocol::wire::datagram::{Body, Operation, Status};
+use trellis_fabric_protocol::wire::address::{Host, HostPrefix, Incarnation, Source};
+use trellis_fabric_protocol::wire::command::Command;
+use trellis_fabric_protocol::wire::datagram::{Body, Operation, Status};
 
 use super::asking::{Failure, Wanted};
 use super::{Client, Welcome};

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use trellis_protocol::wire::address::Host;
-use trellis_protocol::wire::datagram::Status;
+use trellis_fabric_protocol::wire::address::Host;
+use trellis_fabric_protocol::wire::datagram::Status;
 use trellis_transport::links::ipv6::NoAnswer;
 
 use super::asking::{End, Failure, Wanted};

@@ -5,12 +5,16 @@
 
 use std::time::Duration;
 
-use trellis_protocol::lease::client::Input;
-use trellis_protocol::lease::{Ask, Effect, Epoch, Message, Party, Status as Outcome, epoch_of};
-use trellis_protocol::memory_server::{Client, keeper::party_of};
-use trellis_protocol::wire::address::{Address, Arguments, Destination, Host, HostPrefix, PAGE_BYTES, Pointer, Source};
-use trellis_protocol::wire::command::Command;
-use trellis_protocol::wire::datagram::{Body, Extent, Notice, Operation, Reply, Request, Rules, Status, TagKind, seal};
+use trellis_fabric_protocol::lease::client::Input;
+use trellis_fabric_protocol::lease::{Ask, Effect, Epoch, Message, Party, Status as Outcome, epoch_of};
+use trellis_fabric_protocol::memory_server::{Client, keeper::party_of};
+use trellis_fabric_protocol::wire::address::{
+    Address, Arguments, Destination, Host, HostPrefix, PAGE_BYTES, Pointer, Source,
+};
+use trellis_fabric_protocol::wire::command::Command;
+use trellis_fabric_protocol::wire::datagram::{
+    Body, Extent, Notice, Operation, Reply, Request, Rules, Status, TagKind, seal,
+};
 use trellis_transport::links::ipv6::{Arrived, Way};
 
 use super::super::Hardware;
@@ -270,7 +274,7 @@ impl Shared {
 
     fn send_request(
         &self,
-        incarnation: trellis_protocol::wire::address::Incarnation,
+        incarnation: trellis_fabric_protocol::wire::address::Incarnation,
         number: u64,
         request: u64,
         (command, arguments, epoch, is_release): (Command, Arguments, Epoch, bool),

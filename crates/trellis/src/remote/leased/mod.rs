@@ -18,9 +18,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use trellis_protocol::wire::address::{HostPrefix, PAGE_BYTES, PORT, Pointer};
-use trellis_protocol::wire::command::Command;
-use trellis_protocol::wire::datagram::Status;
+use trellis_fabric_protocol::wire::address::{HostPrefix, PAGE_BYTES, PORT, Pointer};
+use trellis_fabric_protocol::wire::command::Command;
+use trellis_fabric_protocol::wire::datagram::Status;
 use trellis_transport::links::ipv6::{Endpoint, NoAnswer};
 
 use super::{Client, ClientOptions, RemoteError, drawn, nanoseconds};

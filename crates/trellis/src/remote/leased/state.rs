@@ -7,11 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::ops::RangeInclusive;
 
-use trellis_protocol::lease::client::{Client, Input};
-use trellis_protocol::lease::reader::{self, Followed, Reader};
-use trellis_protocol::lease::{Effect, Epoch, Message, Outcome, Party, Timing};
-use trellis_protocol::wire::address::{Host, Incarnation, PAGE_BYTES, Pointer};
-use trellis_protocol::wire::datagram::Status;
+use trellis_fabric_protocol::lease::client::{Client, Input};
+use trellis_fabric_protocol::lease::reader::{self, Followed, Reader};
+use trellis_fabric_protocol::lease::{Effect, Epoch, Message, Outcome, Party, Timing};
+use trellis_fabric_protocol::wire::address::{Host, Incarnation, PAGE_BYTES, Pointer};
+use trellis_fabric_protocol::wire::datagram::Status;
 
 use super::super::CLOCK_ERROR_PPM;
 use super::{LeasedOptions, Shared};

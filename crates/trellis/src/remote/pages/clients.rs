@@ -6,7 +6,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use trellis_protocol::wire::datagram::Status;
+use trellis_fabric_protocol::wire::datagram::Status;
 
 use super::super::{Client, ClientOptions, RemoteError};
 

@@ -41,8 +41,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use trellis_fabric_protocol::wire::address::PAGE_BYTES;
 use trellis_memory::{MapError, Region};
-use trellis_protocol::wire::address::PAGE_BYTES;
 
 use crate::record::{FaultKind, LiveCounters};
 use crate::stored::crew::Crew;

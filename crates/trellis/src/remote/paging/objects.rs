@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use trellis_protocol::wire::address::{HostPrefix, PAGE_BYTES, Pointer};
+use trellis_fabric_protocol::wire::address::{HostPrefix, PAGE_BYTES, Pointer};
 
 use super::{Events, Pages, Paging};
 use crate::remote::leased::{self, Bytes, Leased, LeasedOptions};

@@ -1,6 +1,6 @@
 //! Which controller a server reports to: one of several, and the next one when that does not answer.
 
-use trellis_protocol::Nanoseconds;
+use trellis_fabric_protocol::Nanoseconds;
 
 /// See the top of this file.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,15 +6,15 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use trellis_protocol::lease::Epoch;
-use trellis_protocol::lease::parts::Within;
-use trellis_protocol::memory_server::Client;
-use trellis_protocol::wire::address::{
+use trellis_fabric_protocol::lease::Epoch;
+use trellis_fabric_protocol::lease::parts::Within;
+use trellis_fabric_protocol::memory_server::Client;
+use trellis_fabric_protocol::wire::address::{
     Address, Arguments, Destination, Host, HostPrefix, Incarnation, Pointer, Source,
 };
-use trellis_protocol::wire::command::Command;
-use trellis_protocol::wire::datagram::told::What;
-use trellis_protocol::wire::datagram::{Notice, Operation, Reply, Request, TagKind, Told, seal};
+use trellis_fabric_protocol::wire::command::Command;
+use trellis_fabric_protocol::wire::datagram::told::What;
+use trellis_fabric_protocol::wire::datagram::{Notice, Operation, Reply, Request, TagKind, Told, seal};
 use trellis_transport::links::ipv6::{Endpoint, Way};
 
 use super::super::memory::ServerMemory;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use trellis_protocol::wire::address::HostPrefix;
+use trellis_fabric_protocol::wire::address::HostPrefix;
 
 /// A range, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

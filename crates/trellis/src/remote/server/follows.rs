@@ -9,12 +9,12 @@
 
 use std::collections::BTreeMap;
 
-use trellis_protocol::lease::reader::{Input, Reader};
-use trellis_protocol::lease::{Ask, Effect, Epoch, Message, Party, Status as Outcome, Timing};
-use trellis_protocol::wire::address::{Arguments, Cluster, Destination, Host, PAGE_BYTES, Pointer};
-use trellis_protocol::wire::command::Command;
-use trellis_protocol::wire::datagram::told::What;
-use trellis_protocol::wire::datagram::{Body, Notice, Operation, Reply, Request, Status, Told};
+use trellis_fabric_protocol::lease::reader::{Input, Reader};
+use trellis_fabric_protocol::lease::{Ask, Effect, Epoch, Message, Party, Status as Outcome, Timing};
+use trellis_fabric_protocol::wire::address::{Arguments, Cluster, Destination, Host, PAGE_BYTES, Pointer};
+use trellis_fabric_protocol::wire::command::Command;
+use trellis_fabric_protocol::wire::datagram::told::What;
+use trellis_fabric_protocol::wire::datagram::{Body, Notice, Operation, Reply, Request, Status, Told};
 
 use super::desk::Desk;
 

@@ -9,16 +9,16 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use trellis_protocol::lease::parts::{Keeps, Part, Within, may_keep, part_with};
-use trellis_protocol::lease::{self, Status as Outcome, epoch_of};
-use trellis_protocol::memory_server::table_pages::table_pages;
-use trellis_protocol::memory_server::{
+use trellis_fabric_protocol::lease::parts::{Keeps, Part, Within, may_keep, part_with};
+use trellis_fabric_protocol::lease::{self, Status as Outcome, epoch_of};
+use trellis_fabric_protocol::memory_server::table_pages::table_pages;
+use trellis_fabric_protocol::memory_server::{
     Carried, Client, Effect, Input, Keeper, MemoryServer, Order, Settings, Staged, refusal,
 };
-use trellis_protocol::wire::address::{Destination, Host, PAGE_BYTES, Pointer};
-use trellis_protocol::wire::command::{Class, Command};
-use trellis_protocol::wire::datagram::told::{About, What};
-use trellis_protocol::wire::datagram::{Body, Reply, Request, Status, Told, WRITE_BYTES_MAX};
+use trellis_fabric_protocol::wire::address::{Destination, Host, PAGE_BYTES, Pointer};
+use trellis_fabric_protocol::wire::command::{Class, Command};
+use trellis_fabric_protocol::wire::datagram::told::{About, What};
+use trellis_fabric_protocol::wire::datagram::{Body, Reply, Request, Status, Told, WRITE_BYTES_MAX};
 
 use super::super::memory::{ServerMemory, entry_word};
 use super::desk::Desk;

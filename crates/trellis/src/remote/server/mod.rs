@@ -1,7 +1,7 @@
 //! A memory server: one socket, one thread that answers, and the ranges that it has to do with: its own, and, where a
 //! controller says who is home of which, those that it keeps for others, and parts of them.
 //!
-//! The thread takes a datagram, lets [`MemoryServer`](trellis_protocol::memory_server::MemoryServer) decide, and carries out
+//! The thread takes a datagram, lets [`MemoryServer`](trellis_fabric_protocol::memory_server::MemoryServer) decide, and carries out
 //! what it orders, all of it before the next datagram; so nothing here needs a lock, and an atomic addition is an addition.
 //! Leases of pages, and who is home, are decided by [`Keeper`], in the same thread.
 //!
@@ -23,20 +23,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use trellis_memory::Arena;
-use trellis_protocol::lease::parts::{Within, is_part};
-use trellis_protocol::lease::server::Server as Leased;
-use trellis_protocol::lease::{Party, Placement, Timing};
-use trellis_protocol::memory_server::table_pages::{TablePages, table_pages};
-use trellis_protocol::memory_server::{
+use trellis_fabric_protocol::lease::parts::{Within, is_part};
+use trellis_fabric_protocol::lease::server::Server as Leased;
+use trellis_fabric_protocol::lease::{Party, Placement, Timing};
+use trellis_fabric_protocol::memory_server::table_pages::{TablePages, table_pages};
+use trellis_fabric_protocol::memory_server::{
     Keeper, MemoryServer, Range, SessionLimits, Settings, StagingLimits, Statistics, refusal,
 };
-use trellis_protocol::wire::address::{
+use trellis_fabric_protocol::wire::address::{
     Address, Destination, Host, HostPrefix, Incarnation, PAGE_BYTES, PARTS_FROM, PORT, Source,
 };
-use trellis_protocol::wire::command::{Class, Command};
-use trellis_protocol::wire::datagram::told::What;
-use trellis_protocol::wire::datagram::{Body, HEADER_BYTES, Notice, Reply, Request, Rules, Status, TagKind, Told};
+use trellis_fabric_protocol::wire::command::{Class, Command};
+use trellis_fabric_protocol::wire::datagram::told::What;
+use trellis_fabric_protocol::wire::datagram::{
+    Body, HEADER_BYTES, Notice, Reply, Request, Rules, Status, TagKind, Told,
+};
+use trellis_memory::Arena;
 use trellis_transport::links::ipv6::{Arrived, Endpoint};
 
 use super::memory::ServerMemory;

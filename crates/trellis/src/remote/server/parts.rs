@@ -7,15 +7,15 @@
 //!
 //! Must never have bytes of one page in two places, nor forget what a controller may count on.
 
+use trellis_fabric_protocol::lease::home::Home;
+use trellis_fabric_protocol::lease::parts::{self, Part, Step, Within};
+use trellis_fabric_protocol::lease::{Message, Placement};
+use trellis_fabric_protocol::memory_server::table_pages::table_pages;
+use trellis_fabric_protocol::wire::address::{Host, PAGE_BYTES};
+use trellis_fabric_protocol::wire::command::{Class, Command};
+use trellis_fabric_protocol::wire::datagram::told::What;
+use trellis_fabric_protocol::wire::datagram::{Operation, Request};
 use trellis_memory::Arena;
-use trellis_protocol::lease::home::Home;
-use trellis_protocol::lease::parts::{self, Part, Step, Within};
-use trellis_protocol::lease::{Message, Placement};
-use trellis_protocol::memory_server::table_pages::table_pages;
-use trellis_protocol::wire::address::{Host, PAGE_BYTES};
-use trellis_protocol::wire::command::{Class, Command};
-use trellis_protocol::wire::datagram::told::What;
-use trellis_protocol::wire::datagram::{Operation, Request};
 
 use super::super::memory::move_pages;
 use super::events::Event;

@@ -11,11 +11,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
-use trellis_protocol::lease::home::Home;
-use trellis_protocol::lease::{Epoch, epoch_of};
-use trellis_protocol::memory_server::table_pages::{TablePage, TablePages, bytes_of};
-use trellis_protocol::memory_server::{Input, MemoryServer, Settings};
-use trellis_protocol::wire::datagram::{Body, Reply, Request, Status};
+use trellis_fabric_protocol::lease::home::Home;
+use trellis_fabric_protocol::lease::{Epoch, epoch_of};
+use trellis_fabric_protocol::memory_server::table_pages::{TablePage, TablePages, bytes_of};
+use trellis_fabric_protocol::memory_server::{Input, MemoryServer, Settings};
+use trellis_fabric_protocol::wire::datagram::{Body, Reply, Request, Status};
 
 use super::desk::Desk;
 use super::events::Event;
@@ -289,7 +289,8 @@ impl Held {
                 self.parts.iter().for_each(|part| logic.lend(part.first, part.pages));
                 // What is no whole object is free from now on, before this home has given any epoch.
                 let since = epoch_of(incarnation);
-                for number in 0..trellis_protocol::memory_server::table_pages::table_pages(placed.table.pages()) {
+                for number in 0..trellis_fabric_protocol::memory_server::table_pages::table_pages(placed.table.pages())
+                {
                     if let Some(page) = placed.table.changed(number, &logic, since) {
                         placed.table.replace(number, &page);
                     }

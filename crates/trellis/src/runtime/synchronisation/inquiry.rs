@@ -4,8 +4,8 @@
 //! Promises: a sentence names who holds, who is missing, and who did not answer, and asks for no longer than
 //! [`Wait::Inquiry`] says. Must never guess: what nobody said is not told.
 
-use trellis_protocol::sync::{Kind, Standing, Subject};
-use trellis_protocol::{NodeId, PageIndex};
+use trellis_cluster_protocol::sync::{Kind, Standing, Subject};
+use trellis_cluster_protocol::{NodeId, PageIndex};
 
 use super::{Node, Wait, lock};
 

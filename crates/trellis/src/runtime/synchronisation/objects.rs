@@ -3,7 +3,7 @@
 //! Promises: what the parent file promises; and a wait for a condition returns with its lock held again, or says that it
 //! is not. Must never give a lock back before the wait is enrolled: a signal would be missed.
 
-use trellis_protocol::sync::{ConditionDemand, Demand, Input, Kind, OnceDemand, ReadWriteDemand};
+use trellis_cluster_protocol::sync::{ConditionDemand, Demand, Input, Kind, OnceDemand, ReadWriteDemand};
 
 use super::held::Holding;
 use super::{Ended, LiveCounters, Node, Patience, Ticket, Wait, WaitError, Waited, refuse_reserved};

@@ -3,7 +3,7 @@
 //!
 //! Promises: bytes that are no description are refused; a description names no page beyond its segment as a beginning.
 
-use trellis_protocol::heap::classes::{CLASSES, size_of};
+use trellis_cluster_protocol::heap::classes::{CLASSES, size_of};
 
 use super::PAGE_BYTES;
 use super::span::BLOCKS_MAX;

@@ -48,7 +48,7 @@ use trellis_store::{Operation, Store, StoreError};
 pub use native::Native;
 
 /// Every block is aligned to this, as C wants it.
-pub const ALIGN_BYTES_MIN: u64 = trellis_protocol::heap::ALIGN_BYTES_MIN;
+pub const ALIGN_BYTES_MIN: u64 = trellis_cluster_protocol::heap::ALIGN_BYTES_MIN;
 /// Memory is released and fetched in pages of so many bytes.
 pub const PAGE_BYTES: u64 = 4096;
 /// No block is longer: distances within an object are signed numbers.

@@ -3,7 +3,7 @@
 //! Promises: its lists name every open span of its pools exactly once, and a span knows where in the list it is, so that
 //! any of them goes in constant time. Used under the lock of the part only.
 
-use trellis_protocol::heap::classes::CLASSES;
+use trellis_cluster_protocol::heap::classes::CLASSES;
 
 use super::span::{Span, State};
 use super::table::Dense;

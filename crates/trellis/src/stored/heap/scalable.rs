@@ -12,8 +12,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use trellis_protocol::heap::SMALL_BYTES_MAX;
-use trellis_protocol::heap::classes::{class_of, size_of};
+use trellis_cluster_protocol::heap::SMALL_BYTES_MAX;
+use trellis_cluster_protocol::heap::classes::{class_of, size_of};
 
 use super::description::{Described, UNKNOWN, WHOLE};
 use super::directory::SEGMENT_PAGES;

@@ -26,7 +26,7 @@ use super::scalable::Scalable;
 use super::{Allocator, Block, HeapError, Held, Memory, PAGE_BYTES, Refusal, Statistics, lock};
 use crate::stored::departed::Departed;
 use crate::stored::synchronisation::member;
-use trellis_protocol::heap::classes::{CLASSES, size_of};
+use trellis_cluster_protocol::heap::classes::{CLASSES, size_of};
 
 /// The most segments that are asked for in advance: 64 MiB.
 const SEGMENTS_AT_ONCE_MAX: u32 = 64;

@@ -1,0 +1,197 @@
+//! Inputs, effects and messages in the words of the scripts.
+
+use trellis_cluster_protocol::coherence::{Content, Effect, Input, Message, Purpose};
+use trellis_cluster_protocol::{Access, PageIndex, PageRange, PageSet};
+
+pub(crate) fn input(node: u16, input: &Input) -> String {
+    match *input {
+        Input::Fault { page, write, wish } => {
+            format!(
+                "n{node} faults: {} {}{}",
+                if write { "store to" } else { "load from" },
+                one(page),
+                wished(page, wish)
+            )
+        }
+        Input::Prefetch { wish, write, announced } => {
+            let verb = if announced { "announces" } else { "guesses" };
+            format!("n{node} {verb}: {} {}", if write { "stores to" } else { "loads from" }, run(wish))
+        }
+        Input::Message { from, message } => format!("n{node} hears from n{}: {}", from.0, self::message(&message)),
+        Input::Resumed { page } => format!("n{node} resumed {}", one(page)),
+        Input::Alarm { page, purpose } => format!("n{node}: alarm {} {}", one(page), self::purpose(purpose)),
+        Input::Lock { range, call, stay } => {
+            let stay = stay.map_or(String::new(), |stay| format!(" for {}", time(stay)));
+            format!("n{node} locks {}{stay} (call {call})", run(range))
+        }
+        Input::Unlock { range, call } => format!("n{node} unlocks {} (call {call})", run(range)),
+        Input::Gone { node: gone, successor } => format!("n{node}: n{} is gone, ask n{}", gone.0, successor.0),
+        Input::Stored { range } => format!("n{node} finds marks: {}", run(range)),
+        Input::Publish { .. } => format!("n{node} publishes"),
+        Input::Notice { range, stamp } => format!("n{node} has notice: {} changed at time {stamp}", run(range)),
+        Input::Changed { page } => format!("n{node} finds {} changed", one(page)),
+        Input::Place { range, node: home } => format!("n{node} wants {} at n{}", run(range), home.0),
+        Input::Close { range } => format!("n{node} closes {}", run(range)),
+        Input::Carry { to, .. } => format!("n{node} hands a lock to n{}", to.0),
+    }
+}
+
+pub(crate) fn effect(effect: &Effect) -> String {
+    match *effect {
+        Effect::Revoke(range) => format!("revoke {}", run(range)),
+        Effect::Downgrade(range) => format!("downgrade {}", run(range)),
+        Effect::Install { range, access, zero } => {
+            let zero = if zero { ", zero" } else { "" };
+            format!("install {} {}{zero}", run(range), if access == Access::Write { "for stores" } else { "for loads" })
+        }
+        Effect::Upgrade(range) => format!("upgrade {}", run(range)),
+        Effect::Send { to, message } => format!("send n{}: {}", to.0, self::message(&message)),
+        Effect::Wake(range) => format!("wake {}", run(range)),
+        Effect::Hold(page) => format!("hold {}", one(page)),
+        Effect::Alarm { page, purpose, after } => {
+            format!("set alarm {} {} in {}", one(page), self::purpose(purpose), time(after))
+        }
+        Effect::Locked { range, call } => format!("locked {} (call {call})", run(range)),
+        Effect::Violation { from, what } => format!("violation by n{}: {what}", from.0),
+        Effect::SendTwins { to, message } => format!("send n{}: {}, from the twin", to.0, self::message(&message)),
+        Effect::KeepTwin(range) => format!("keep twin of {}", run(range)),
+        Effect::Apply { pages, twins } => {
+            let twins = twins.map_or(String::new(), |twins| format!(", and into the twin of {}", set(twins)));
+            format!("put diff into {}{twins}", set(pages))
+        }
+        Effect::Merge { page, .. } => format!("put what differs into {}", one(page)),
+        Effect::Inspect(page) => format!("compare {} with its twin", one(page)),
+        Effect::Notice { range, stamp } => format!("note: {} changed at time {stamp}", run(range)),
+        Effect::Published => "published".to_string(),
+    }
+}
+
+pub(crate) fn message(message: &Message) -> String {
+    let text = |name: &str, range: PageRange, write: bool| {
+        format!("{name} {} {}", run(range), if write { "for stores" } else { "for loads" })
+    };
+    match *message {
+        Message::Request { demand, range, write, announced, requester, hops } => {
+            let announced = if announced { ", announced" } else { "" };
+            let passed_on = match hops {
+                0 => String::new(),
+                _ => format!(", for n{}, hop {hops}", requester.0),
+            };
+            let text = text("request", PageRange::one(demand), write);
+            format!("{text}{}{announced}{passed_on}", wished(demand, range))
+        }
+        Message::Redirect { page, owner } => format!("redirect {} to n{}", one(page), owner.0),
+        Message::Forward { demand, range, write, requester, after, sequence } => {
+            let text = text("forward", PageRange::one(demand), write);
+            format!("{text}{} to n{}, after #{after}, as #{sequence}", wished(demand, range), requester.0)
+        }
+        Message::Grant { range, write, content, sequence, .. } => {
+            let content = match content {
+                Content::Kept => "kept",
+                Content::Zero => "zero",
+                Content::Bytes => "with bytes",
+            };
+            format!("{}, {content}, #{sequence}", text("grant", range, write))
+        }
+        Message::Confirm { range, .. } => format!("confirm {}", run(range)),
+        Message::Invalidate { page, owner } => format!("invalidate {}, which n{} will own", one(page), owner.0),
+        Message::Invalidated { page } => format!("invalidated {}", one(page)),
+        Message::Retry { page } => format!("retry {}", one(page)),
+        Message::Again { page } => format!("again {}", one(page)),
+        Message::Copy { range, home: true, .. } => format!("copy: you are the home of {}", run(range)),
+        Message::Copy { range, content, stamp, .. } => {
+            let content = if content == Content::Zero { "zero" } else { "with bytes" };
+            format!("copy {}, {content}, time {stamp}", run(range))
+        }
+        Message::Diff { pages, writer, number, hops, carried, .. } => {
+            let passed_on = match hops {
+                0 => String::new(),
+                _ => format!(", of n{}, hop {hops}", writer.0),
+            };
+            format!("diff {}, #{number}{passed_on}{}", set(pages), some(pages, carried, "carried"))
+        }
+        Message::Diffed { pages, number, stamp, told, current, moved } => {
+            format!(
+                "diffed {}, #{number}, time {stamp}{}{}{}",
+                set(pages),
+                some(pages, told, "others have copies of"),
+                some(pages, current, "as new as here:"),
+                some(pages, moved, "you are the home of"),
+            )
+        }
+        Message::Update { pages, origin, number, stamp } => {
+            format!("update {}, #{number}, stored by n{}, time {stamp}", set(pages), origin.0)
+        }
+        Message::Updated { pages, number, kept } => {
+            let kept = some(pages, kept, "taken:");
+            format!("updated {}, #{number}{}", set(pages), if kept.is_empty() { "; none taken" } else { &kept })
+        }
+        Message::Carried { page, stamp } => format!("carried {}, time {stamp}", one(page)),
+        Message::Place { range, home } => format!("place {} at n{}", run(range), home.0),
+        Message::Placed { range } => format!("placed {}", run(range)),
+    }
+}
+
+/// The first word of [`message`], by which scripts pick one.
+pub(crate) fn name(message: &Message) -> &'static str {
+    match message {
+        Message::Request { .. } => "request",
+        Message::Forward { .. } => "forward",
+        Message::Grant { .. } => "grant",
+        Message::Confirm { .. } => "confirm",
+        Message::Invalidate { .. } => "invalidate",
+        Message::Invalidated { .. } => "invalidated",
+        Message::Redirect { .. } => "redirect",
+        Message::Retry { .. } => "retry",
+        Message::Again { .. } => "again",
+        Message::Copy { .. } => "copy",
+        Message::Diff { .. } => "diff",
+        Message::Diffed { .. } => "diffed",
+        Message::Update { .. } => "update",
+        Message::Updated { .. } => "updated",
+        Message::Carried { .. } => "carried",
+        Message::Place { .. } => "place",
+        Message::Placed { .. } => "placed",
+    }
+}
+
+/// The word of a purpose.
+pub(crate) fn purpose(purpose: Purpose) -> &'static str {
+    match purpose {
+        Purpose::Retry => "retry",
+        Purpose::Expiry => "expiry",
+        Purpose::Threshold => "threshold",
+    }
+}
+
+fn time(nanoseconds: u64) -> String {
+    match nanoseconds % 1000 {
+        0 => format!("{}us", nanoseconds / 1000),
+        _ => format!("{nanoseconds}ns"),
+    }
+}
+
+pub(crate) fn run(range: PageRange) -> String {
+    match range.count() {
+        1 => format!("p{}", range.first().0),
+        _ => format!("p{}-{}", range.first().0, range.end() - 1),
+    }
+}
+
+/// `p0-1, p5`.
+fn set(pages: PageSet) -> String {
+    pages.runs().map(run).collect::<Vec<_>>().join(", ")
+}
+
+/// Those of `pages` that a mask names, if any.
+fn some(pages: PageSet, mask: u64, what: &str) -> String {
+    pages.masked(mask).map_or(String::new(), |some| format!("; {what} {}", set(some)))
+}
+
+fn one(page: PageIndex) -> String {
+    format!("p{}", page.0)
+}
+
+fn wished(page: PageIndex, wish: PageRange) -> String {
+    if wish == PageRange::one(page) { String::new() } else { format!(" (of {})", run(wish)) }
+}

@@ -1,0 +1,271 @@
+//! One suite for every protocol, with every home, in one shard and in four: random programs on a
+//! network that delivers in any order, with alarms that go off when the seed says: in half of the
+//! runs at any time, on a clock that stands still, as in the explorer; else late, on one that runs.
+//!
+//! A run is decided by its seed. A failure names it; `TRELLIS_SEED=<seed> cargo test -p
+//! trellis-cluster-protocol --test conformance` runs that one alone.
+
+#[allow(dead_code, reason = "every test program uses a part of it")]
+mod cluster;
+
+use cluster::{Cluster, Outcome};
+use trellis_cluster_protocol::coherence::Protocol;
+use trellis_cluster_protocol::homes::Home;
+use trellis_cluster_protocol::{NodeId, PageIndex, PageRange};
+
+const PAGES: u32 = 5 * 512;
+/// Pages that programs touch: neighbours, ends of chunks, chunks of every shard.
+const HOT: [u32; 12] = [0, 1, 2, 3, 4, 510, 511, 512, 513, 1024, 1536, 2559];
+const OPERATIONS: u32 = 60;
+/// Calls of each node that lock pages.
+const CALLS: u32 = 12;
+const RUNS: u64 = 40;
+/// Far more than any correct run needs.
+const STEPS_MAX: u32 = 200_000;
+
+/// xorshift64* (Vigna 2016): deterministic, and good enough to choose what happens next.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound
+    }
+
+    fn one_in(&mut self, chances: usize) -> bool {
+        self.below(chances) == 0
+    }
+}
+
+/// A cluster whose threads do what the seed says.
+struct Run {
+    cluster: Cluster,
+    random: Random,
+    nodes: u16,
+    /// Operations that each node's threads have not begun yet.
+    left: Vec<u32>,
+    threads: usize,
+    /// How many neighbouring pages of [`HOT`] are used: few pages make much contention.
+    spread: usize,
+    can_lock: bool,
+    /// Calls that lock pages which each node has not begun yet.
+    calls_left: Vec<u32>,
+    /// Whether time passes.
+    has_clock: bool,
+}
+
+impl Run {
+    fn new(protocol: Protocol, home: Home, nodes: u16, shards: u32, seed: u64) -> Run {
+        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        let threads = 1 + random.below(3);
+        let spread = 1 + random.below(HOT.len());
+        Run {
+            cluster: Cluster::new(protocol, home, nodes, PAGES, shards),
+            random,
+            nodes,
+            left: vec![OPERATIONS; usize::from(nodes)],
+            threads,
+            spread,
+            can_lock: protocol.can_lock(),
+            calls_left: vec![if protocol.can_lock() { CALLS } else { 0 }; usize::from(nodes)],
+            has_clock: seed.is_multiple_of(2),
+        }
+    }
+
+    fn finish(&mut self) {
+        for _ in 0..STEPS_MAX {
+            if !self.step() {
+                return self.check_end();
+            }
+        }
+        panic!("still not done after {STEPS_MAX} steps");
+    }
+
+    /// Does one thing that is possible; `false` when nothing is left to do.
+    fn step(&mut self) -> bool {
+        if self.random.one_in(40) {
+            self.guess();
+        }
+        let node = self.random.below(usize::from(self.nodes)) as u16;
+        if self.has_clock {
+            self.cluster.now += self.random.below(3000) as u64;
+        }
+        match self.random.below(if self.can_lock { 10 } else { 9 }) {
+            0..4 if !self.cluster.under_way.is_empty() => {
+                let index = self.random.below(self.cluster.under_way.len());
+                self.cluster.deliver(index);
+            }
+            4 | 5 => self.begin(node),
+            6 => self.look(node),
+            7 => self.resume_wanted(),
+            8 => self.alarm(),
+            9 => self.call(node),
+            _ => {}
+        }
+        self.is_something_left()
+    }
+
+    fn is_something_left(&self) -> bool {
+        let woken = self.cluster.waiting.iter().flatten().any(|waiting| waiting.woken);
+        woken
+            || !self.cluster.under_way.is_empty()
+            || !self.cluster.wanted.is_empty()
+            || !self.cluster.alarms.is_empty()
+            || !self.cluster.calls.is_empty()
+            || self.calls_left.iter().any(|&left| left > 0)
+            || (0..usize::from(self.nodes))
+                .any(|node| self.left[node] > 0 && self.cluster.waiting[node].len() < self.threads)
+    }
+
+    fn begin(&mut self, node: u16) {
+        let index = usize::from(node);
+        if self.left[index] == 0 || self.cluster.waiting[index].len() >= self.threads {
+            return;
+        }
+        self.left[index] -= 1;
+        let page = HOT[self.random.below(self.spread)];
+        let write = self.random.one_in(2);
+        self.access(node, page, write);
+    }
+
+    fn access(&mut self, node: u16, page: u32, write: bool) {
+        if self.cluster.access(node, page, write) == Outcome::Faulted {
+            let before = self.random.below(4) as u32;
+            let after = self.random.below(6) as u32;
+            let wish = PageRange::around(PageIndex(page), page.saturating_sub(before), (page + 1 + after).min(PAGES));
+            self.cluster.fault(node, page, write, wish);
+        }
+    }
+
+    /// A woken thread looks again; now and then it is declared late before it does.
+    fn look(&mut self, node: u16) {
+        let waiting = &self.cluster.waiting[usize::from(node)];
+        let Some(index) = waiting.iter().position(|waiting| waiting.woken) else { return };
+        if self.random.one_in(20) {
+            let page = self.cluster.waiting[usize::from(node)][index].page;
+            self.cluster.resume(node, page);
+        }
+        let waiting = self.cluster.take_woken(node, index);
+        self.access(node, waiting.page, waiting.write);
+        if self.random.one_in(2) {
+            self.cluster.resume(node, waiting.page);
+        }
+    }
+
+    fn resume_wanted(&mut self) {
+        let wanted: Vec<(u16, u32)> = self.cluster.wanted.iter().copied().collect();
+        let Some(&(node, page)) = wanted.get(self.random.below(wanted.len().max(1))) else { return };
+        let about_to_look = |waiting: &cluster::Waiting| waiting.page == page && waiting.woken;
+        if !self.cluster.waiting[usize::from(node)].iter().any(about_to_look) {
+            self.cluster.resume(node, page);
+        }
+    }
+
+    /// Some alarm goes off: late, never early, where there is a clock.
+    fn alarm(&mut self) {
+        let alarms: Vec<_> = self.cluster.alarms.iter().map(|(&alarm, &due)| (alarm, due)).collect();
+        let Some(&((node, page, purpose), due)) = alarms.get(self.random.below(alarms.len().max(1))) else { return };
+        if self.has_clock {
+            self.cluster.now = self.cluster.now.max(due);
+        }
+        self.cluster.alarm(node, page, purpose);
+    }
+
+    /// A thread locks pages, lets go what it has, or now and then waits no longer.
+    fn call(&mut self, node: u16) {
+        let mine: Vec<_> = self.cluster.calls.iter().filter(|call| call.node == node).copied().collect();
+        if self.calls_left[usize::from(node)] > 0 && mine.len() < self.threads && self.random.one_in(2) {
+            self.calls_left[usize::from(node)] -= 1;
+            let page = HOT[self.random.below(self.spread)];
+            let range = PageRange::around(PageIndex(page), page, (page + 1 + self.random.below(4) as u32).min(PAGES));
+            let stay = self.random.one_in(4).then(|| self.random.below(100_000) as u64);
+            self.cluster.lock(node, range, stay);
+        } else if let Some(call) = mine.get(self.random.below(mine.len().max(1)))
+            && (call.has_all || self.random.one_in(20))
+        {
+            self.cluster.unlock(node, call.range, call.number);
+            if self.random.one_in(10) {
+                // Once more, as after a lock that ended by itself.
+                self.cluster.unlock(node, call.range, call.number);
+            }
+        }
+    }
+
+    fn guess(&mut self) {
+        let node = self.random.below(usize::from(self.nodes)) as u16;
+        let page = HOT[self.random.below(self.spread)];
+        let count = 1 + self.random.below(8) as u32;
+        let wish = PageRange::around(PageIndex(page), page, (page + count).min(PAGES));
+        let (write, announced) = (self.random.one_in(2), self.random.one_in(2));
+        self.cluster.prefetch(node, wish, write, announced);
+    }
+
+    fn check_end(&self) {
+        assert!(self.cluster.waiting.iter().all(Vec::is_empty), "threads wait for ever: {:?}", self.cluster.waiting);
+        assert!(self.left.iter().all(|&left| left == 0));
+        for node in 0..self.nodes {
+            let pending = (0..PAGES).find(|&page| self.cluster.is_pending(node, page));
+            assert_eq!(pending, None, "a request of node {node} is under way for ever");
+        }
+    }
+}
+
+/// The seeds to run: the one that whoever runs the tests chose, or the first few.
+fn seeds() -> std::ops::RangeInclusive<u64> {
+    let chosen = std::env::var("TRELLIS_SEED").ok().map(|seed| seed.parse().expect("TRELLIS_SEED is a whole number"));
+    chosen.map_or(1..=RUNS, |seed| seed..=seed)
+}
+
+fn suite(nodes: u16, shards: u32) {
+    for protocol in Protocol::all() {
+        for home in Home::all(NodeId(nodes / 2)) {
+            for seed in seeds() {
+                // Before the run, so that the output shows which seeds ran also when all is well.
+                println!("{protocol} {} TRELLIS_SEED={seed} nodes={nodes} shards={shards}", home.name());
+                let mut run = Run::new(protocol, home, nodes, shards, seed);
+                let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run.finish()));
+                if let Err(failure) = done {
+                    let last = run.cluster.log.len().saturating_sub(60);
+                    eprintln!("{}", run.cluster.log[last..].join("\n"));
+                    std::panic::resume_unwind(failure);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn one_node_is_a_cluster() {
+    suite(1, 1);
+}
+
+#[test]
+fn two_nodes() {
+    suite(2, 1);
+    suite(2, 4);
+}
+
+#[test]
+fn three_nodes() {
+    suite(3, 1);
+    suite(3, 4);
+}
+
+#[test]
+fn five_nodes() {
+    suite(5, 1);
+    suite(5, 4);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let log = || {
+        let home = Home::all(NodeId(1))[0];
+        let mut run = Run::new(Protocol::IVY, home, 3, 4, 7);
+        run.finish();
+        run.cluster.log
+    };
+    assert!(log() == log());
+}

@@ -1,0 +1,162 @@
+//! A few nodes with their heaps, a network that delivers in any order, and what their programs got.
+//!
+//! Promises: the programs do what a runtime does, in the order in which it must: a span has its home before it is used,
+//! and what was written is known before a span goes back. Every step checks that no block overlaps another and that no
+//! page has blocks of two nodes.
+
+use std::collections::BTreeMap;
+
+use trellis_cluster_protocol::NodeId;
+use trellis_cluster_protocol::heap::{Answer, Block, Effect, Geometry, Heap, Input, Message, Request, Run, Waiter};
+
+pub(crate) const PAGE_BYTES: u64 = 4096;
+
+/// What is handed out, as the programs know it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Model {
+    /// Blocks by offset: how long, and whose.
+    pub(crate) live: BTreeMap<u64, (u64, u16)>,
+    /// Pages with live blocks: whose, and how many blocks touch it.
+    pages: BTreeMap<u64, (u16, u32)>,
+}
+
+impl Model {
+    fn insert(&mut self, node: u16, block: Block) {
+        let end = block.offset + block.bytes;
+        if let Some((&before, &(bytes, _))) = self.live.range(..end).next_back() {
+            assert!(before + bytes <= block.offset, "{block:?} overlaps the block at {before}");
+        }
+        self.live.insert(block.offset, (block.bytes, node));
+        for page in block.offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES) {
+            let (owner, count) = self.pages.entry(page).or_insert((node, 0));
+            assert_eq!(*owner, node, "page {page} has blocks of two nodes");
+            *count += 1;
+        }
+    }
+
+    /// From the moment the program frees it, anybody may get the memory.
+    pub(crate) fn remove(&mut self, offset: u64) -> (u64, u16) {
+        let (bytes, node) = self.live.remove(&offset).expect("the program has this block");
+        for page in offset / PAGE_BYTES..(offset + bytes).div_ceil(PAGE_BYTES) {
+            let count = self.pages.get_mut(&page).map(|(_, count)| {
+                *count -= 1;
+                *count
+            });
+            if count == Some(0) {
+                self.pages.remove(&page);
+            }
+        }
+        (bytes, node)
+    }
+}
+
+/// A message on its way: from, to, what.
+pub(crate) type Underway = (u16, u16, Message);
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Nodes {
+    pub(crate) heaps: Vec<Heap>,
+    pub(crate) network: Vec<Underway>,
+    pub(crate) surplus: Vec<Vec<u32>>,
+    /// What calls wait for, by node and call.
+    pub(crate) calls: BTreeMap<(u16, Waiter), Call>,
+    /// Calls that ended, for the test to take.
+    pub(crate) ended: Vec<(u16, Waiter, Call, Answer)>,
+    pub(crate) model: Model,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Call {
+    Allocate(Request),
+    /// At this offset.
+    Free(u64),
+    GiveBack,
+    Measure,
+}
+
+impl Nodes {
+    /// The first node keeps the directory; `pages` pages of a region that has some more before them.
+    pub(crate) fn new(nodes: u16, pages: u32) -> Nodes {
+        let heap = |me| {
+            Heap::new(Geometry {
+                me: NodeId(me),
+                directory: NodeId(0),
+                first_page: 3,
+                end_page: 3 + pages,
+                page_bytes: PAGE_BYTES as u32,
+                base_pages: 0x1_0000,
+            })
+        };
+        Nodes {
+            heaps: (0..nodes).map(heap).collect(),
+            network: Vec::new(),
+            surplus: vec![Vec::new(); usize::from(nodes)],
+            calls: BTreeMap::new(),
+            ended: Vec::new(),
+            model: Model::default(),
+        }
+    }
+
+    pub(crate) fn call(&mut self, node: u16, waiter: Waiter, call: Call, input: Input) {
+        assert_eq!(self.calls.insert((node, waiter), call), None, "one call has one number");
+        self.step(node, input);
+    }
+
+    pub(crate) fn deliver(&mut self, at: usize) {
+        let (from, to, message) = self.network.swap_remove(at);
+        self.step(to, Input::Message(NodeId(from), message));
+    }
+
+    pub(crate) fn step(&mut self, node: u16, input: Input) {
+        let mut effects = Vec::new();
+        self.heaps[usize::from(node)].step(input, &mut effects);
+        for effect in effects {
+            match effect {
+                Effect::Send(to, message) => {
+                    assert_ne!(to.0, node, "nobody writes to itself");
+                    self.network.push((node, to.0, message));
+                }
+                Effect::Done(waiter, answer) => self.done(node, waiter, answer),
+                Effect::Surplus(first) => self.surplus[usize::from(node)].push(first),
+                Effect::Violation(from, what) => panic!("{from} sent {what}"),
+            }
+        }
+    }
+
+    fn done(&mut self, node: u16, waiter: Waiter, answer: Answer) {
+        match answer {
+            Answer::Span(Run { pages, .. }) => {
+                assert!(pages > 0);
+                return self.step(node, Input::Adopt(waiter));
+            }
+            Answer::Elsewhere => {
+                let Some(&Call::Free(offset)) = self.calls.get(&(node, waiter)) else {
+                    panic!("only a free is told so")
+                };
+                return self.step(node, Input::FreeElsewhere(offset, waiter));
+            }
+            _ => {}
+        }
+        let call = self.calls.remove(&(node, waiter)).expect("each call ends once");
+        if let (Call::Allocate(request), Answer::Block(block)) = (call, answer) {
+            check(&request, &block);
+            self.model.insert(node, block);
+        }
+        self.ended.push((node, waiter, call, answer));
+    }
+
+    /// Whether nothing is underway and nobody waits.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.network.is_empty() && self.calls.is_empty()
+    }
+}
+
+fn check(request: &Request, block: &Block) {
+    assert!(block.bytes >= request.bytes, "{request:?} got {block:?}");
+    assert!(block.offset.is_multiple_of(request.align.max(16)), "{request:?} got {block:?}");
+    assert!(block.offset >= 3 * PAGE_BYTES);
+    assert!(!(block.is_fresh && block.is_foreign), "{block:?}");
+    if request.own_pages {
+        assert!(block.offset.is_multiple_of(PAGE_BYTES) && block.bytes.is_multiple_of(PAGE_BYTES), "{block:?}");
+    }
+}

@@ -1,0 +1,610 @@
+//! `hlrc` in random clusters: every load that is ordered after a store by locks and barriers finds it.
+//!
+//! A small world: pages of a few words, nodes with one thread each, a network that delivers in any order, locks and
+//! barriers that only carry knowledge. Words of one page are under different locks, so pages are falsely shared all the
+//! time. A failure names the seed; `TRELLIS_SEED=… cargo test -p trellis-cluster-protocol --test release_consistency` replays it.
+
+// The seed to replay comes from the environment.
+#![allow(clippy::disallowed_methods)]
+
+use std::collections::BTreeMap;
+use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Learnt, Notice};
+use trellis_cluster_protocol::coherence::{Coherence, Content, Effect, Geometry, Hlrc, Input, Message, Propagation};
+use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
+use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, PageSet};
+
+const WORDS: usize = 4;
+/// What nobody releases.
+const SCRIBBLE: u32 = 1 << 30;
+type Page = [u32; WORDS];
+type Diff = Vec<(usize, u32)>;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end as u64) as usize
+    }
+}
+
+enum Body {
+    Nothing,
+    Pages(Vec<Page>),
+    Diffs(Vec<Diff>),
+}
+
+enum Letter {
+    Page { message: Message, body: Body },
+    Knowledge { bytes: Vec<u8>, for_lock: Option<usize> },
+}
+
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Doing {
+    Idle,
+    /// Waits for the lock.
+    Acquiring(usize),
+    /// Holds the lock; accesses left.
+    Inside(usize, usize),
+    Touching {
+        lock: Option<usize>,
+        left: usize,
+        word: usize,
+        write: bool,
+        asked: bool,
+    },
+    /// Has stored what will change back, or on.
+    Scribbling {
+        lock: Option<usize>,
+        left: usize,
+        word: usize,
+    },
+    /// Publishes before giving the lock back, or before the barrier.
+    Publishing(Option<usize>),
+    AtBarrier,
+    /// All have come; waits for what the others tell.
+    Leaving,
+    Checking(usize),
+}
+
+struct Node {
+    protocol: Hlrc,
+    intervals: Intervals,
+    memory: Vec<Page>,
+    twins: Vec<Page>,
+    view: Vec<Access>,
+    stored: Vec<bool>,
+    published: bool,
+    doing: Doing,
+    early: Vec<(usize, Vec<u8>, Option<usize>)>,
+    heard: usize,
+}
+
+#[derive(Clone, Copy)]
+enum LockState {
+    Free { last: Option<usize> },
+    Coming { to: usize },
+    Held,
+}
+
+struct World {
+    random: Random,
+    nodes: Vec<Node>,
+    network: Vec<(usize, usize, Letter)>,
+    is_ordered: bool,
+    marks: bool,
+    locks: Vec<LockState>,
+    /// What each word holds by the order of its lock; a word at a multiple of three belongs to a node and a barrier.
+    truth: Vec<u32>,
+    at_last_barrier: Vec<u32>,
+    /// Words that were scribbled on since.
+    scribbled: Vec<bool>,
+    rounds_left: usize,
+    /// Carried pages that were put into copies.
+    merged: u64,
+    /// Publications that nobody waited for to the end.
+    gave_up: u64,
+    seed: u64,
+}
+
+fn is_owned(word: usize) -> bool {
+    word.is_multiple_of(3)
+}
+
+impl World {
+    fn new(seed: u64) -> World {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        (0..8).for_each(|_| _ = random.below(2));
+        let nodes = 2 + random.below(3);
+        let pages = 1 + random.below(4);
+        let propagation = [Propagation::Invalidate, Propagation::Update, Propagation::Adaptive][random.below(3)];
+        let home = match random.below(4) {
+            0 => Home::Manager(Manager(NodeId(random.below(nodes) as u16))),
+            1 => Home::Interleaved(Interleaved),
+            2 => Home::FirstTouch(FirstTouch),
+            _ => Home::Migrating(Migrating),
+        };
+        let (marks, is_ordered) = (random.below(2) == 0, random.below(3) == 0);
+        let node = |me: usize| {
+            let me = NodeId(me as u16);
+            let geometry = Geometry {
+                me,
+                nodes: nodes as u16,
+                founders: nodes as u16,
+                pages: pages as u32,
+                shard: 0,
+                shards: 1,
+                home,
+                marks,
+            };
+            Node {
+                protocol: Hlrc::new(geometry, propagation),
+                intervals: Intervals::new(me, nodes as u16, pages as u32, is_ordered),
+                memory: vec![[0; WORDS]; pages],
+                twins: vec![[0; WORDS]; pages],
+                view: vec![Access::None; pages],
+                stored: vec![false; pages],
+                published: false,
+                doing: Doing::Idle,
+                early: Vec::new(),
+                heard: 0,
+            }
+        };
+        World {
+            nodes: (0..nodes).map(node).collect(),
+            network: Vec::new(),
+            is_ordered,
+            marks,
+            locks: vec![LockState::Free { last: None }; 1 + random.below(3)],
+            truth: vec![0; pages * WORDS],
+            at_last_barrier: vec![0; pages * WORDS],
+            scribbled: vec![false; pages * WORDS],
+            rounds_left: 4,
+            merged: 0,
+            gave_up: 0,
+            random,
+            seed,
+        }
+    }
+
+    fn run(&mut self) {
+        for _ in 0..2_000_000 {
+            if self.rounds_left == 0 && self.network.is_empty() {
+                return;
+            }
+            let choices = self.nodes.len() + usize::from(!self.network.is_empty()) * (2 + self.network.len().min(4));
+            let choice = self.random.below(choices);
+            if choice < self.nodes.len() { self.act(choice) } else { self.deliver() }
+        }
+        let doing: Vec<Doing> = self.nodes.iter().map(|node| node.doing).collect();
+        panic!("seed {}: nobody gets on: {doing:?}", self.seed);
+    }
+
+    fn deliver(&mut self) {
+        let mut index = self.random.below(self.network.len());
+        let (from, to) = (self.network[index].0, self.network[index].1);
+        if self.is_ordered {
+            index = self.network.iter().position(|letter| (letter.0, letter.1) == (from, to)).unwrap();
+        }
+        let (from, to, letter) = self.network.remove(index);
+        match letter {
+            Letter::Page { message, body } => {
+                if let (Body::Pages(pages), Some(range)) = (&body, message.bytes()) {
+                    for (page, bytes) in range.pages().zip(pages) {
+                        assert_eq!(self.nodes[to].view[page.0 as usize], Access::None, "seed {}", self.seed);
+                        self.nodes[to].memory[page.0 as usize] = *bytes;
+                    }
+                }
+                self.step(to, Input::Message { from: NodeId(from as u16), message }, &body);
+            }
+            Letter::Knowledge { bytes, for_lock } => {
+                self.nodes[to].early.push((from, bytes, for_lock));
+                self.learn(to);
+            }
+        }
+    }
+
+    fn learn(&mut self, to: usize) {
+        loop {
+            let node = &mut self.nodes[to];
+            let known = node.early.iter().position(|(from, bytes, _)| {
+                node.intervals.learn(NodeId(*from as u16), bytes).unwrap() == Learnt::Known
+            });
+            let Some(index) = known else { return };
+            let (_, _, for_lock) = node.early.remove(index);
+            match for_lock {
+                Some(lock) => {
+                    self.locks[lock] = LockState::Held;
+                    self.acquired(to);
+                    self.nodes[to].doing = Doing::Inside(lock, 3);
+                }
+                None => node.heard += 1,
+            }
+        }
+    }
+
+    /// An acquire ends: what was learnt is respected.
+    fn acquired(&mut self, node: usize) {
+        let mut notices = Vec::new();
+        assert!(!self.nodes[node].intervals.take_unapplied(&mut notices));
+        for Notice { range, stamp } in notices {
+            self.step(node, Input::Notice { range, stamp }, &Body::Nothing);
+        }
+    }
+
+    fn act(&mut self, node: usize) {
+        if self.random.below(8) == 0 {
+            self.prefetch(node);
+        }
+        match self.nodes[node].doing {
+            Doing::Idle if self.rounds_left == 0 => {}
+            Doing::Idle => {
+                let doing = match self.random.below(5) {
+                    0 => Doing::Publishing(None),
+                    1 => Doing::Touching { lock: None, left: 0, word: self.own_word(node), write: true, asked: false },
+                    _ => Doing::Acquiring(self.random.below(self.locks.len())),
+                };
+                self.nodes[node].doing = doing;
+                if doing == Doing::Publishing(None) {
+                    self.publish(node);
+                }
+            }
+            Doing::Acquiring(lock) => {
+                if let LockState::Free { last } = self.locks[lock] {
+                    match last.filter(|&last| last != node) {
+                        Some(last) => {
+                            let (to, pages_max) = (NodeId(node as u16), 1 + self.random.below(4) as u32);
+                            self.step(last, Input::Carry { to, pages_max }, &Body::Nothing);
+                            self.locks[lock] = LockState::Coming { to: node };
+                            self.tell(last, node, Some(lock));
+                        }
+                        None => {
+                            self.locks[lock] = LockState::Held;
+                            self.acquired(node);
+                            self.nodes[node].doing = Doing::Inside(lock, 3);
+                        }
+                    }
+                } else if let LockState::Coming { to } = self.locks[lock] {
+                    assert!(to < self.nodes.len());
+                }
+            }
+            Doing::Inside(lock, 0) => {
+                self.nodes[node].doing = Doing::Publishing(Some(lock));
+                self.publish(node);
+            }
+            Doing::Inside(lock, left) => {
+                let word = self.word_of(lock);
+                let write = self.random.below(2) == 0;
+                self.nodes[node].doing = match word {
+                    Some(word) => Doing::Touching { lock: Some(lock), left: left - 1, word, write, asked: false },
+                    None => Doing::Inside(lock, 0),
+                };
+            }
+            Doing::Touching { lock, left, word, write, asked } => self.touch(node, lock, left, word, write, asked),
+            Doing::Scribbling { lock, left, word } => self.settle(node, lock, left, word),
+            Doing::Publishing(after) if self.nodes[node].published => {
+                self.nodes[node].intervals.close();
+                match after {
+                    Some(lock) => {
+                        self.locks[lock] = LockState::Free { last: Some(node) };
+                        self.nodes[node].doing = Doing::Idle;
+                    }
+                    None => {
+                        self.nodes[node].doing = Doing::AtBarrier;
+                        self.barrier();
+                    }
+                }
+            }
+            // The time to wait is over: what the publication was for has not come about, and the next one goes on with it.
+            Doing::Publishing(Some(lock)) if self.random.below(16) == 0 => {
+                self.gave_up += 1;
+                self.nodes[node].doing = Doing::Inside(lock, self.random.below(3));
+            }
+            Doing::Publishing(_) => {}
+            Doing::Leaving if self.nodes[node].heard == self.nodes.len() - 1 => {
+                self.nodes[node].heard = 0;
+                self.acquired(node);
+                self.nodes[node].doing = Doing::Checking(0);
+            }
+            Doing::AtBarrier | Doing::Leaving => {}
+            Doing::Checking(word) if word >= self.truth.len() => self.nodes[node].doing = Doing::Idle,
+            Doing::Checking(word) => {
+                // What its owner stored before the barrier, or since.
+                let (page, place) = (word / WORDS, word % WORDS);
+                if !is_owned(word) {
+                    self.nodes[node].doing = Doing::Checking(word + 1);
+                } else if self.nodes[node].view[page] == Access::None {
+                    self.fault(node, page, false);
+                } else {
+                    let seen = self.nodes[node].memory[page][place];
+                    let (least, most) = (self.at_last_barrier[word], self.truth[word]);
+                    // Its owner may have been at it again since.
+                    assert!(
+                        (least..=most).contains(&seen) || seen == SCRIBBLE && self.scribbled[word],
+                        "seed {}: node {node} sees {seen} in word {word} after a barrier, not {least} to {most}",
+                        self.seed
+                    );
+                    self.nodes[node].doing = Doing::Checking(word + 1);
+                }
+            }
+        }
+    }
+
+    fn own_word(&mut self, node: usize) -> usize {
+        let words: Vec<usize> = (0..self.truth.len()).filter(|&word| is_owned(word)).collect();
+        let mine: Vec<usize> = words.iter().copied().filter(|word| word / 3 % self.nodes.len() == node).collect();
+        if mine.is_empty() { usize::MAX } else { mine[self.random.below(mine.len())] }
+    }
+
+    fn word_of(&mut self, lock: usize) -> Option<usize> {
+        let locks = self.locks.len();
+        let words: Vec<usize> = (0..self.truth.len()).filter(|&word| !is_owned(word) && word % locks == lock).collect();
+        (!words.is_empty()).then(|| words[self.random.below(words.len())])
+    }
+
+    fn touch(&mut self, node: usize, lock: Option<usize>, left: usize, word: usize, write: bool, asked: bool) {
+        let after = match lock {
+            Some(lock) => Doing::Inside(lock, left),
+            None => Doing::Idle,
+        };
+        if word == usize::MAX {
+            self.nodes[node].doing = after;
+            return;
+        }
+        let (page, place) = (word / WORDS, word % WORDS);
+        let view = self.nodes[node].view[page];
+        let may = view == Access::Write || view == Access::Read && (!write || self.marks);
+        if !may {
+            if !asked || self.random.below(3) == 0 {
+                self.fault(node, page, write);
+                self.nodes[node].doing = Doing::Touching { lock, left, word, write, asked: true };
+            }
+            return;
+        }
+        let seen = self.nodes[node].memory[page][place];
+        assert_eq!(seen, self.truth[word], "seed {}: node {node} sees a wrong value in word {word}", self.seed);
+        if write {
+            self.scribbled[word] = true;
+            self.nodes[node].memory[page][place] = SCRIBBLE;
+            self.nodes[node].stored[page] = true;
+            self.nodes[node].doing = Doing::Scribbling { lock, left, word };
+            return;
+        }
+        self.nodes[node].doing = after;
+    }
+
+    /// The final value of a store: a new one, or the one before.
+    fn settle(&mut self, node: usize, lock: Option<usize>, left: usize, word: usize) {
+        let (page, place) = (word / WORDS, word % WORDS);
+        let view = self.nodes[node].view[page];
+        if !(view == Access::Write || view == Access::Read && self.marks) {
+            return self.fault(node, page, true);
+        }
+        if self.random.below(2) == 0 {
+            self.truth[word] += 1;
+        }
+        self.nodes[node].memory[page][place] = self.truth[word];
+        self.nodes[node].stored[page] = true;
+        self.nodes[node].doing = match lock {
+            Some(lock) => Doing::Inside(lock, left),
+            None => Doing::Idle,
+        };
+    }
+
+    /// A guess, or an announcement.
+    fn prefetch(&mut self, node: usize) {
+        let pages = self.nodes[node].memory.len();
+        let page = self.random.below(pages) as u32;
+        let wish = PageRange::around(PageIndex(page), page, pages as u32);
+        let (write, announced) = (self.random.below(2) == 0, self.random.below(2) == 0);
+        self.step(node, Input::Prefetch { wish, write, announced }, &Body::Nothing);
+    }
+
+    fn fault(&mut self, node: usize, page: usize, write: bool) {
+        let page = PageIndex(page as u32);
+        let wish = PageRange::around(page, 0, self.nodes[node].memory.len() as u32);
+        let wish = if self.random.below(2) == 0 { wish } else { PageRange::one(page) };
+        self.step(node, Input::Fault { page, write, wish }, &Body::Nothing);
+    }
+
+    fn publish(&mut self, node: usize) {
+        self.nodes[node].published = false;
+        if self.marks {
+            for page in 0..self.nodes[node].memory.len() {
+                if self.nodes[node].stored[page] && self.nodes[node].view[page] != Access::None {
+                    let range = PageRange::one(PageIndex(page as u32));
+                    self.step(node, Input::Stored { range }, &Body::Nothing);
+                }
+            }
+        }
+        let (unacknowledged_max, together_max) = (1 + self.random.below(3) as u32, 1 + self.random.below(3) as u32);
+        self.step(node, Input::Publish { unacknowledged_max, together_max }, &Body::Nothing);
+    }
+
+    fn barrier(&mut self) {
+        if self.nodes.iter().any(|node| node.doing != Doing::AtBarrier) {
+            // Whoever has nothing to wait for comes, too.
+            return self.drive_to_barrier();
+        }
+        self.rounds_left -= 1;
+        self.nodes.iter_mut().for_each(|node| node.doing = Doing::Leaving);
+        self.at_last_barrier = self.truth.clone();
+        self.scribbled.fill(false);
+        for from in 0..self.nodes.len() {
+            for to in (0..self.nodes.len()).filter(|&to| to != from) {
+                self.tell(from, to, None);
+            }
+        }
+    }
+
+    fn drive_to_barrier(&mut self) {
+        for node in 0..self.nodes.len() {
+            if self.nodes[node].doing == Doing::Idle {
+                self.nodes[node].doing = Doing::Publishing(None);
+                self.publish(node);
+            }
+        }
+    }
+
+    fn tell(&mut self, from: usize, to: usize, for_lock: Option<usize>) {
+        let mut bytes = Vec::new();
+        self.nodes[from].intervals.tell(NodeId(to as u16), &mut bytes);
+        self.network.push((from, to, Letter::Knowledge { bytes, for_lock }));
+    }
+
+    fn step(&mut self, node: usize, input: Input, body: &Body) {
+        let mut effects = Vec::new();
+        self.nodes[node].protocol.step(0, input, &mut effects);
+        let message = match input {
+            Input::Message { message, .. } => Some(message),
+            _ => None,
+        };
+        let mut changed = Vec::new();
+        let mut last: Option<(Message, Vec<Diff>)> = None;
+        for effect in effects {
+            let this = &mut self.nodes[node];
+            let each = |range: PageRange| range.pages().map(|page| page.0 as usize);
+            match effect {
+                Effect::Revoke(range) => each(range).for_each(|page| this.view[page] = Access::None),
+                Effect::Downgrade(range) => each(range).for_each(|page| {
+                    assert_ne!(this.view[page], Access::None, "seed {}", self.seed);
+                    this.view[page] = Access::Read;
+                    this.stored[page] = false;
+                }),
+                Effect::Install { range, access, zero } => each(range).for_each(|page| {
+                    assert_eq!(this.view[page], Access::None, "seed {}", self.seed);
+                    assert!(!zero || this.memory[page] == [0; WORDS], "seed {}", self.seed);
+                    this.view[page] = access;
+                    this.stored[page] = false;
+                }),
+                Effect::Upgrade(range) => each(range).for_each(|page| this.view[page] = Access::Write),
+                Effect::KeepTwin(range) => each(range).for_each(|page| this.twins[page] = this.memory[page]),
+                Effect::Inspect(page) => {
+                    if this.memory[page.0 as usize] != this.twins[page.0 as usize] {
+                        changed.push(page);
+                    }
+                }
+                Effect::Apply { pages, twins } => {
+                    let Body::Diffs(diffs) = body else { panic!("diffs come with messages") };
+                    for (page, diff) in message.unwrap().diffs().unwrap().pages().zip(diffs) {
+                        for &(word, value) in diff.iter().filter(|_| pages.contains(page)) {
+                            this.memory[page.0 as usize][word] = value;
+                            if twins.is_some_and(|twins| twins.contains(page)) {
+                                this.twins[page.0 as usize][word] = value;
+                            }
+                        }
+                    }
+                }
+                Effect::Merge { page, has_twin } => {
+                    let Body::Pages(pages) = body else { panic!("pages come with messages") };
+                    let place = page.0 as usize;
+                    assert_ne!(this.view[place], Access::None, "seed {}", self.seed);
+                    let before = if has_twin { this.twins[place] } else { this.memory[place] };
+                    for word in (0..WORDS).filter(|&word| pages[0][word] != before[word]) {
+                        this.memory[place][word] = pages[0][word];
+                    }
+                    if has_twin {
+                        this.twins[place] = pages[0];
+                    }
+                    self.merged += 1;
+                }
+                Effect::Notice { range, stamp } => this.intervals.note(Notice { range, stamp }),
+                Effect::Published => this.published = true,
+                Effect::SendTwins { to, message: sent } => {
+                    let range = sent.bytes().unwrap_or(PageRange::one(sent.page()));
+                    let pages = range.pages().map(|page| this.twins[page.0 as usize]).collect();
+                    let body = Body::Pages(pages);
+                    self.network.push((node, usize::from(to.0), Letter::Page { message: sent, body }));
+                }
+                Effect::Send { to, message: sent } => {
+                    let body = self.body_of(node, sent, message, body, &mut last);
+                    self.network.push((node, usize::from(to.0), Letter::Page { message: sent, body }));
+                }
+                Effect::Wake(_) => {}
+                other => panic!("seed {}: {other:?} after {input:?}", self.seed),
+            }
+        }
+        for page in changed {
+            self.step(node, Input::Changed { page }, &Body::Nothing);
+        }
+        let this = &self.nodes[node];
+        for page in 0..this.view.len() {
+            let says = this.protocol.access(PageIndex(page as u32));
+            let is = this.view[page];
+            assert!(says == is || self.marks && (is, says) == (Access::Read, Access::Write), "seed {}", self.seed);
+        }
+    }
+
+    fn body_of(
+        &mut self,
+        node: usize,
+        sent: Message,
+        came: Option<Message>,
+        body: &Body,
+        last: &mut Option<(Message, Vec<Diff>)>,
+    ) -> Body {
+        let this = &mut self.nodes[node];
+        if let Some(range) = sent.bytes().or(sent.carried().map(PageRange::one)) {
+            return Body::Pages(range.pages().map(|page| this.memory[page.0 as usize]).collect());
+        }
+        let Some(pages) = sent.diffs() else { return Body::Nothing };
+        if let (Some(all), Body::Diffs(diffs)) = (came.and_then(|came| came.diffs()), body)
+            && all.covers(pages)
+        {
+            let of: BTreeMap<u32, &Diff> = all.pages().map(|page| page.0).zip(diffs).collect();
+            return Body::Diffs(pages.pages().map(|page| of[&page.0].clone()).collect());
+        }
+        if let Some((_, diffs)) = last.as_ref().filter(|(message, _)| *message == sent) {
+            return Body::Diffs(diffs.clone());
+        }
+        let diffs = diffs_of(this, pages);
+        *last = Some((sent, diffs.clone()));
+        Body::Diffs(diffs)
+    }
+}
+
+fn diffs_of(node: &mut Node, pages: PageSet) -> Vec<Diff> {
+    pages
+        .pages()
+        .map(|page| {
+            let (memory, twin) = (&node.memory[page.0 as usize], &mut node.twins[page.0 as usize]);
+            let changed = (0..WORDS).filter(|&word| memory[word] != twin[word]);
+            let diff: Diff = changed.map(|word| (word, memory[word])).collect();
+            diff.iter().for_each(|&(word, value)| twin[word] = value);
+            diff
+        })
+        .collect()
+}
+
+#[test]
+fn what_was_released_is_seen_in_random_clusters() {
+    if let Some(seed) = std::env::var("TRELLIS_SEED").ok().and_then(|seed| seed.parse().ok()) {
+        World::new(seed).run();
+        return;
+    }
+    let runs = if cfg!(debug_assertions) { 3_000 } else { 100_000 };
+    let first = std::env::var("TRELLIS_FIRST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    let (mut merged, mut gave_up) = (0, 0);
+    for seed in first..first + runs {
+        let mut world = World::new(seed);
+        world.run();
+        merged += world.merged;
+        gave_up += world.gave_up;
+    }
+    assert!(merged > runs, "only {merged} pages were carried in {runs} runs");
+    assert!(gave_up > runs / 4, "only {gave_up} publications were given up in {runs} runs");
+}
+
+#[test]
+fn a_copy_of_untouched_pages_brings_no_bytes() {
+    let message = Message::Copy {
+        demand: PageIndex(0),
+        range: PageRange::one(PageIndex(0)),
+        content: Content::Zero,
+        stamp: 0,
+        home: false,
+    };
+    assert_eq!(message.bytes(), None);
+}

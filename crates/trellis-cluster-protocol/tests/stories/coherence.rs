@@ -1,0 +1,193 @@
+//! Scripts about pages.
+
+use super::{Story, Words, range};
+use crate::cluster::{Cluster, Outcome, words};
+use trellis_cluster_protocol::coherence::{Protocol, Purpose};
+use trellis_cluster_protocol::homes::{Home, Interleaved, Manager};
+use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
+
+pub(crate) struct Script {
+    protocol: Protocol,
+    nodes: u16,
+    pages: u32,
+    cluster: Cluster,
+}
+
+impl Script {
+    pub(crate) fn new(protocol: Protocol) -> Script {
+        let cluster = Cluster::new(protocol, Home::Interleaved(Interleaved), 1, 1, 1);
+        Script { protocol, nodes: 0, pages: 0, cluster }
+    }
+
+    fn start(&mut self, words: &Words<'_>) -> Result<(), String> {
+        self.nodes = words.number("nodes")? as u16;
+        self.pages = words.number("pages")? as u32;
+        let manager = words.value("manager").map_or(Ok(0), |_| words.number("manager"))?;
+        let home = match words.value("home") {
+            None | Some("manager") => Home::Manager(Manager(NodeId(manager as u16))),
+            Some("interleaved") => Home::Interleaved(Interleaved),
+            Some(other) => return Err(format!("there is no home `{other}`")),
+        };
+        if let Some(protocol) = words.rest("protocol") {
+            self.protocol = protocol.parse().map_err(|error| format!("{error}"))?;
+        }
+        self.cluster = Cluster::new(self.protocol, home, self.nodes, self.pages, 1);
+        Ok(())
+    }
+
+    fn access(&mut self, node: u16, page: u32, write: bool, wish: PageRange) {
+        let line = match self.cluster.access(node, page, write) {
+            Outcome::Loaded(value) => format!("n{node} loads {value} from p{page}"),
+            Outcome::Stored(value) => format!("n{node} stores {value} to p{page}"),
+            Outcome::Faulted => return self.cluster.fault(node, page, write, wish),
+        };
+        self.cluster.log.push(line);
+    }
+
+    /// Woken threads look again, until none is left.
+    fn look(&mut self) {
+        for node in 0..self.nodes {
+            let waiting = &self.cluster.waiting[usize::from(node)];
+            if let Some(index) = waiting.iter().position(|waiting| waiting.woken) {
+                let waiting = self.cluster.take_woken(node, index);
+                self.access(node, waiting.page, waiting.write, waiting.wish);
+                return self.look();
+            }
+        }
+    }
+
+    fn deliver(&mut self, words: &Words<'_>) -> Result<(), String> {
+        if words.is_empty() {
+            while !self.cluster.under_way.is_empty() {
+                self.cluster.deliver(0);
+                self.look();
+            }
+            return Ok(());
+        }
+        let (from, to) = words.link()?;
+        let kind = words.at(1).ok();
+        let index = self.cluster.under_way.iter().position(|envelope| {
+            (envelope.from.0, envelope.to.0) == (from, to)
+                && kind.is_none_or(|kind| kind == words::name(&envelope.message))
+        });
+        self.cluster.deliver(index.ok_or("no such message is under way")?);
+        Ok(())
+    }
+
+    /// Time passes; alarms go off when they are due.
+    fn wait(&mut self, time: u64) {
+        let end = self.cluster.now + time;
+        while let Some((due, (node, page, purpose))) = self.cluster.next_alarm().filter(|&(due, _)| due <= end) {
+            self.cluster.now = self.cluster.now.max(due);
+            self.cluster.alarm(node, page, purpose);
+            self.look();
+        }
+        self.cluster.now = end;
+    }
+
+    fn state(&mut self) {
+        for node in 0..self.nodes {
+            let mut line = format!("n{node}:");
+            for page in 0..self.pages {
+                let value = self.cluster.memory(node, page).map_or("?".into(), |value| value.to_string());
+                line += &match self.cluster.view(node, page) {
+                    Access::None => format!(" p{page} -"),
+                    Access::Read => format!(" p{page} reads {value}"),
+                    Access::Write => format!(" p{page} writes {value}"),
+                };
+                if self.cluster.is_locked(node, page) {
+                    line += ", locked";
+                }
+            }
+            self.cluster.log.push(line);
+        }
+        for envelope in &self.cluster.under_way {
+            let text = words::message(&envelope.message);
+            self.cluster.log.push(format!("under way n{}->n{}: {text}", envelope.from.0, envelope.to.0));
+        }
+    }
+}
+
+impl Story for Script {
+    fn command(&mut self, line: &str) -> Result<Vec<String>, String> {
+        let (verb, words) = Words::of(line);
+        self.cluster.log.clear();
+        match verb {
+            "cluster" => self.start(&words)?,
+            "read" | "write" => {
+                let (node, page) = (words.name(0, 'n')?, u32::from(words.name(1, 'p')?));
+                let wish = match words.value("wish") {
+                    Some(wish) => range(wish)?,
+                    None => PageRange::one(PageIndex(page)),
+                };
+                self.access(node, page, verb == "write", wish);
+            }
+            "prefetch" => {
+                let wish = range(words.at(1)?)?;
+                self.cluster.prefetch(words.name(0, 'n')?, wish, words.has("write"), !words.has("guess"));
+            }
+            "deliver" => self.deliver(&words)?,
+            "resume" => self.cluster.resume(words.name(0, 'n')?, u32::from(words.name(1, 'p')?)),
+            "state" => self.state(),
+            "lock" => {
+                let stay = words.value("stay").map(time).transpose()?;
+                self.cluster.lock(words.name(0, 'n')?, range(words.at(1)?)?, stay);
+            }
+            "unlock" => {
+                let (node, range) = (words.name(0, 'n')?, range(words.at(1)?)?);
+                // The oldest; where it ended by itself, the program does not know that.
+                let number = match words.value("call") {
+                    Some(_) => words.number("call")? as u32,
+                    None => {
+                        let mut calls = self.cluster.calls.iter();
+                        let call = calls.find(|call| call.node == node && call.range == range);
+                        call.ok_or("there is no such call; call=1 names one that has ended")?.number
+                    }
+                };
+                self.cluster.unlock(node, range, number);
+            }
+            "alarm" => {
+                let (node, page) = (words.name(0, 'n')?, u32::from(words.name(1, 'p')?));
+                self.cluster.alarm(node, page, purpose(words.at(2)?)?);
+            }
+            "wait" => self.wait(time(words.at(0)?)?),
+            "gone" => self.cluster.gone(words.name(0, 'n')?, words.name(1, 'n')?),
+            _ => return Err("there is no such command".to_string()),
+        }
+        self.look();
+        Ok(std::mem::take(&mut self.cluster.log))
+    }
+
+    fn left_over(&self) -> Vec<String> {
+        let mut left: Vec<String> = self
+            .cluster
+            .under_way
+            .iter()
+            .map(|envelope| format!("`{}` is under way", words::message(&envelope.message)))
+            .collect();
+        for (node, waiting) in self.cluster.waiting.iter().enumerate() {
+            left.extend(waiting.iter().map(|waiting| format!("n{node} waits for p{}", waiting.page)));
+        }
+        for call in &self.cluster.calls {
+            left.push(format!(
+                "n{} {} {}",
+                call.node,
+                if call.has_all { "has locked" } else { "waits for" },
+                call.range
+            ));
+        }
+        left.extend(self.cluster.wanted.iter().map(|(node, page)| format!("n{node} still holds p{page}")));
+        left
+    }
+}
+
+fn purpose(word: &str) -> Result<Purpose, String> {
+    let all = [Purpose::Retry, Purpose::Expiry, Purpose::Threshold];
+    all.into_iter().find(|&purpose| words::purpose(purpose) == word).ok_or_else(|| format!("`{word}` is no purpose"))
+}
+
+/// `500us`, in nanoseconds.
+fn time(text: &str) -> Result<u64, String> {
+    let microseconds = text.strip_suffix("us").and_then(|number| number.parse::<u64>().ok());
+    microseconds.map(|number| number * 1000).ok_or_else(|| format!("`{text}` is no number of microseconds"))
+}

@@ -1,0 +1,381 @@
+//! A home of leases alone: who waits is served in turn, backups that lack pages get them in order, and a range begins where
+//! nobody has anything. What all machines do together is tried out by `trellis-check`.
+
+use core::ops::Range;
+use trellis_fabric_protocol::lease::controller::{Controller, Input as Fact, Record};
+use trellis_fabric_protocol::lease::home::Stamp;
+use trellis_fabric_protocol::lease::queue::WAITERS_MAX;
+use trellis_fabric_protocol::lease::server::{Input, Memory, Server};
+use trellis_fabric_protocol::lease::{
+    Ask, Bytes, Effect, Host, Message, Party, Placement, State, Status, Timing, epoch_of,
+};
+
+const HOME: Host = 1;
+const CONTROLLER: Host = 300;
+const TERM: u64 = 1_000;
+const TENURE: u64 = 600;
+const RETRY: u64 = 10;
+
+fn timing() -> Timing {
+    Timing::new(TERM, TENURE, RETRY, 0)
+}
+
+fn client(number: u16) -> Party {
+    Party { host: 100 + number, incarnation: 1 }
+}
+
+fn step(server: &mut Server, now: u64, from: Party, message: Message) -> Vec<Effect> {
+    let mut effects = Vec::new();
+    server.step(now, Input::Message(from, message), &mut effects);
+    effects
+}
+
+/// What clients are told about their requests.
+fn replies(effects: &[Effect]) -> Vec<(Party, u64, Status)> {
+    let reply = |effect: &Effect| match effect {
+        Effect::Send { to, message: Message::Reply { request, status, .. }, .. } => Some((*to, *request, *status)),
+        _ => None,
+    };
+    effects.iter().filter_map(reply).collect()
+}
+
+fn ask(server: &mut Server, now: u64, number: u16, request: u64, ask: Ask) -> Vec<(Party, u64, Status)> {
+    replies(&step(server, now, client(number), Message::Request { page: 0, request, ask }))
+}
+
+fn home(pages: u64, own: u64, backups: &[Host]) -> (Server, Vec<Effect>) {
+    home_of_changed(pages, own, backups, 0..0)
+}
+
+/// The same where these pages were changed before anybody had copies.
+fn home_of_changed(pages: u64, own: u64, backups: &[Host], changed: Range<u64>) -> (Server, Vec<Effect>) {
+    let mut server = Server { own, ..Server::new(HOME, Party::of(CONTROLLER), pages, timing(), 7, HOME) };
+    server.memory.stamps.extend(changed.map(|page| (page, Stamp { incarnation: 0, epoch: 1 + page })));
+    let mut effects = Vec::new();
+    server.step(1, Input::Tick, &mut effects);
+    let placement = Placement {
+        incarnation: 1,
+        home: HOME,
+        backups: backups.to_vec(),
+        hand_to: None,
+        anew: true,
+        is_unserved: false,
+        parts: Vec::new(),
+    };
+    let placed = Message::Placed { request: 1, life: 7, placement, call: 0 };
+    let effects = step(&mut server, 1, Party::of(CONTROLLER), placed);
+    assert!(server.serves(2), "{effects:?}");
+    (server, effects)
+}
+
+#[test]
+fn who_waits_is_served_in_turn_and_copies_together() {
+    let (mut server, _) = home(1, 0, &[]);
+    let ok = |number, request| (client(number), request, Status::Ok);
+    assert_eq!(ask(&mut server, 2, 0, 1, Ask::Update), [ok(0, 1)]);
+    for (number, what) in [(1, Ask::Copy), (2, Ask::Copy), (3, Ask::Update), (4, Ask::Copy)] {
+        assert_eq!(ask(&mut server, 3, number, 1, what), [(client(number), 1, Status::Busy)]);
+    }
+    // Asking again keeps the place; the old request again gives nothing else.
+    assert_eq!(ask(&mut server, 4, 2, 5, Ask::Copy), [(client(2), 5, Status::Busy)]);
+    assert_eq!(ask(&mut server, 4, 2, 1, Ask::Copy), [(client(2), 1, Status::Busy)]);
+    let epoch = server.home.as_ref().unwrap().leased[&0].epoch;
+    assert_eq!(ask(&mut server, 5, 0, 2, Ask::Renew(epoch)), [(client(0), 2, Status::Busy)], "others wait");
+    assert_eq!(ask(&mut server, 6, 0, 3, Ask::Release(epoch)), [ok(1, 1), ok(2, 5)]);
+    assert_eq!(ask(&mut server, 7, 2, 5, Ask::Copy), [], "that was answered");
+    // One more copy has to wait for the update that came first.
+    assert_eq!(ask(&mut server, 7, 5, 1, Ask::Copy), [(client(5), 1, Status::Busy)]);
+    let epoch = server.home.as_ref().unwrap().leased[&0].epoch;
+    let gone = |number| (client(number), Message::Invalidated { page: 0, epoch });
+    let [first, second] = [gone(1), gone(2)].map(|(from, message)| replies(&step(&mut server, 8, from, message)));
+    assert_eq!((first, second), (vec![], vec![ok(3, 1)]));
+    let epoch = server.home.as_ref().unwrap().leased[&0].epoch;
+    assert_eq!(ask(&mut server, 9, 3, 2, Ask::Release(epoch)), [ok(4, 1), ok(5, 1)]);
+}
+
+#[test]
+fn a_queue_is_bounded_and_who_asks_no_more_has_no_place() {
+    let (mut server, _) = home(1, 0, &[]);
+    server.home.as_mut().unwrap().until = u64::MAX;
+    ask(&mut server, 2, 0, 1, Ask::Update);
+    let mut busy = |now, number| {
+        let request = Message::Request { page: 0, request: now, ask: Ask::Update };
+        match &step(&mut server, now, client(number), request)[0] {
+            Effect::Send { message: Message::Reply { status: Status::Busy, epoch, .. }, .. } => *epoch,
+            other => panic!("{other:?}"),
+        }
+    };
+    for number in 1..=WAITERS_MAX as u16 {
+        assert_eq!(busy(3, number), epoch_of(1));
+    }
+    assert_eq!(busy(4, 1000), 0, "there is no place left");
+    // All but one are gone; the lease ends, and so do their places.
+    assert_eq!(busy(900, 40), epoch_of(1));
+    let mut effects = Vec::new();
+    server.step(3 + TERM, Input::Tick, &mut effects);
+    assert_eq!(replies(&effects), [(client(40), 900, Status::Ok)]);
+}
+
+#[test]
+fn a_copy_that_was_given_up_unasked_holds_nobody_up() {
+    let (mut server, _) = home(1, 0, &[]);
+    ask(&mut server, 2, 0, 1, Ask::Copy);
+    let first = server.home.as_ref().unwrap().leased[&0].epoch;
+    ask(&mut server, 3, 0, 2, Ask::Copy);
+    let second = server.home.as_ref().unwrap().leased[&0].epoch;
+    // What is said of the first copy is not about the second.
+    step(&mut server, 4, client(0), Message::Invalidated { page: 0, epoch: first });
+    assert_eq!(server.home.as_ref().unwrap().leased[&0].copies.len(), 1);
+    step(&mut server, 5, client(0), Message::Invalidated { page: 0, epoch: second });
+    assert!(server.home.as_ref().unwrap().leased.is_empty());
+    assert_eq!(ask(&mut server, 6, 1, 1, Ask::Update), [(client(1), 1, Status::Ok)]);
+}
+
+/// The first pages of what is given.
+fn stores(effects: &[Effect]) -> Vec<u64> {
+    runs(effects).into_iter().map(|(run, _)| run.start).collect()
+}
+
+/// What is given, and what bytes go with it.
+fn runs(effects: &[Effect]) -> Vec<(Range<u64>, Bytes)> {
+    let store = |effect: &Effect| match effect {
+        Effect::Send { message: Message::Store { page, pages, .. }, bytes, .. } => Some((*page..page + pages, *bytes)),
+        _ => None,
+    };
+    effects.iter().filter_map(store).collect()
+}
+
+fn stored(run: Range<u64>) -> Message {
+    Message::Stored { page: run.start, pages: run.end - run.start, incarnation: 1, epoch: 0 }
+}
+
+#[test]
+fn pages_that_nothing_ever_changed_are_given_by_one_message() {
+    let empty = 1 << 40;
+    let (mut server, effects) = home(empty, 0, &[2]);
+    let most = u64::from(u32::MAX);
+    assert_eq!(runs(&effects)[0], (0..most, Bytes::Zero), "an empty range, as many as the message can name");
+    let mut under_way: Vec<Range<u64>> = runs(&effects).into_iter().map(|(run, _)| run).collect();
+    let mut messages = under_way.len();
+    while let Some(run) = under_way.pop() {
+        let effects = step(&mut server, 2, Party::of(2), stored(run));
+        messages += runs(&effects).len();
+        under_way.extend(runs(&effects).into_iter().map(|(run, _)| run));
+    }
+    assert!(server.home.as_ref().is_some_and(|home| home.is_settled()) && messages < 300, "{messages} messages");
+    // What was changed goes by itself, with its bytes, and so do the pages of home's own.
+    let (mut server, effects) = home_of_changed(100, 2, &[2], 40..42);
+    assert_eq!(runs(&effects), [(98..99, Bytes::Page), (99..100, Bytes::Page)]);
+    let given = |server: &Server| [39, 40, 42].map(|page| server.home.as_ref().unwrap().settling.is_given(page));
+    step(&mut server, 2, Party::of(2), stored(98..99));
+    let effects = step(&mut server, 2, Party::of(2), stored(99..100));
+    let page = Bytes::Page;
+    assert_eq!(runs(&effects), [(0..40, Bytes::Zero), (40..41, page), (41..42, page), (42..98, Bytes::Zero)]);
+    assert_eq!(given(&server), [false; 3]);
+    step(&mut server, 3, Party::of(2), stored(0..1));
+    assert_eq!(given(&server), [false; 3], "one page of a run is not the run");
+    step(&mut server, 3, Party::of(2), stored(0..40));
+    assert_eq!(given(&server), [true, false, false]);
+}
+
+#[test]
+fn a_run_of_zero_pages_that_is_said_again_says_nothing_of_what_was_changed_since() {
+    let (mut server, effects) = home(40, 0, &[2]);
+    assert_eq!(runs(&effects), [(0..40, Bytes::Zero)]);
+    assert!(server.unchanged(0..40).eq(0..40));
+    // The answer is late; a client changes page 0 meanwhile, which counts when the backup has it.
+    ask(&mut server, 2, 0, 1, Ask::Update);
+    let epoch = server.home.as_ref().unwrap().leased[&0].epoch;
+    let staged = step(
+        &mut server,
+        3,
+        client(0),
+        Message::Request { page: 0, request: 2, ask: Ask::Commit { epoch, release: false } },
+    );
+    assert_eq!(runs(&staged), [(0..1, Bytes::Staged)], "{staged:?}");
+    step(&mut server, 4, Party::of(2), Message::Stored { page: 0, pages: 1, incarnation: 1, epoch });
+    let mut effects = Vec::new();
+    server.step(2 + RETRY, Input::Tick, &mut effects);
+    assert_eq!(runs(&effects), [(0..40, Bytes::Zero)], "{effects:?}");
+    assert!(server.unchanged(0..40).eq(1..40));
+}
+
+#[test]
+fn a_backup_that_hears_of_zero_pages_keeps_what_is_newer() {
+    let mut server = Server::new(2, Party::of(CONTROLLER), 10, timing(), 7, HOME);
+    let store = |page, pages, incarnation, epoch| Message::Store { page, pages, incarnation, epoch };
+    let mut put = |message| {
+        let effects = step(&mut server, 1, Party::of(HOME), message);
+        let is_answered = effects.iter().any(|it| matches!(it, Effect::Send { message: Message::Stored { .. }, .. }));
+        assert!(is_answered, "{effects:?}");
+        let pages = effects.iter().filter_map(|effect| if let Effect::Put(page) = effect { Some(*page) } else { None });
+        pages.collect::<Vec<u64>>()
+    };
+    assert_eq!(put(store(3, 1, 1, epoch_of(1) + 5)), [3], "a commit that did not count");
+    assert_eq!(put(store(4, 1, 2, epoch_of(2) + 5)), [4], "one that did");
+    assert_eq!(put(store(0, 10, 2, 0)), [3], "the rest is zero as it is");
+    assert_eq!(put(store(0, 10, 2, 0)), [], "it arrives twice");
+    assert_eq!(put(store(5, 1, 2, epoch_of(2) + 6)), [5]);
+}
+
+#[test]
+fn a_new_backup_gets_homes_own_pages_first_and_all_of_them() {
+    let (pages, own, window) = (300, 100, 64);
+    let (mut server, effects) = home_of_changed(pages, own, &[2], 0..pages - own);
+    let (mut under_way, mut order) = (stores(&effects), stores(&effects));
+    let mut now = 2;
+    while let Some(page) = under_way.pop() {
+        assert!(under_way.len() < window);
+        let is_own = |page: &u64| *page >= pages - own;
+        assert!(is_own(&page) || !under_way.iter().any(is_own), "page {page} goes before {under_way:?}");
+        assert!(!server.home.as_ref().unwrap().is_settled());
+        let stored = stored(page..page + 1);
+        // What arrives twice counts once.
+        for _ in 0..2 {
+            let sent = stores(&step(&mut server, now, Party::of(2), stored.clone()));
+            order.extend(&sent);
+            under_way.extend(sent);
+        }
+        now += 1;
+    }
+    assert!(server.home.as_ref().unwrap().is_settled());
+    assert_eq!(order, (pages - own..pages).chain(0..pages - own).collect::<Vec<u64>>());
+}
+
+#[test]
+fn what_is_not_answered_is_said_again_ever_more_rarely() {
+    let (mut server, effects) = home_of_changed(300, 0, &[2], 0..300);
+    assert_eq!(stores(&effects).len(), 64);
+    server.home.as_mut().unwrap().until = u64::MAX;
+    let (mut now, mut said) = (1, Vec::new());
+    while now < 1 + TENURE {
+        now = server.home.as_ref().unwrap().alarm().unwrap().max(now + 1);
+        let mut effects = Vec::new();
+        server.step(now, Input::Tick, &mut effects);
+        said.extend((!stores(&effects).is_empty()).then_some(now));
+    }
+    let pauses: Vec<u64> = said.windows(2).map(|two| two[1] - two[0]).collect();
+    assert!(said[0] == 1 + RETRY && pauses.is_sorted() && pauses.len() < 8, "{said:?}");
+    assert!(pauses.iter().all(|pause| *pause <= TENURE / 3), "{said:?}");
+    let home = server.home.as_ref().unwrap();
+    assert_eq!(home.silent(now, &timing()), Some(2));
+    assert_eq!(home.settling.window, 1, "answers do not keep up");
+}
+
+#[test]
+fn one_backups_answers_do_not_hide_that_another_is_silent() {
+    let (mut server, effects) = home(1, 0, &[2, 3]);
+    assert_eq!(stores(&effects), [0, 0]);
+    for now in 2..=1 + TENURE {
+        step(&mut server, now, Party::of(2), Message::Stored { page: 0, pages: 1, incarnation: 1, epoch: 0 });
+    }
+    let home = server.home.as_ref().unwrap();
+    assert_eq!((home.silent(TENURE, &timing()), home.silent(1 + TENURE, &timing())), (None, Some(3)));
+}
+
+#[test]
+fn a_range_begins_where_nobody_has_anything_and_anew_when_that_is_lost() {
+    let report = |life, request| Message::Report { request, life, state: State::Blank, call: 0 };
+    let mut controller = Controller::new(timing(), Record::first(HOME), 0);
+    let tell = |controller: &mut Controller, now, fact| {
+        let mut effects = Vec::new();
+        controller.step(now, fact, &mut effects);
+        let placed = effects.iter().find_map(|effect| match effect {
+            Effect::Send { message: Message::Placed { placement, request: 1.., .. }, .. } => Some(placement.clone()),
+            _ => None,
+        });
+        (placed, effects)
+    };
+    let from = Party::of(HOME);
+    let (placed, effects) = tell(&mut controller, 1, Fact::Message(from, report(7, 1)));
+    let placed = placed.expect("it may begin");
+    assert!(placed.anew && placed.incarnation == 1);
+    assert!(matches!(&effects[0], Effect::Persist(record) if record.life == Some(7) && record.anew));
+    // That is what a server without memory needs; nobody can have a lease, so it gives one at once.
+    let blank = Memory { is_blank: true, ..Memory::default() };
+    let mut server = Server { memory: blank, ..Server::new(HOME, Party::of(CONTROLLER), 4, timing(), 7, HOME) };
+    server.step(1, Input::Tick, &mut Vec::new());
+    let not_anew = Placement { anew: false, ..placed.clone() };
+    for (placement, serves) in [(not_anew, false), (placed, true)] {
+        step(&mut server, 2, Party::of(CONTROLLER), Message::Placed { request: 1, life: 7, placement, call: 0 });
+        assert_eq!(server.serves(3), serves);
+    }
+    assert_eq!(ask(&mut server, 3, 0, 1, Ask::Update), [(client(0), 1, Status::Ok)]);
+    // Another life without memory is told nothing, until the range begins anew.
+    assert_eq!(tell(&mut controller, 4, Fact::Message(from, report(8, 1))).0, None);
+    tell(&mut controller, 5, Fact::Anew(HOME));
+    assert_eq!(controller.record.incarnation, 1, "the tenure lasts");
+    tell(&mut controller, 1 + TENURE, Fact::Tick);
+    assert_eq!((controller.record.incarnation, controller.record.anew), (2, true));
+    let placed = tell(&mut controller, 2 + TENURE, Fact::Message(from, report(8, 2))).0.expect("it begins anew");
+    assert!(placed.anew && placed.incarnation == 2 && placed.backups.is_empty());
+}
+
+#[test]
+fn a_range_does_not_begin_anew_while_somebody_has_it() {
+    let record = Record { anew: false, life: Some(7), backups: vec![2], complete: vec![2], ..Record::first(HOME) };
+    let mut controller = Controller::new(timing(), record.clone(), 0);
+    let mut effects = Vec::new();
+    controller.step(1, Fact::Anew(HOME), &mut effects);
+    controller.step(TENURE, Fact::Tick, &mut effects);
+    assert!(controller.is_open && controller.record == record, "a backup has everything");
+    let report = Message::Report { request: 1, life: 4, state: State::Idle, call: controller.call };
+    controller.step(TENURE + 1, Fact::Message(Party::of(2), report), &mut effects);
+    assert_eq!((controller.record.home, controller.begins_at), (2, None));
+}
+
+#[test]
+fn who_asks_for_what_nobody_has_hears_that() {
+    // The range has begun with that life, and nobody said yet that it has.
+    let record = Record { anew: true, life: Some(7), backups: vec![2], ..Record::first(HOME) };
+    let mut controller = Controller::new(timing(), record, 0);
+    let mut backup = Server::new(2, Party::of(CONTROLLER), 10, timing(), 3, HOME);
+    backup.memory.incarnation = 1;
+    // The backup asks, as it does when it is called up, and is told.
+    let tell = |controller: &mut Controller, backup: &mut Server, now, cause| {
+        let mut effects = Vec::new();
+        controller.step(now, cause, &mut effects);
+        for effect in effects {
+            let Effect::Send { to, message, .. } = effect else { continue };
+            let mut said =
+                if to == Party::of(2) { step(backup, now, Party::of(CONTROLLER), message) } else { Vec::new() };
+            while let Some(Effect::Send { message: report, .. }) = said.pop() {
+                let mut answers = Vec::new();
+                controller.step(now, Fact::Message(Party::of(2), report), &mut answers);
+                for answer in answers {
+                    let Effect::Send { message, .. } = answer else { continue };
+                    step(backup, now, Party::of(CONTROLLER), message);
+                }
+            }
+        }
+    };
+    let read = |backup: &mut Server, now| ask(backup, now, 0, now, Ask::Read)[0].2;
+    tell(&mut controller, &mut backup, 1, Fact::Tick);
+    assert_eq!(read(&mut backup, 1), Status::Moved(HOME), "its tenure lasts");
+    tell(&mut controller, &mut backup, TENURE, Fact::Tick);
+    assert_eq!(read(&mut backup, TENURE), Status::Unserved, "this backup lacks some of it");
+    assert_eq!(backup.may_read(TENURE, 0..1), Err(Status::Unserved));
+    // A home that lost what it held is told, too: it says so to who asks there.
+    let mut effects = Vec::new();
+    let report = |life, state| Message::Report { request: 1, life, state, call: 0 };
+    controller.step(TENURE + 1, Fact::Message(Party::of(HOME), report(8, State::Blank)), &mut effects);
+    let placed = effects.iter().find_map(|effect| match effect {
+        Effect::Send { to, message: Message::Placed { placement, request: 1, .. }, .. } if *to == Party::of(HOME) => {
+            Some(placement.clone())
+        }
+        _ => None,
+    });
+    let blank = Memory { is_blank: true, incarnation: 1, ..Memory::default() };
+    let mut home = Server { memory: blank, ..Server::new(HOME, Party::of(CONTROLLER), 10, timing(), 8, HOME) };
+    home.step(TENURE + 1, Input::Tick, &mut Vec::new());
+    let placed = Message::Placed { request: 1, life: 8, placement: placed.expect("it is answered"), call: 0 };
+    step(&mut home, TENURE + 2, Party::of(CONTROLLER), placed);
+    assert!(!home.serves(TENURE + 2), "it may not be home");
+    assert_eq!(read(&mut home, TENURE + 2), Status::Unserved);
+    // The home is heard again, with what it had: whom it gives pages names it.
+    controller.step(TENURE + 3, Fact::Message(Party::of(HOME), report(7, State::Idle)), &mut effects);
+    assert!(!controller.is_unserved());
+    let store = Message::Store { page: 0, pages: 1, incarnation: controller.record.incarnation, epoch: 0 };
+    step(&mut backup, TENURE + 4, Party::of(HOME), store);
+    assert!(matches!(read(&mut backup, TENURE + 4), Status::Moved(HOME)));
+}
