@@ -348,6 +348,8 @@ fn what_is_no_report_leaves_a_controller_as_it_was() {
         let after = rack.range("s1");
         let kept = ["home", "incarnation", "is_served", "pages"];
         assert_eq!(kept.map(|of| after[of].clone()), kept.map(|of| before[of].clone()));
+        let sender = format!("a datagram of host {} is refused: ", inside::prefix(&rack.lab, "c1"));
+        assert!(rack.has_said(CONTROLLER, &sender), "{sender}");
     });
 }
 

@@ -29,6 +29,7 @@ struct Fabric {
 
 struct Running {
     stop: Stop,
+    said: Arc<Mutex<Vec<String>>>,
     thread: JoinHandle<Server>,
 }
 
@@ -50,18 +51,21 @@ impl Fabric {
     fn serve(&mut self, host: &str) {
         let options = ServerOptions { lease_term: TERM, ..ServerOptions::new(self.prefix(host), 16 << 20) };
         let mut server = good(self.lab.host(host).unwrap().run(|| Server::open(options)).unwrap());
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let says = Arc::clone(&said);
+        server.on_event(move |event| says.lock().unwrap().push(event.to_string()));
         let stop = Stop::default();
         let stops = stop.clone();
         let thread = std::thread::spawn(move || {
             good(server.serve(&stops));
             server
         });
-        self.servers.insert(host.to_owned(), Running { stop, thread });
+        self.servers.insert(host.to_owned(), Running { stop, said, thread });
     }
 
     /// Ends it; its memory is gone.
     fn end(&mut self, host: &str) -> Server {
-        let Running { stop, thread } = self.servers.remove(host).expect("it runs");
+        let Running { stop, thread, .. } = self.servers.remove(host).expect("it runs");
         stop.stop();
         thread.join().expect("it ended well")
     }
@@ -180,8 +184,17 @@ fn what_is_no_request_is_refused_and_the_server_goes_on() {
         let mut bytes = [0; 64];
         good(client.read(object, &mut bytes));
         assert_eq!(bytes, [7; 64], "nothing of that was written");
+        let said = Arc::clone(&fabric.servers["s1"].said);
         let server = fabric.end("s1");
         assert!(server.refused() >= 7, "{}", server.refused());
+        let said = said.lock().unwrap();
+        for part in ["datagram version 2", "its tag is wrong", "look which program sends it"] {
+            let times = said
+                .iter()
+                .filter(|line| line.contains(part) && line.contains(&fabric.prefix("c1").to_string()))
+                .count();
+            assert!(times >= 1, "{part}: {said:?}");
+        }
     });
 }
 

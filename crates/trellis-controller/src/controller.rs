@@ -27,7 +27,7 @@ use crate::leadership::{self, Deed, Leadership, NAME_BYTES, Term};
 use crate::ranges::{Fact, Near, Order, Ranges, Settings, Status};
 use crate::records;
 use crate::routes::{self, Router};
-use crate::workers::{self, Happening, Hardware, Room};
+use crate::workers::{self, Happening, Hardware, Heard, Room};
 
 /// By how many millionths the rate of a machine's clock may be wrong.
 pub const CLOCK_ERROR_PPM: u32 = 1000;
@@ -284,8 +284,11 @@ impl Controller {
             self.happen(happening, say)?;
         }
         for _ in 0..HAPPENINGS {
-            let Some((from, told)) = self.room.take(&self.endpoint, self.settings.me)? else { break };
-            self.step(Fact::Told(from, told), say);
+            match self.room.take(&self.endpoint, self.settings.me)? {
+                Some(Heard::Told(from, told)) => self.step(Fact::Told(from, told), say),
+                Some(Heard::Refused(refusal)) => say(&Event::Refused(refusal)),
+                None => break,
+            }
         }
         Ok(())
     }
@@ -309,6 +312,7 @@ impl Controller {
                 drop(place);
                 self.step(Fact::Told(from, told), say);
             }
+            Happening::Refused(refusal) => say(&Event::Refused(refusal)),
             Happening::Leadership(fact, complaint) => {
                 let complaint = complaint.map(|complaint| complaint.to_string());
                 if complaint != self.complaint {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use trellis_fabric_protocol::wire::address::HostPrefix;
+use trellis_fabric_protocol::wire::refusals::Refusal;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,6 +30,8 @@ pub enum Event {
         /// What it says.
         sentence: String,
     },
+    /// What somebody sent is refused.
+    Refused(Refusal),
     /// A server is heard for the first time, or again.
     Server {
         /// It.
@@ -300,6 +303,7 @@ impl fmt::Display for Event {
             Event::Waits { leader } => write!(f, "controller {leader} leads; this one waits until it is gone"),
             Event::Yields { why } => write!(f, "this controller says nothing any more: {why}"),
             Event::Store { sentence } => f.write_str(sentence),
+            Event::Refused(refusal) => refusal.fmt(f),
             Event::Server { server, spare_bytes } => {
                 write!(f, "server {server} is there, with {spare_bytes} bytes for copies of what others have")
             }

@@ -3,7 +3,7 @@
 //!
 //! Promises: records are written in the order in which that was asked for, several at once where several wait; after one
 //! that failed nothing is written under the same name. What arrives and is no report of a server, from this cluster and
-//! whole, is dropped here. What waits to be decided is bounded: datagrams that find too many before them are dropped as a
+//! whole, is refused here: counted, and said once. What waits to be decided is bounded: datagrams that find too many before them are dropped as a
 //! network would drop them, and are said again; of the store and the switch there is one answer for each thing that was asked,
 //! and of operators one question for each connection.
 
@@ -16,6 +16,7 @@ use trellis_fabric_protocol::lease::Host;
 use trellis_fabric_protocol::wire::address::{Address, HostPrefix};
 use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::{HEADER_BYTES, Request, Rules, TagKind, Tags, Told};
+use trellis_fabric_protocol::wire::refusals::{Reason, Refusal, Refusals};
 use trellis_store::{Store, StoreError};
 use trellis_transport::links::ipv6::Endpoint;
 
@@ -35,6 +36,8 @@ const AT_ONCE: usize = 64;
 pub(crate) enum Happening {
     /// A host says this.
     Told(Host, Told, Place),
+    /// Something that somebody says is refused.
+    Refused(Refusal),
     /// The store, about who leads.
     Leadership(Fact, Option<StoreError>),
     /// Everything that was kept, as it was when this name began to lead.
@@ -85,21 +88,40 @@ impl Tags for Hardware {
     }
 }
 
-/// Room for a datagram.
-pub(crate) struct Room(Box<[u8]>);
+/// Room for a datagram, and what was refused so far.
+pub(crate) struct Room {
+    bytes: Box<[u8]>,
+    refusals: Refusals,
+}
+
+/// What a host has said.
+pub(crate) enum Heard {
+    /// This.
+    Told(Host, Told),
+    /// Something that is refused.
+    Refused(Refusal),
+}
 
 impl Room {
     pub(crate) fn new() -> Room {
-        Room(vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice())
+        Room { bytes: vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice(), refusals: Refusals::default() }
     }
 
-    /// The next thing that a host has said and that is there; nothing when there is none.
-    pub(crate) fn take(&mut self, endpoint: &Endpoint, me: HostPrefix) -> std::io::Result<Option<(Host, Told)>> {
-        while let Some(arrived) = endpoint.receive(&mut self.0)? {
-            let Some(payload) = self.0.get(..arrived.bytes) else { continue };
+    /// The next thing that a host has said, or that is refused and shall be said; nothing when there is none.
+    pub(crate) fn take(&mut self, endpoint: &Endpoint, me: HostPrefix) -> std::io::Result<Option<Heard>> {
+        while let Some(arrived) = endpoint.receive(&mut self.bytes)? {
             let (source, destination) = (Address(arrived.source), Address(arrived.destination));
-            if let Some(told) = told(source, destination, payload, me) {
-                return Ok(Some(told));
+            let told = match self.bytes.get(..arrived.bytes) {
+                Some(payload) => told(source, destination, payload, me),
+                None => Err(Reason::TooLong(arrived.bytes)),
+            };
+            match told {
+                Ok((from, told)) => return Ok(Some(Heard::Told(from, told))),
+                Err(why) => {
+                    if let Some(refusal) = self.refusals.count(source, why) {
+                        return Ok(Some(Heard::Refused(refusal)));
+                    }
+                }
             }
         }
         Ok(None)
@@ -112,7 +134,8 @@ pub(crate) fn hear(endpoint: &Arc<Endpoint>, me: HostPrefix, heard: &Sender<Happ
     let places = Arc::default();
     loop {
         let happening = match room.take(endpoint, me) {
-            Ok(Some((from, told))) => match Place::take(&places) {
+            Ok(Some(Heard::Refused(refusal))) => Happening::Refused(refusal),
+            Ok(Some(Heard::Told(from, told))) => match Place::take(&places) {
                 Some(place) => Happening::Told(from, told, place),
                 None => continue,
             },
@@ -129,16 +152,18 @@ pub(crate) fn hear(endpoint: &Arc<Endpoint>, me: HostPrefix, heard: &Sender<Happ
     }
 }
 
-fn told(source: Address, destination: Address, payload: &[u8], me: HostPrefix) -> Option<(Host, Told)> {
+fn told(source: Address, destination: Address, payload: &[u8], me: HostPrefix) -> Result<(Host, Told), Reason> {
     let rules = Rules { cluster: me.cluster, least: TagKind::Checksum, tags: &Hardware };
-    let request = Request::decode(source, destination, payload, &rules).ok()?;
+    let request =
+        Request::decode(source, destination, payload, &rules).map_err(|refused| Reason::NoRequest(refused.why))?;
+    let command = request.command();
     // Whatever else arrives waits for nothing here.
-    let is_heard = matches!(request.command(), Command::Report | Command::Locate | Command::Followed);
+    let is_heard = matches!(command, Command::Report | Command::Locate | Command::Followed);
     if !is_heard || request.destination.pointer.home() != me.host {
-        return None;
+        return Err(Reason::NotToController(command));
     }
-    let told = Told::decode(request.command(), payload.get(HEADER_BYTES..)?)?;
-    Some((request.source.host.0, told))
+    let told = payload.get(HEADER_BYTES..).and_then(|payload| Told::decode(command, payload));
+    told.map(|told| (request.source.host.0, told)).ok_or(Reason::NotUnderstood(command))
 }
 
 /// Asks the store who leads.

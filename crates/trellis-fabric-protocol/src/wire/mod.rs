@@ -4,3 +4,4 @@
 pub mod address;
 pub mod command;
 pub mod datagram;
+pub mod refusals;

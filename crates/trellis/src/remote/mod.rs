@@ -23,6 +23,7 @@ pub use error::RemoteError;
 pub use memory::{ServerMemory, entry_word};
 pub use server::{Event, Place, Server, ServerOptions, Stop};
 pub use trellis_fabric_protocol::wire::address::{Host, HostPrefix, PAGE_BYTES, PORT, Pointer};
+pub use trellis_fabric_protocol::wire::refusals;
 
 use trellis_fabric_protocol::wire::datagram::Tags;
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use trellis_fabric_protocol::wire::address::HostPrefix;
+use trellis_fabric_protocol::wire::refusals::Refusal;
 
 /// A range, or a part of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +127,8 @@ pub enum Event {
         /// Who did not answer.
         before: HostPrefix,
     },
+    /// What somebody sent is refused.
+    Refused(Refusal),
     /// Its table cannot be read, so that it is not served.
     NoTable {
         /// What.
@@ -191,6 +194,7 @@ impl fmt::Display for Event {
             Event::Controller { host, before } => {
                 write!(f, "controller {before} does not answer; controller {host} is asked from now on")
             }
+            Event::Refused(refusal) => refusal.fmt(f),
             Event::NoTable { place, why } => write!(f, "{place} cannot be served: {why}"),
         }
     }

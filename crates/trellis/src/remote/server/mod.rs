@@ -38,6 +38,7 @@ use trellis_fabric_protocol::wire::datagram::told::What;
 use trellis_fabric_protocol::wire::datagram::{
     Body, HEADER_BYTES, Notice, Reply, Request, Rules, Status, TagKind, Told,
 };
+use trellis_fabric_protocol::wire::refusals::{Reason, Refusals};
 use trellis_memory::Arena;
 use trellis_transport::links::ipv6::{Arrived, Endpoint};
 
@@ -173,7 +174,7 @@ pub struct Server {
     on_event: Box<dyn FnMut(&Event) + Send>,
     /// Datagrams that came and wait until those about who is home are heard.
     later: Vec<(Arrived, Vec<u8>)>,
-    refused: u64,
+    refusals: Refusals,
 }
 
 impl Server {
@@ -238,7 +239,7 @@ impl Server {
             life: (drawn()? as u16).max(1),
             on_event: Box::new(|_| {}),
             later: Vec::new(),
-            refused: 0,
+            refusals: Refusals::default(),
         };
         let own = server.own(memory)?;
         server.ranges.insert(own.range, own);
@@ -336,7 +337,7 @@ impl Server {
                 // Who is home does not wait behind pages: a tenure would end while a backup gets everything.
                 Some(payload) if is_placed && !is_about_placement(&arrived) => later.push((arrived, payload.to_vec())),
                 Some(payload) => self.answer(&arrived, payload),
-                None => self.refused += 1,
+                None => self.refuse(&arrived, Reason::TooLong(arrived.bytes)),
             }
         }
         for (arrived, payload) in later.drain(..) {
@@ -352,9 +353,14 @@ impl Server {
         own.map(MemoryServer::statistics).unwrap_or_default()
     }
 
-    /// How many datagrams were no requests.
+    /// How many datagrams were refused.
     pub fn refused(&self) -> u64 {
-        self.refused
+        self.refusals.total()
+    }
+
+    /// Counts what is refused of others, and says so.
+    fn refuse(&mut self, arrived: &Arrived, why: Reason) {
+        self.desk.events.extend(self.refusals.count(Address(arrived.source), why).map(Event::Refused));
     }
 
     /// After some datagrams: what is due.
@@ -390,7 +396,7 @@ impl Server {
         let (source, destination) = (Address(arrived.source), Address(arrived.destination));
         let rules = Rules { cluster: self.options.prefix.cluster, least: self.options.least, tags: &Hardware };
         match Request::decode(source, destination, payload, &rules) {
-            Ok(request) if request.command().is_told() => self.told(&request, payload),
+            Ok(request) if request.command().is_told() => self.told(arrived, &request, payload),
             Ok(request) => {
                 let pointer = request.destination.pointer;
                 if let Some(bytes) = self.follows.read(self.desk.now(), &request) {
@@ -426,9 +432,9 @@ impl Server {
                     held.asked(&mut self.desk, &request, payload, arrived.port);
                 }
             }
-            Err(_) if self.is_mine(destination) => self.heard_of_copies(source, destination, payload, &rules),
+            Err(_) if self.is_mine(destination) => self.heard_of_copies(arrived, payload, &rules),
             Err(refused) => {
-                self.refused += 1;
+                self.refuse(arrived, Reason::NoRequest(refused.why));
                 if let Some(reply) = refused.reply(destination) {
                     self.desk.reply(&reply, None, 0, arrived.port);
                 }
@@ -444,29 +450,28 @@ impl Server {
     }
 
     /// What a home says about a page that is followed here.
-    fn heard_of_copies(&mut self, source: Address, destination: Address, payload: &[u8], rules: &Rules<'_>) {
-        if let Ok(reply) = Reply::decode(source, destination, payload, rules) {
-            self.follows.answered(&mut self.desk, &reply, payload);
-        } else if let Ok(notice) = Notice::decode(source, destination, payload, rules) {
-            self.follows.noticed(&mut self.desk, &notice);
-        } else {
-            self.refused += 1;
+    fn heard_of_copies(&mut self, arrived: &Arrived, payload: &[u8], rules: &Rules<'_>) {
+        let (source, destination) = (Address(arrived.source), Address(arrived.destination));
+        match Reply::decode(source, destination, payload, rules) {
+            Ok(reply) => self.follows.answered(&mut self.desk, &reply, payload),
+            Err(_) => match Notice::decode(source, destination, payload, rules) {
+                Ok(notice) => self.follows.noticed(&mut self.desk, &notice),
+                Err(why) => self.refuse(arrived, Reason::NoRequest(why)),
+            },
         }
     }
 
     /// What a controller or another server says.
-    fn told(&mut self, request: &Request, payload: &[u8]) {
+    fn told(&mut self, arrived: &Arrived, request: &Request, payload: &[u8]) {
         let from = request.source.host.0;
         let command = request.command();
         // Without a controller this server is home of its own range for its whole life.
         let is_controllers = matches!(command, Command::Placed | Command::Follow);
         if self.options.controllers.is_empty() || is_controllers && !self.desk.controllers.has(from) {
-            self.refused += 1;
-            return;
+            return self.refuse(arrived, Reason::NoController(command));
         }
         let Some(Told { range, what }) = Told::decode(command, &payload[HEADER_BYTES..]) else {
-            self.refused += 1;
-            return;
+            return self.refuse(arrived, Reason::NotUnderstood(command));
         };
         if let What::Follow { page, lasts } = what {
             return self.follows.follow(&mut self.desk, from, (range, page), lasts);
@@ -500,7 +505,6 @@ impl Server {
         let Some(held) = self.ranges.get_mut(&range) else { return };
         // Who says that he is home, and was never named by a controller, is one that was named since, or nobody: it is asked.
         if matches!(what, What::Store { .. } | What::Leases { .. }) && !held.named.contains(&from) {
-            self.refused += 1;
             held.leases.ask(now);
             return;
         }
@@ -509,7 +513,6 @@ impl Server {
         }
         if let Some((pages, _, bytes)) = &store {
             if !held.may_keep(pages, bytes) {
-                self.refused += 1;
                 return;
             }
             held.is_counted_on(now);
