@@ -1,7 +1,7 @@
 //! What a server or a controller refuses of others.
 //!
 //! Promises: every refusal is counted, by host and by reason, and said the first time, the tenth, the hundredth and so on. It must
-//! never keep more than [`KNOWN_MAX`] of them, or say more than that times the digits of a count, whatever strangers send.
+//! never tell more than 64 of them apart, or say more than that times the digits of a count, whatever strangers send.
 
 use alloc::vec::Vec;
 use core::fmt;
