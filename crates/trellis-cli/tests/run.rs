@@ -288,6 +288,22 @@ fn a_terminal_that_hangs_up_ends_everything_and_nobody_is_blamed() {
     assert!(run.stderr.contains("trellis: interrupted by SIGHUP; nodes 0, 1, 2 were ended"), "{}", run.stderr);
 }
 
+#[test]
+fn a_terminal_that_hangs_up_ends_nothing_that_was_started_with_nohup() {
+    let mut command = std::process::Command::new("nohup");
+    command.args([env!("CARGO_BIN_EXE_trellis"), "run", "-n", "3", "--"]).stdin(std::process::Stdio::null());
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    support::in_role(&mut command, "barrier");
+    let mut run = support::Run::start(command);
+    run.wait_for_output("up", 3);
+    signal(run.pid(), libc::SIGHUP);
+    // What ends it is told apart.
+    signal(run.pid(), libc::SIGTERM);
+    let run = run.finish();
+    assert_eq!(run.code, Some(128 + libc::SIGTERM), "{run:?}");
+    assert!(run.stderr.contains("interrupted by SIGTERM"), "{}", run.stderr);
+}
+
 /// Who may not have faults of the kernel handled gets another catcher than root does, and hears so.
 #[test]
 fn an_ordinary_user_hears_which_catcher_is_used_and_why() {

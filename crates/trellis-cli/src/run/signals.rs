@@ -18,9 +18,20 @@ const FORWARDED: [i32; 8] = [
     libc::SIGTSTP,
 ];
 
-/// Those that ask the whole run to end; SIGHUP says that the terminal is gone, and never comes where `nohup` has it ignored. A run that does not end by itself after one of them is ended.
+/// Those that ask the whole run to end; SIGHUP says that the terminal is gone. A run that does not end by itself after one of them is
+/// ended.
 pub(super) fn asks_to_end(signal: i32) -> bool {
     matches!(signal, libc::SIGINT | libc::SIGTERM | libc::SIGQUIT | libc::SIGHUP)
+}
+
+/// Whether whoever started this process, `nohup` say, wants it to ignore a signal. A blocked one would arrive at the descriptor all the
+/// same.
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: the structure is plain data, which the C library fills; nothing is installed.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(signal, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN
+    }
 }
 
 /// The descriptor from which signals are read, and the mask to restore.
@@ -44,7 +55,7 @@ impl Signals {
             let mut previous: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut wanted);
             libc::sigaddset(&mut wanted, libc::SIGCHLD);
-            for signal in FORWARDED {
+            for signal in FORWARDED.into_iter().filter(|&signal| signal != libc::SIGHUP || !is_ignored(signal)) {
                 libc::sigaddset(&mut wanted, signal);
             }
             if libc::pthread_sigmask(libc::SIG_BLOCK, &wanted, &mut previous) != 0 {
