@@ -12,6 +12,7 @@ use trellis::remote::{HostPrefix, PORT, RemoteError, Server, ServerMemory, Serve
 use crate::controller::{Named, named};
 use crate::exit::{self, Ending, Failure};
 use crate::size::size;
+use crate::terminal::announce;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -126,9 +127,7 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Ending {
     server.on_event(|event| {
         let _ = writeln!(std::io::stderr(), "{event}");
     });
-    let mut output = std::io::stdout();
-    // Who does not read that is served all the same.
-    let _ = writeln!(output, "serving {memory} bytes as {prefix} at port {port}, {who}").and_then(|()| output.flush());
+    announce(format_args!("serving {memory} bytes as {prefix} at port {port}, {who}"));
     server.serve(&Stop::default()).map_err(failure)?;
     Ok(exit::FINE)
 }

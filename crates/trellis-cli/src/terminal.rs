@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::io::{ErrorKind, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::exit;
@@ -89,5 +90,18 @@ pub(crate) fn clear_line() {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.clear();
+    }
+}
+
+/// Prints a line of a process that serves others, who are served also where nobody reads it. Where it cannot be written, that is said
+/// once: somebody may wait for it.
+pub(crate) fn announce(line: fmt::Arguments<'_>) {
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+    let mut output = std::io::stdout();
+    let Err(error) = writeln!(output, "{line}").and_then(|()| output.flush()) else { return };
+    if error.kind() != ErrorKind::BrokenPipe && !IS_SAID.swap(true, Ordering::Relaxed) {
+        trellis_store::complain(format_args!(
+            "standard output cannot be written ({error}); what happens is not told there, and the work goes on"
+        ));
     }
 }

@@ -3,6 +3,7 @@
 mod support;
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -45,6 +46,21 @@ fn a_full_disk_at_standard_output_is_a_sentence_and_a_status() {
         assert_eq!(output.status.code(), Some(74), "{arguments:?}: {said}");
         assert!(said.contains("No space left on device") && said.lines().count() == 1, "{arguments:?}: {said}");
     }
+}
+
+#[test]
+fn who_serves_others_says_that_it_cannot_be_heard_and_goes_on() {
+    let serve = ["store", "serve", "--store", "embedded:", "--resp", "127.0.0.1:0"];
+    let mut command = Command::new(TRELLIS);
+    command.args(serve).stdout(full()).stderr(Stdio::piped()).stdin(Stdio::null());
+    let mut server = command.spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(server.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    let is_there = server.try_wait().unwrap().is_none();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(said.contains("standard output cannot be written (No space left on device"), "{said}");
+    assert!(is_there, "it serves");
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! `trellis controller run`: the process.
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use trellis_switch::control::{At, Remote};
 use super::{Named, host, prefix};
 use crate::ending::Ends;
 use crate::exit::{self, Ending, Failure};
+use crate::terminal::announce;
 
 /// Be a controller, until SIGINT or SIGTERM
 ///
@@ -117,13 +117,8 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     let mut controller = Controller::open(options).map_err(|error| failure(&error))?;
     let stop = controller.stop();
     ends.by(move || stop.stop());
-    let mut output = std::io::stdout();
-    // Who does not read that is served all the same.
-    let _ = writeln!(output, "controller {prefix} at port {port}, records in {name}, {told}, control {shown}")
-        .and_then(|()| output.flush());
-    let ended = controller.run(&mut |event| {
-        let _ = writeln!(output, "{event}").and_then(|()| output.flush());
-    });
+    announce(format_args!("controller {prefix} at port {port}, records in {name}, {told}, control {shown}"));
+    let ended = controller.run(&mut |event| announce(format_args!("{event}")));
     ended.map_err(|error| Failure::new(exit::SYSTEM, format!("the socket at port {port} fails: {error}")))?;
     Ok(exit::FINE)
 }

@@ -3,7 +3,6 @@
 //! Must never be reached from another machine unless it was told so by an option that says that this is insecure.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -11,6 +10,7 @@ use trellis_store::resp::{Options, Server};
 
 use super::Which;
 use crate::exit::{self, Ending, Failure};
+use crate::terminal::announce;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -57,9 +57,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> Ending {
     let refused = |error: std::io::Error| Failure::new(exit::SYSTEM, format!("--resp {}: {error}", arguments.resp));
     let server = Server::bind(&arguments.resp, store, &options).map_err(refused)?;
     let running = server.start().map_err(refused)?;
-    let mut output = std::io::stdout();
-    // Who does not read that is served all the same.
-    let _ = writeln!(output, "listening on {}", running.address()).and_then(|()| output.flush());
+    announce(format_args!("listening on {}", running.address()));
     running.wait();
     Ok(exit::FINE)
 }

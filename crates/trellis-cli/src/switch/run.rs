@@ -4,7 +4,6 @@
 //! into it, and the next one takes the socket over.
 
 use std::fs;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, mpsc};
@@ -19,6 +18,7 @@ use trellis_switch::{Cluster, Port, Prefix, Route, Switch};
 use super::{default_socket, failure};
 use crate::ending::Ends;
 use crate::exit::{self, Ending, Failure};
+use crate::terminal::announce;
 
 /// How long a switch that somebody else runs is waited for.
 const MEETING_PATIENCE: Duration = Duration::from_secs(60);
@@ -92,10 +92,7 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     let name = switch.name();
     let life = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
     let server = Server::new(switch, ports, life);
-    let mut output = std::io::stdout();
-    // Who does not read that is served all the same.
-    let _ = writeln!(output, "switch {name}: {} hosts of {}, control {control}", listed.len(), cluster.everything())
-        .and_then(|()| output.flush());
+    announce(format_args!("switch {name}: {} hosts of {}, control {control}", listed.len(), cluster.everything()));
     let thread = std::thread::Builder::new().name("switch socket".to_owned());
     let serves = thread.spawn(move || {
         for stream in listener.incoming().flatten() {
