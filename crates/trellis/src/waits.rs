@@ -255,7 +255,8 @@ impl Wait {
         ROWS.iter().find(|row| row.code == code).map(|row| row.wait.with(detail))
     }
 
-    fn with(mut self, detail: u64) -> Wait {
+    /// The same for another page or object.
+    pub(crate) fn with(mut self, detail: u64) -> Wait {
         if let Some(own) = self.detail() {
             *own = detail;
         }

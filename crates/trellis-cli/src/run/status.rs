@@ -35,8 +35,9 @@ impl NodeStatus {
     /// Writes down what the node does at this moment, or did last.
     pub(super) fn describe(&self, seen: &mut Seen) {
         let activity = self.page.activity().map(|(activity, _)| activity);
-        // Who is in the way is known of what lasts.
-        seen.doing = self.page.waiting().or_else(|| activity.map(|activity| activity.to_string()));
+        // Who is in the way is known of what lasts, and stands there a moment longer than the wait.
+        let waiting = self.page.waiting().filter(|_| matches!(activity, Some(Activity::Waiting(_))));
+        seen.doing = waiting.or_else(|| activity.map(|activity| activity.to_string()));
         seen.number = self.page.node().map(usize::from);
         seen.last_words = self.page.failure();
         seen.blames = self.page.culprit().map(usize::from);

@@ -16,6 +16,7 @@ use super::ordered::lock;
 use super::pages::Waiting;
 use super::progress::{Polling, Waited};
 use super::{Node, Ticket};
+use crate::launch::Activity;
 use crate::record::{FaultKind, LiveCounters};
 use crate::waits::Wait;
 
@@ -111,13 +112,21 @@ impl Node {
         let since = self.now();
         // That the page is locked may be heard meanwhile.
         let look_ns = wait.limit_ns(&self.config).min(Wait::LockRange(0).limit_ns(&self.config));
+        if ticket.is_done() {
+            return;
+        }
+        // It is one wait, however often that is looked at.
+        self.doing(Activity::Waiting(wait));
+        ticket.begin_wait(wait, since, since.saturating_add(wait.limit_ns(&self.config)));
         loop {
-            match self.wait_polling(early.take(), ticket, wait, self.now().saturating_add(look_ns)) {
-                Waited::Done => return,
+            match self.wait_unseen(early.take(), ticket, self.now().saturating_add(look_ns)) {
+                Waited::Done => break,
                 Waited::Failed => self.end_after_failure(),
                 Waited::TooLong => self.give_up_late(wait, since),
             }
         }
+        ticket.end_wait();
+        self.doing(Activity::Computing);
     }
 
     /// Ends this node if a thread has waited for too long for a page. One that another node's program has locked may take as
@@ -125,14 +134,24 @@ impl Node {
     pub(super) fn give_up_late(&self, wait: Wait, since: u64) {
         let (Wait::ReadFault(page) | Wait::WriteFault(page)) = wait else { return };
         let page = PageIndex(page as u32);
-        let is_locked = lock(self.shard_of(page)).asked_for(page).is_some_and(|asked| asked.is_locked);
-        let limit = if is_locked { Wait::LockRange(0) } else { wait }.limit_ns(&self.config);
         let waited = self.now().saturating_sub(since);
-        if waited >= limit {
+        if waited >= self.limit_now_ns(wait) {
             let seconds = waited / 1_000_000_000;
             self.fail(format!("page {} did not come within {seconds} s; {}", page.0, self.who_has_page(page)));
             self.end_after_failure();
         }
+    }
+
+    /// How long a wait may last, as things are now: a page that another node's program has locked may take as long as its lock.
+    pub(super) fn limit_now_ns(&self, wait: Wait) -> u64 {
+        let is_locked = match wait {
+            Wait::ReadFault(page) | Wait::WriteFault(page) => {
+                let page = PageIndex(page as u32);
+                lock(self.shard_of(page)).asked_for(page).is_some_and(|asked| asked.is_locked)
+            }
+            _ => false,
+        };
+        if is_locked { Wait::LockRange(0) } else { wait }.limit_ns(&self.config)
     }
 
     /// Who should have given `page`, for the sentence of an error.

@@ -227,8 +227,15 @@ impl Node {
     pub(super) fn who_owes(&self, debt: Option<Debt>) -> String {
         let directory = NodeId(self.config.manager as u16);
         let keeper = || format!("no answer from {}, which keeps the heap's directory", self.name_of(directory));
-        let Some(Debt::Block(asked)) = debt else { return keeper() };
         let silent = self.silent_nodes();
+        let asked = match debt {
+            Some(Debt::Block(asked)) => asked,
+            // Nobody knows which call of several it is.
+            None if !silent.is_empty() && !silent.contains(&directory) => {
+                return format!("no answer from {}", self.names(&silent));
+            }
+            _ => return keeper(),
+        };
         if asked != directory && (silent.contains(&asked) || silent.is_empty()) {
             return format!("no answer from {}, which has the block", self.name_of(asked));
         }

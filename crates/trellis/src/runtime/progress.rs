@@ -274,7 +274,7 @@ impl Node {
         ticket.begin_wait(wait, self.recent(), deadline);
         let waited = self.wait_unseen(early, ticket, deadline);
         ticket.end_wait();
-        if waited == Waited::Done {
+        if waited != Waited::Failed {
             self.doing(Activity::Computing);
         }
         waited

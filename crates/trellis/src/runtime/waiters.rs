@@ -41,8 +41,10 @@ struct Slot {
     is_refused: AtomicBool,
     /// Why; only looked at when refused, which the fault path never is.
     refusal: Mutex<&'static str>,
-    /// What the present use waits for, as [`Activity::to_word`] says it; 0 while it does not wait. Since when and until when.
+    /// What the present use waits for, as [`Activity::to_word`] says it; 0 while it does not wait. The word has no room for all of a
+    /// number, so that is beside it. Since when and until when.
     wait: AtomicU64,
+    number: AtomicU64,
     since_ns: AtomicU64,
     until_ns: AtomicU64,
 }
@@ -150,7 +152,7 @@ impl Waiters {
     pub(crate) fn waits(&self) -> impl Iterator<Item = Waits> {
         self.slots.iter().filter_map(|slot| match Activity::from_word(slot.wait.load(Ordering::Acquire))? {
             Activity::Waiting(wait) => Some(Waits {
-                wait,
+                wait: wait.with(slot.number.load(Ordering::Relaxed)),
                 since_ns: slot.since_ns.load(Ordering::Relaxed),
                 until_ns: slot.until_ns.load(Ordering::Relaxed),
             }),
@@ -190,6 +192,7 @@ impl Ticket<'_> {
     pub(super) fn begin_wait(&self, wait: Wait, now_ns: u64, until_ns: u64) {
         self.slot().since_ns.store(now_ns, Ordering::Relaxed);
         self.slot().until_ns.store(until_ns, Ordering::Relaxed);
+        self.slot().number.store(wait.to_code().1, Ordering::Relaxed);
         self.slot().wait.store(Activity::Waiting(wait).to_word(), Ordering::Release);
     }
 
@@ -277,6 +280,17 @@ fn futex_wake(word: &AtomicU32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_thread_waits_for_has_all_of_its_number() {
+        let waiters = Waiters::new();
+        let ticket = waiters.take();
+        let wait = Wait::Lock(0x7f00_0000_0000_0005);
+        ticket.begin_wait(wait, 1, 2);
+        assert!(waiters.waits().any(|waits| waits.wait == wait));
+        ticket.end_wait();
+        assert_eq!(waiters.waits().count(), 0);
+    }
 
     #[test]
     fn a_signal_before_the_sleep_is_not_lost() {

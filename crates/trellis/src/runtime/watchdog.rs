@@ -88,10 +88,7 @@ impl Watch {
     fn look(&mut self, node: &Node) {
         self.see(node);
         let now = node.now();
-        let ended: Vec<Wait> =
-            self.reported.iter().map(|it| it.waits).filter(|it| !self.waits.contains(it)).map(|it| it.wait).collect();
-        self.reported.retain(|it| self.waits.contains(&it.waits));
-        ended.into_iter().for_each(|wait| self.was_normal(wait));
+        self.forget_ended();
         let mut due: Vec<Waits> = Vec::new();
         for place in 0..self.waits.len() {
             let one = self.waits[place];
@@ -115,6 +112,18 @@ impl Watch {
         if self.reported.is_empty() {
             node.status.set_waiting("");
         }
+    }
+
+    /// Waits that are over were normal. Threads that waited for the same are one matter, however many they were.
+    fn forget_ended(&mut self) {
+        let mut ended: Vec<Wait> = Vec::new();
+        for wait in self.reported.iter().map(|it| it.waits).filter(|it| !self.waits.contains(it)).map(|it| it.wait) {
+            if !ended.contains(&wait) {
+                ended.push(wait);
+            }
+        }
+        self.reported.retain(|it| self.waits.contains(&it.waits));
+        ended.into_iter().for_each(|wait| self.was_normal(wait));
     }
 
     /// Takes down what threads wait for, those that the kernel blocks among them. One of those whose time is over ends the node.
@@ -153,6 +162,10 @@ impl Node {
     fn report_wait(&self, Waits { wait, since_ns, until_ns }: Waits, now: u64, threads: usize) {
         let who = if threads == 1 { String::new() } else { format!("{threads} threads are ") };
         let seconds = now.saturating_sub(since_ns) / 1_000_000_000;
+        let until_ns = match wait {
+            Wait::ReadFault(_) | Wait::WriteFault(_) => since_ns.saturating_add(self.limit_now_ns(wait)),
+            _ => until_ns,
+        };
         let left = until_ns.saturating_sub(now) / 1_000_000_000;
         let (what, whom) = (self.described(wait), self.whom(wait));
         let sentence = format!("{who}{what} for {seconds} s: {whom}; this ends in {left} s at the latest");
@@ -164,6 +177,16 @@ impl Node {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_that_waited_for_the_same_are_one_wait_that_was_normal() {
+        let mut watch = Watch::new();
+        let of = |since_ns| Waits { wait: Wait::Barrier(3), since_ns, until_ns: u64::MAX };
+        watch.reported = (0..8).map(|since| Reported { waits: of(since), next_ns: 0 }).collect();
+        watch.forget_ended();
+        assert!(watch.reported.is_empty());
+        assert_eq!(watch.patience(Wait::Barrier(3)), 2 * REPORT_NS);
+    }
 
     #[test]
     fn a_kind_that_ended_well_is_waited_for_longer() {
