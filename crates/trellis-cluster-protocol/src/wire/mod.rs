@@ -5,7 +5,7 @@
 //! | 0 | 2 | magic | `0x5254` (`TR`) |
 //! | 2 | 1 | version | [`VERSION`] |
 //! | 3 | 1 | kind | see [`kind`] |
-//! | 4 | 4 | epoch | of the cluster; a frame of another epoch is dropped |
+//! | 4 | 4 | epoch | of the cluster; a frame of another epoch is refused |
 //! | 8 | 8 | object | first page of a run or a set; lock, barrier, word, object; a byte of the region |
 //! | 16 | 4 | count | pages of the run; generation of the barrier; number of the waiting call; runs that were named |
 //! | 20 | 4 | detail | place of the demanded page in the run; operation, demand, outcome, kind; pages of the heap |

@@ -95,7 +95,7 @@ impl Node {
                 Effect::Departs(peer) => self.note_departs(peer),
                 Effect::Vanished(peer) => vanished = Some(peer),
                 Effect::Violation(peer, what) => {
-                    sentence = Some((peer, format!("{} sent {what}", self.name_of(peer))));
+                    sentence = Some((peer, self.refused(peer, what)));
                 }
                 Effect::Died(peer) => {
                     sentence = Some((peer, format!("{} {why}", self.name_of(peer))));

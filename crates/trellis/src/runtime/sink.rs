@@ -146,11 +146,13 @@ impl Node {
     /// A frame of an authenticated peer cannot be used: whoever waits for what it should have brought would wait for ever,
     /// so the cluster ends and names the peer.
     pub(super) fn refuse_frame(&self, from: NodeId, why: &str) {
+        self.fail_because_of(from, self.refused(from, why));
+    }
+
+    /// Counts what a peer may not send; the sentence about it.
+    pub(super) fn refused(&self, from: NodeId, why: &str) -> String {
         LiveCounters::add(&self.counters().frames_refused, 1);
-        self.fail_because_of(
-            from,
-            format!("{} sent what this node refuses: {why}; {CHANGED_ON_ITS_WAY}", self.name_of(from)),
-        );
+        format!("{} sent what this node refuses: {why}; {CHANGED_ON_ITS_WAY}", self.name_of(from))
     }
 
     /// Whether the bytes of these pages were asked for and may be overwritten.

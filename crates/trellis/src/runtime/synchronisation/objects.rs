@@ -83,7 +83,7 @@ impl Node {
         let started = self.now();
         let ticket = self.waiters.take();
         let sent = self.sync_step_if(|state| state.may_end(id, demand), Input::Demand(id, demand, ticket.name()));
-        let Some(sent) = sent else { return Err(not_held(id, demand)) };
+        let Some(sent) = sent else { return Err(not_held(&self.object(id), demand)) };
         let wait = wait_of(demand, id);
         let ended = self.wait_for_demand(&ticket, id, demand, patience, wait);
         self.count_wait(demand, started, sent);
@@ -110,7 +110,7 @@ impl Node {
         let how = if end == ReadWriteDemand::EndWrite { Holding::Write } else { Holding::Read };
         self.note_given_back(how, id);
         let ended = self.sync_step_if(|state| state.may_end(id, demand), Input::Demand(id, demand, 0));
-        ended.map(drop).ok_or_else(|| not_held(id, demand))
+        ended.map(drop).ok_or_else(|| not_held(&self.object(id), demand))
     }
 
     /// What was granted to a call that fails all the same goes back.
@@ -215,7 +215,10 @@ impl Node {
         if held {
             return Ok(());
         }
-        Err(WaitError::Misuse(format!("lock {id} is not held by this node; take it before waiting for the condition")))
+        let lock = self.object(id);
+        Err(WaitError::Misuse(format!(
+            "lock {lock} is not held by this node; take it before waiting for the condition"
+        )))
     }
 
     fn let_go(&self, guarding: Guarding) -> Result<(), WaitError> {
@@ -236,7 +239,7 @@ impl Node {
     }
 }
 
-fn not_held(id: u64, demand: Demand) -> WaitError {
+fn not_held(id: &str, demand: Demand) -> WaitError {
     WaitError::Misuse(match demand {
         Demand::Once(_) => format!("once {id} is not being done by this node; only who was told to do it can end it"),
         Demand::ReadWriteLock(ReadWriteDemand::EndRead) => format!("read-write lock {id} is not read by this node"),
