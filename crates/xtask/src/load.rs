@@ -10,42 +10,26 @@ use std::thread::JoinHandle;
 
 use anyhow::{Result, bail};
 
-use crate::test;
 use crate::workspace::Workspace;
+use crate::{compiler, test};
 
 /// How often the tests run that wait or name peers.
 const ROUNDS: usize = 10;
 
 /// Those tests, as `cargo test` is asked for them.
-const WAITING: [&[&str]; 4] = [
-    &[
-        "-p",
+const WAITING: [(&str, &[&str]); 6] = [
+    (
         "trellis",
-        "--test",
-        "cluster",
-        "--test",
-        "synchronisation",
-        "--test",
-        "publication",
-        "--test",
-        "datagrams",
-    ],
-    &["-p", "trellis", "--test", "elastic", "--test", "protocols", "--test", "fault_path"],
-    &[
-        "-p",
+        &["cluster", "synchronisation", "publication", "datagrams", "release", "stored", "stored_synchronisation"],
+    ),
+    ("trellis", &["elastic", "protocols", "fault_path", "remote_leases", "remote_moving"]),
+    (
         "trellis-cli",
-        "--test",
-        "run",
-        "--test",
-        "waits",
-        "--test",
-        "join",
-        "--test",
-        "fabric",
-        "--test",
-        "outputs",
-    ],
-    &["-p", "trellis-c", "--test", "killed"],
+        &["run", "waits", "join", "fabric", "outputs", "controller", "operators", "leased", "leases", "backups"],
+    ),
+    ("trellis-c", &["killed"]),
+    ("trellis-store", &["redis_faults"]),
+    ("trellis-transport", &["lifetime", "shm", "delivery"]),
 ];
 
 /// Threads that compute as long as this lives.
@@ -81,23 +65,30 @@ pub(crate) fn run(workspace: &Workspace, count: u32) -> Result<()> {
     test::build(workspace)?;
     let load = Load::start(count);
     let mut failed = Vec::new();
-    let mut attempt = |name: String, arguments: &[&str]| {
-        let mut tests = workspace.cargo();
-        tests.args(["test", "--locked"]).args(arguments);
-        if let Err(error) = test::run_tests(workspace, &name, tests) {
+    let mut attempt = |name: String, work: &dyn Fn(&str) -> Result<()>| {
+        if let Err(error) = work(&name) {
             eprintln!("    {error:#}");
             failed.push(name);
         }
     };
-    attempt(format!("the whole suite at load {count}"), &["--workspace"]);
+    let tests = |name: &str, arguments: &[&str]| {
+        let mut tests = workspace.cargo();
+        tests.args(["test", "--locked"]).args(arguments);
+        test::run_tests(workspace, name, tests)
+    };
+    attempt(format!("the whole suite at load {count}"), &|name| tests(name, &["--workspace"]));
+    attempt(format!("the compiler's suite at load {count}"), &|_| compiler::test(workspace));
     for round in 1..=ROUNDS {
-        for tests in WAITING {
-            attempt(format!("tests that wait or name peers, round {round} of {ROUNDS} at load {count}"), tests);
+        for (package, programs) in WAITING {
+            let arguments: Vec<&str> =
+                ["-p", package].into_iter().chain(programs.iter().flat_map(|program| ["--test", program])).collect();
+            let name = format!("tests of {package} that wait or name peers, round {round} of {ROUNDS} at load {count}");
+            attempt(name, &|name| tests(name, &arguments));
         }
     }
     drop(load);
     if failed.is_empty() {
         return Ok(());
     }
-    bail!("{} of {} runs failed:\n{}", failed.len(), 1 + ROUNDS * WAITING.len(), failed.join("\n"))
+    bail!("{} of {} runs failed:\n{}", failed.len(), 2 + ROUNDS * WAITING.len(), failed.join("\n"))
 }
