@@ -85,7 +85,15 @@ fn a_file_that_is_no_store_is_refused_and_stays_as_it_is() {
     for (name, content) in [("empty", &b""[..]), ("short", b"redb"), ("text", &[b'x'; 5000])] {
         let file = folder.file(name);
         std::fs::write(&file, content).unwrap();
+        std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        // Whether it is whole is asked of anything.
+        let _ = check(&file, &mut quiet());
         let sentence = refused(&file);
+        assert_eq!(
+            std::fs::metadata(&file).unwrap().permissions().mode() & 0o7777,
+            0o644,
+            "{name}: nobody's rights changed"
+        );
         assert!(sentence.contains("its file is no store: it "), "{sentence}");
         assert!(sentence.contains("name a file that a store made"), "{sentence}");
         assert_eq!(std::fs::read(&file).unwrap(), content);

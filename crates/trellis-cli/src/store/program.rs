@@ -62,7 +62,7 @@ fn reason(path: &Path, file: &Path, contents: &[u8]) -> Option<String> {
                 .to_owned(),
         );
     }
-    let Ok(header) = FileHeader64::<Endianness>::parse(contents) else { return not_ours(contents) };
+    let Ok(header) = FileHeader64::<Endianness>::parse(contents) else { return Some(not_ours(contents)) };
     let endian = header.endian().ok()?;
     let mut parts = header.program_headers(endian, contents).ok()?.iter();
     if parts.any(|part| part.p_type(endian) == PT_INTERP) {
@@ -75,10 +75,15 @@ fn reason(path: &Path, file: &Path, contents: &[u8]) -> Option<String> {
     )
 }
 
-/// A program of another kind of machine would run without the library that is loaded first.
-fn not_ours(contents: &[u8]) -> Option<String> {
-    let is_other = contents.starts_with(b"\x7fELF");
-    is_other.then(|| "is a program of 32 bits, and a heap in a store needs 64; compile it for 64 bits".to_owned())
+/// A program of another kind of machine would run without the library that is loaded first; what is none at all is run by a shell
+/// (exec(3), `ENOEXEC`).
+fn not_ours(contents: &[u8]) -> String {
+    if contents.starts_with(b"\x7fELF") {
+        return "is a program of 32 bits, and a heap in a store needs 64; compile it for 64 bits".to_owned();
+    }
+    "is no program, so that /bin/sh would run it as a script, and what a shell starts is a forked child, which has no part of the \
+     heap; name the program that it starts"
+        .to_owned()
 }
 
 /// The loader loads nothing first for who gets rights that its caller lacks (ld.so(8), "secure-execution mode").

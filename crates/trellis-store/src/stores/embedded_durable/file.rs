@@ -77,17 +77,15 @@ pub(super) fn existing(path: &Path, writes: bool) -> Result<Option<File>, StoreE
     if about.len() == 0 {
         return Err(no_store(path, "it is empty"));
     }
-    tighten(path, &file, about.mode(), about.uid());
     Ok(Some(file))
 }
 
 /// Refuses what does not begin as a store does.
 pub(super) fn check_beginning(path: &Path, file: &File) -> Result<(), StoreError> {
-    let mut beginning = [0; MAGIC.len()];
-    match file.read_exact_at(&mut beginning, 0) {
-        Ok(()) if beginning == MAGIC => Ok(()),
-        Err(error) if error.kind() != ErrorKind::UnexpectedEof => Err(failed(path, "read", &error)),
-        _ => Err(no_store(
+    match begins_as_one(path, file) {
+        Ok(true) => Ok(()),
+        Err(error) => Err(failed(path, "read", &error)),
+        Ok(false) => Err(no_store(
             path,
             &format!(
                 "it does not begin as one; if it was one, `trellis store salvage {} NEW` reads what is left of it into a new one",
@@ -97,12 +95,27 @@ pub(super) fn check_beginning(path: &Path, file: &File) -> Result<(), StoreError
     }
 }
 
-/// Takes the rights of other users away.
-fn tighten(path: &Path, file: &File, mode: u32, owner: u32) {
-    if mode & OTHERS == 0 {
-        return;
+/// Whether a file begins as a store does. Only then other users lose their rights at it: whatever else was named stays as it is.
+pub(super) fn begins_as_one(path: &Path, file: &File) -> std::io::Result<bool> {
+    let mut beginning = [0; MAGIC.len()];
+    let is_one = match file.read_exact_at(&mut beginning, 0) {
+        Ok(()) => beginning == MAGIC,
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => false,
+        Err(error) => return Err(error),
+    };
+    if is_one {
+        tighten(path, file)?;
     }
-    let (mode, shown) = (mode & 0o7777, path.display());
+    Ok(is_one)
+}
+
+/// Takes the rights of other users away.
+fn tighten(path: &Path, file: &File) -> std::io::Result<()> {
+    let about = file.metadata()?;
+    if about.mode() & OTHERS == 0 {
+        return Ok(());
+    }
+    let (mode, owner, shown) = (about.mode() & 0o7777, about.uid(), path.display());
     let why = "a store holds the memory of programs";
     match file.set_permissions(Permissions::from_mode(mode & 0o700)) {
         Ok(()) => crate::complain(format_args!(
@@ -115,6 +128,7 @@ fn tighten(path: &Path, file: &File, mode: u32, owner: u32) {
              {owner}, and its mode cannot be changed from here ({error}): its owner should run `chmod 600 {shown}`"
         )),
     }
+    Ok(())
 }
 
 /// A file that has no name of its own until it is whole. What was begun is removed when it is not finished.

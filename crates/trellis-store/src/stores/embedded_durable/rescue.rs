@@ -170,7 +170,10 @@ fn image(path: &Path) -> Result<Image, StoreError> {
         return Err(StoreError::Missing { store: file::name(path), what, hint });
     };
     match file.try_lock_shared() {
-        Ok(()) => read(path, file),
+        Ok(()) => {
+            file::begins_as_one(path, &file).map_err(|error| file::failed(path, "read", &error))?;
+            read(path, file)
+        }
         Err(std::fs::TryLockError::WouldBlock) => Err(file::in_use(path)),
         Err(std::fs::TryLockError::Error(error)) => Err(file::failed(path, "locked", &error)),
     }
