@@ -9,7 +9,7 @@ use crate::join;
 pub use crate::join::JoinError;
 use crate::launch::Activity;
 use crate::record::Counters;
-use crate::runtime::{Node, Waited};
+use crate::runtime::Node;
 use crate::waits::Wait;
 
 /// One process's part in a cluster. Clones are the same node.
@@ -134,14 +134,7 @@ impl Cluster {
         if bytes == 0 {
             return Ok(());
         }
-        node.prefetch(node.pages_of(offset, bytes), write).map_err(|waited| match waited {
-            Waited::Failed => WaitError::Failed(node.failure.sentence()),
-            _ => WaitError::TooLong {
-                what: "fetching pages".to_owned(),
-                seconds: node.config.wait_seconds_max,
-                whom: "their homes or owners did not answer".to_owned(),
-            },
-        })
+        node.prefetch(node.pages_of(offset, bytes), write)
     }
 
     /// Names the part of the run that begins now, for the record and the report.

@@ -317,8 +317,12 @@ impl Node {
             while next < run.end() {
                 let away = self.away(PageRange::around(PageIndex(next), next, run.end()));
                 next = away.end;
-                let fetched = self.fetch(away.clone(), true, Why::Gathered);
-                fetched.map_err(|waited| self.not_gathered(waited, PageIndex(away.start)))?;
+                self.fetch(away, true, Why::Gathered).map_err(|error| match error {
+                    WaitError::TooLong { what, seconds, whom } => {
+                        WaitError::TooLong { what: WAIT.to_string(), seconds, whom: format!("{what}: {whom}") }
+                    }
+                    other => other,
+                })?;
             }
             run.pages().try_for_each(|page| self.pull(page))?;
         }

@@ -377,15 +377,15 @@ impl Node {
             let taken = taken.and_then(|()| range.pages().try_for_each(|page| self.take_page(page)));
             match taken {
                 Ok(()) => {}
-                Err(Waited::Failed) => return,
-                Err(_) => return self.fail(format!("{range} cannot be taken over from a node that leaves")),
+                Err(WaitError::Failed(_)) => return,
+                Err(late) => return self.fail(format!("{range} cannot be taken over from a node that leaves: {late}")),
             }
         }
         self.member_took_over();
     }
 
     /// Has the page here for stores, once.
-    fn take_page(&self, page: PageIndex) -> Result<(), Waited> {
+    fn take_page(&self, page: PageIndex) -> Result<(), WaitError> {
         let wait = Wait::TakeOver(u64::from(page.0));
         let deadline = self.now().saturating_add(wait.limit_ns(&self.config));
         let ticket = self.waiters.take();
@@ -396,7 +396,10 @@ impl Node {
             drop(shard);
             match self.wait_polling(None, &ticket, wait, deadline) {
                 Waited::Done => {}
-                waited => return Err(waited),
+                Waited::Failed => return Err(WaitError::Failed(self.failure.sentence())),
+                Waited::TooLong => {
+                    return Err(self.too_long(wait, self.whom(wait)));
+                }
             }
             ticket.rearm();
             shard = lock(self.shard_of(page));

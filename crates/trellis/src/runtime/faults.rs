@@ -16,6 +16,7 @@ use super::ordered::lock;
 use super::pages::Waiting;
 use super::progress::{Polling, Waited};
 use super::{Node, Ticket};
+use crate::cluster::WaitError;
 use crate::launch::Activity;
 use crate::record::{FaultKind, LiveCounters};
 use crate::waits::Wait;
@@ -145,7 +146,7 @@ impl Node {
     /// How long a wait may last, as things are now: a page that another node's program has locked may take as long as its lock.
     pub(super) fn limit_now_ns(&self, wait: Wait) -> u64 {
         let is_locked = match wait {
-            Wait::ReadFault(page) | Wait::WriteFault(page) => {
+            Wait::ReadFault(page) | Wait::WriteFault(page) | Wait::Fetch(page) => {
                 let page = PageIndex(page as u32);
                 lock(self.shard_of(page)).asked_for(page).is_some_and(|asked| asked.is_locked)
             }
@@ -212,7 +213,7 @@ impl Node {
     }
 
     /// Asks for pages before they are touched; returns when all have been asked for and most have come.
-    pub(crate) fn prefetch(&self, pages: Range<u32>, write: bool) -> Result<(), Waited> {
+    pub(crate) fn prefetch(&self, pages: Range<u32>, write: bool) -> Result<(), WaitError> {
         let started = self.now();
         let fetched = match self.leases.get() {
             Some(leases) => {
@@ -225,7 +226,7 @@ impl Node {
         fetched
     }
 
-    pub(super) fn fetch(&self, pages: Range<u32>, write: bool, why: Why) -> Result<(), Waited> {
+    pub(super) fn fetch(&self, pages: Range<u32>, write: bool, why: Why) -> Result<(), WaitError> {
         let window = self.window_pages_max;
         let needed = if write { Access::Write } else { Access::Read };
         let mut under_way = std::collections::VecDeque::with_capacity(RUNS_UNDER_WAY_MAX);
@@ -244,7 +245,7 @@ impl Node {
     }
 
     /// Waits until no request for a page of `run` is under way any more.
-    fn wait_until_come(&self, run: PageRange, needed: Access) -> Result<(), Waited> {
+    fn wait_until_come(&self, run: PageRange, needed: Access) -> Result<(), WaitError> {
         for page in run.pages() {
             let ticket = self.waiters.take();
             let mut shard = lock(self.shard_of(page));
@@ -253,9 +254,19 @@ impl Node {
             }
             shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
             drop(shard);
-            match self.wait(&ticket, Wait::Fetch(u64::from(page.0))) {
-                Waited::Done => {}
-                other => return Err(other),
+            let (wait, since) = (Wait::Fetch(u64::from(page.0)), self.now());
+            loop {
+                match self.wait(&ticket, wait) {
+                    Waited::Done => break,
+                    Waited::Failed => return Err(WaitError::Failed(self.failure.sentence())),
+                    // That the page is locked may have been heard meanwhile.
+                    Waited::TooLong if self.now().saturating_sub(since) < self.limit_now_ns(wait) => {}
+                    Waited::TooLong => {
+                        let seconds = self.limit_now_ns(wait) / 1_000_000_000;
+                        let (what, whom) = (self.described(wait), self.who_has_page(page));
+                        return Err(WaitError::TooLong { what, seconds, whom });
+                    }
+                }
             }
         }
         Ok(())

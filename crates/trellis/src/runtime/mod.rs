@@ -50,7 +50,7 @@ pub(crate) use breakdown::clock_costs_ns;
 pub(crate) use failure::Failure;
 pub(crate) use faults::Server;
 pub(crate) use heap::Wish;
-pub(crate) use progress::{Waited, start_service};
+pub(crate) use progress::start_service;
 pub(crate) use range_locks::RangeLock;
 pub(crate) use recorder::Recorder;
 pub(crate) use synchronisation::{Guarding, Patience, this_thread};

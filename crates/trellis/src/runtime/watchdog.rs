@@ -163,7 +163,9 @@ impl Node {
         let who = if threads == 1 { String::new() } else { format!("{threads} threads are ") };
         let seconds = now.saturating_sub(since_ns) / 1_000_000_000;
         let until_ns = match wait {
-            Wait::ReadFault(_) | Wait::WriteFault(_) => since_ns.saturating_add(self.limit_now_ns(wait)),
+            Wait::ReadFault(_) | Wait::WriteFault(_) | Wait::Fetch(_) => {
+                since_ns.saturating_add(self.limit_now_ns(wait))
+            }
             _ => until_ns,
         };
         let left = until_ns.saturating_sub(now) / 1_000_000_000;
