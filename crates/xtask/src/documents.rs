@@ -85,7 +85,7 @@ cd "$HOME/source/trellis"
 
 /// What every shell ends with: what was started in the background and is to end by itself ends well.
 const END: &str =
-    "for job in ${lasting-}; do kill $job; wait $job || true; done\nfor job in $(jobs -p); do wait $job; done\n";
+    "for job in ${lasting-}; do kill $job; wait $job || true; done\nfor job in ${started-}; do wait $job; done\n";
 
 /// Carries out all documents, or those whose path contains `only`.
 pub(crate) fn run(workspace: &Workspace, only: Option<&str>) -> Result<()> {
@@ -228,8 +228,16 @@ fn command(line: &str) -> String {
         Some((_, says)) => {
             format!("{{ {line}\n}} > \"$HOME/lasting\" 2>&1 &\nlasting=\"${{lasting-}} $!\"\nheard '{says}' $!\n")
         }
+        // The shell knows how each ended, however long ago that was.
+        None if is_background(&line) => line + "\nstarted=\"${started-} $!\"\n",
         None => line + "\n",
     }
+}
+
+/// Whether a line starts something and goes on.
+fn is_background(line: &str) -> bool {
+    let bare = line.split(" #").next().unwrap_or(line).trim_end();
+    bare.ends_with('&') && !bare.ends_with("&&")
 }
 
 /// The file that the paragraph above a block names as the block's.
@@ -254,6 +262,17 @@ mod tests {
             "cat > a.cpp <<'END OF a.cpp'\nint main() {}\nEND OF a.cpp\nline=16\nc++ a.cpp\n{ trellis serve --memory 64MiB  # one\n} \
              > \"$HOME/lasting\" 2>&1 &\nlasting=\"${lasting-} $!\"\nheard 'serving ' $!\n"
         );
+    }
+
+    #[test]
+    fn what_failed_in_the_background_fails_the_script() {
+        let ended = |line: &str| {
+            let script = format!("set -e\n{}true &\nwait $!\n: $(echo)\n{END}", command(line));
+            Command::new("bash").arg("-c").arg(script).status().unwrap().success()
+        };
+        assert!(ended("true &") && ended("true &     # in the background"));
+        assert!(!ended("false &") && !ended("false &     # in the background"));
+        assert!(!is_background("true && # no") && !is_background("echo '&'"));
     }
 
     #[test]
