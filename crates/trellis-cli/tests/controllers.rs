@@ -230,8 +230,8 @@ fn a_leader_that_was_stopped_and_goes_on_does_no_harm() {
 
 #[test]
 fn a_leader_that_ends_is_not_waited_for() {
-    // Who waited for its term would wait for longer than any test waits for anything.
-    with_several("a_leader_that_ends_is_not_waited_for", STEADY, "3600s", |several| {
+    // Who waited for its term would wait for longer than a test waits for anything; the others look eight times in a term.
+    with_several("a_leader_that_ends_is_not_waited_for", STEADY, "80s", |several| {
         raised_while(several, |several, ledger| {
             let leader = several.rack.led_by(&CONTROLLERS);
             several.rack.signal(leader, libc::SIGTERM);
