@@ -10,11 +10,15 @@ use std::thread::JoinHandle;
 
 use anyhow::{Result, bail};
 
+use crate::test_programs::Tests;
 use crate::workspace::Workspace;
 use crate::{compiler, test};
 
 /// How often the tests run that wait or name peers.
 const ROUNDS: usize = 10;
+
+/// How many test programs run at a time. They add to the load; one by one they would get a twentieth of the machine.
+const AT_ONCE: usize = 4;
 
 /// Those tests, as `cargo test` is asked for them.
 const WAITING: [(&str, &[&str]); 6] = [
@@ -71,19 +75,14 @@ pub(crate) fn run(workspace: &Workspace, count: u32) -> Result<()> {
             failed.push(name);
         }
     };
-    let tests = |name: &str, arguments: &[&str]| {
-        let mut tests = workspace.cargo();
-        tests.args(["test", "--locked"]).args(arguments);
-        test::run_tests(workspace, name, tests)
-    };
-    attempt(format!("the whole suite at load {count}"), &|name| tests(name, &["--workspace"]));
+    attempt(format!("the whole suite at load {count}"), &|name| test::run_tests(workspace, name, &test::all(AT_ONCE)));
     attempt(format!("the compiler's suite at load {count}"), &|_| compiler::test(workspace));
     for round in 1..=ROUNDS {
         for (package, programs) in WAITING {
-            let arguments: Vec<&str> =
-                ["-p", package].into_iter().chain(programs.iter().flat_map(|program| ["--test", program])).collect();
+            let arguments = ["-p", package].into_iter().chain(programs.iter().flat_map(|program| ["--test", program]));
+            let tests = Tests { arguments: arguments.collect(), filter: None, at_once: AT_ONCE };
             let name = format!("tests of {package} that wait or name peers, round {round} of {ROUNDS} at load {count}");
-            attempt(name, &|name| tests(name, &arguments));
+            attempt(name, &|name| test::run_tests(workspace, name, &tests));
         }
     }
     drop(load);

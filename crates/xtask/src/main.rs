@@ -26,6 +26,7 @@ mod setup;
 mod soak;
 mod step;
 mod test;
+mod test_programs;
 mod tidy;
 mod workspace;
 

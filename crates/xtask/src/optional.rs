@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use crate::setup;
 use crate::step;
 use crate::test;
+use crate::test_programs::Tests;
 use crate::workspace::Workspace;
 
 /// In place of a test program: the tests inside the library.
@@ -55,20 +56,16 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
 
 fn tests(workspace: &Workspace) -> Result<()> {
     for (packages, programs, filter) in TESTS {
-        let mut cargo = workspace.cargo();
-        cargo.args(["test", "--all-features", "--locked"]);
-        for package in *packages {
-            cargo.args(["-p", package]);
-        }
+        let mut arguments = vec!["--all-features"];
+        arguments.extend(packages.iter().flat_map(|package| ["-p", package]));
         for program in *programs {
             match *program {
-                LIBRARY => cargo.arg("--lib"),
-                name => cargo.args(["--test", name]),
-            };
+                LIBRARY => arguments.push("--lib"),
+                name => arguments.extend(["--test", name]),
+            }
         }
-        cargo.args(*filter);
         let name = format!("features: {}: {}", packages.join(", "), programs.join(", "));
-        test::run_tests(workspace, &name, cargo)?;
+        test::run_tests(workspace, &name, &Tests { arguments, filter: *filter, at_once: test::at_once() })?;
     }
     Ok(())
 }

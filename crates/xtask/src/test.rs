@@ -5,14 +5,15 @@
 //! not run is worse than none. Everything else the runners print is passed on as it is.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, ExitStatus, Stdio};
+use std::io::Write;
+use std::thread::available_parallelism;
 
 use anyhow::{Context, Result, bail};
 
 use crate::compiler;
 use crate::setup;
 use crate::step;
+use crate::test_programs::Tests;
 use crate::workspace::{Profile, Workspace};
 
 const EXPECTED_SKIPS: &str = "tests/expected-skips.txt";
@@ -20,10 +21,18 @@ const EXPECTED_SKIPS: &str = "tests/expected-skips.txt";
 /// Runs all tests.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     build(workspace)?;
-    let mut tests = workspace.cargo();
-    tests.args(["test", "--workspace", "--locked"]);
-    run_tests(workspace, "run the tests", tests)?;
+    run_tests(workspace, "run the tests", &all(at_once()))?;
     compiler::test(workspace)
+}
+
+/// Every test of the workspace.
+pub(crate) fn all(at_once: usize) -> Tests<'static> {
+    Tests { arguments: vec!["--workspace"], filter: None, at_once }
+}
+
+/// How many test programs this machine runs at a time: most of a test is waiting.
+pub(crate) fn at_once() -> usize {
+    available_parallelism().map_or(2, |count| count.get())
 }
 
 /// Builds all tests, and what they start.
@@ -39,34 +48,29 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
     compiler::build(workspace, Profile::Debug)
 }
 
-/// Runs the tests of a `cargo test`, and compares what they skipped with the list.
-pub(crate) fn run_tests(workspace: &Workspace, name: &str, mut tests: Command) -> Result<()> {
+/// Runs tests, and compares what they skipped with the list.
+pub(crate) fn run_tests(workspace: &Workspace, name: &str, tests: &Tests<'_>) -> Result<()> {
     let mut log = Log::default();
-    tests.args(["--no-fail-fast", "--", "--show-output"]);
-    let status = step::step(name, || watch(tests, &mut log))?;
+    let passed = step::step(name, || {
+        tests.run(workspace, |lines| {
+            for line in lines.strip_suffix(b"\n").unwrap_or(lines).split(|byte| *byte == b'\n') {
+                if let Some(line) = log.take(&String::from_utf8_lossy(line)) {
+                    // Whoever closed our standard output still wants the tests to end well.
+                    let _ = writeln!(std::io::stdout(), "{line}");
+                }
+            }
+        })
+    })?;
     if !log.results.is_empty() {
         println!("{}", log.summary());
     }
     let list = workspace.root.join(EXPECTED_SKIPS);
     let expected = std::fs::read_to_string(&list).with_context(|| format!("{} cannot be read", list.display()))?;
     let skips = check_skips(&log.skips, &expected);
-    if !status.success() {
+    if !passed {
         bail!("a test failed; the names are above, after `failures:`");
     }
     skips
-}
-
-fn watch(mut command: Command, log: &mut Log) -> Result<ExitStatus> {
-    let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start cargo")?;
-    let stdout = child.stdout.take().context("cargo has no standard output")?;
-    for line in BufReader::new(stdout).split(b'\n') {
-        let line = line.context("cannot read what cargo prints")?;
-        if let Some(line) = log.take(&String::from_utf8_lossy(&line)) {
-            // Whoever closed our standard output still wants the tests to end well.
-            let _ = writeln!(std::io::stdout(), "{line}");
-        }
-    }
-    child.wait().context("cannot wait for cargo")
 }
 
 /// What the runners printed: the skips, the closing lines, and whether a line is captured output.

@@ -1,0 +1,166 @@
+//! Test programs, several at a time: what `cargo test` builds, run as it would run them, and then the documentation's tests.
+//!
+//! Promises: a program runs in the folder of its package; what it prints is shown whole when it is over, so that two
+//! programs never mix their lines; whoever runs for a minute is named each minute. Must never run fewer programs than
+//! `cargo test` with the same arguments.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::step;
+use crate::workspace::Workspace;
+
+/// How often those that still run are named.
+const STILL_RUNNING_EVERY: Duration = Duration::from_secs(60);
+
+/// One program that cargo built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Program {
+    executable: PathBuf,
+    folder: PathBuf,
+}
+
+/// What is tested: the arguments of `cargo test`, and a filter for the names of tests.
+pub(crate) struct Tests<'a> {
+    /// Packages and targets, for example `-p trellis --test cluster`.
+    pub(crate) arguments: Vec<&'a str>,
+    /// Only tests with this in their name.
+    pub(crate) filter: Option<&'a str>,
+    /// How many programs run at a time.
+    pub(crate) at_once: usize,
+}
+
+impl Tests<'_> {
+    /// Builds and runs them; every line they print goes to `show`. False: something failed.
+    pub(crate) fn run(&self, workspace: &Workspace, mut show: impl FnMut(&[u8])) -> Result<bool> {
+        let mut passed = true;
+        let programs = self.build(workspace)?;
+        if programs.is_empty() {
+            bail!("`cargo test {}` builds no test program", self.arguments.join(" "));
+        }
+        let (over, finished) = mpsc::channel();
+        let mut waiting = programs.into_iter();
+        let mut running: BTreeMap<PathBuf, Instant> = BTreeMap::new();
+        loop {
+            while running.len() < self.at_once.max(1)
+                && let Some(program) = waiting.next()
+            {
+                running.insert(program.executable.clone(), Instant::now());
+                let mut command = program.command(self.filter);
+                let over = over.clone();
+                std::thread::spawn(move || {
+                    let output = command.output().with_context(|| format!("cannot start {}", step::shown(&command)));
+                    // Whoever would hear of it has given up.
+                    let _ = over.send((program, output));
+                });
+            }
+            if running.is_empty() {
+                break;
+            }
+            match finished.recv_timeout(STILL_RUNNING_EVERY) {
+                Ok((program, output)) => {
+                    let output = output?;
+                    let took = running.remove(&program.executable).map_or(Duration::ZERO, |since| since.elapsed());
+                    show(format!("     Running {} ({})\n", name(&program.executable), step::seconds(took)).as_bytes());
+                    show(&output.stdout);
+                    show(&output.stderr);
+                    if !output.status.success() {
+                        show(format!("     {} ended with {}\n", name(&program.executable), output.status).as_bytes());
+                        passed = false;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let still = running
+                        .iter()
+                        .map(|(program, since)| format!("{} ({})", name(program), step::seconds(since.elapsed())));
+                    eprintln!("    still running: {}", still.collect::<Vec<_>>().join(", "));
+                }
+                Err(RecvTimeoutError::Disconnected) => unreachable!("this thread holds a sender"),
+            }
+        }
+        if !self.arguments.iter().any(|argument| ["--test", "--lib"].contains(argument)) {
+            passed &= self.document_tests(workspace, &mut show)?;
+        }
+        Ok(passed)
+    }
+
+    fn build(&self, workspace: &Workspace) -> Result<Vec<Program>> {
+        let mut build = workspace.cargo();
+        build.arg("test").args(&self.arguments).args(["--locked", "--no-run", "--quiet"]);
+        build.arg("--message-format=json-render-diagnostics");
+        programs(&step::output(&mut build)?)
+    }
+
+    /// The tests in the documentation are built and run by rustdoc, which only cargo can start.
+    fn document_tests(&self, workspace: &Workspace, show: &mut impl FnMut(&[u8])) -> Result<bool> {
+        let mut command = workspace.cargo();
+        command.args(["test", "--doc", "--no-fail-fast", "--locked"]).args(&self.arguments);
+        command.arg("--").args(self.filter).arg("--show-output").stderr(Stdio::inherit());
+        let output = command.output().with_context(|| format!("cannot start `{}`", step::shown(&command)))?;
+        show(&output.stdout);
+        Ok(output.status.success())
+    }
+}
+
+impl Program {
+    fn command(&self, filter: Option<&str>) -> Command {
+        let mut command = Command::new(&self.executable);
+        command.args(filter).arg("--show-output").current_dir(&self.folder);
+        command.env("CARGO_MANIFEST_DIR", &self.folder).stdin(Stdio::null());
+        command
+    }
+}
+
+/// The name of a program, without the number that cargo adds.
+fn name(executable: &Path) -> &str {
+    let stem = executable.file_name().and_then(OsStr::to_str).unwrap_or("a program");
+    stem.rsplit_once('-').map_or(stem, |(name, _)| name)
+}
+
+/// The test programs among what cargo says that it built.
+fn programs(messages: &str) -> Result<Vec<Program>> {
+    let mut programs = Vec::new();
+    for line in messages.lines().filter(|line| line.starts_with('{')) {
+        let message: Value = serde_json::from_str(line).with_context(|| format!("cargo said `{line}`"))?;
+        let is_test = message["reason"] == "compiler-artifact" && message["profile"]["test"] == true;
+        let (Some(executable), true) = (message["executable"].as_str(), is_test) else { continue };
+        let manifest = message["manifest_path"].as_str().context("cargo names no manifest of a test program")?;
+        let folder = Path::new(manifest).parent().context("a manifest lies in no folder")?;
+        programs.push(Program { executable: executable.into(), folder: folder.into() });
+    }
+    Ok(programs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_what_cargo_built_for_tests() {
+        let messages = concat!(
+            r#"{"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml","profile":{"test":true},"executable":"/t/a-1"}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml","profile":{"test":false},"executable":"/t/a"}"#,
+            "\n",
+            r#"{"reason":"compiler-artifact","manifest_path":"/w/b/Cargo.toml","profile":{"test":true},"executable":null}"#,
+            "\n",
+            r#"{"reason":"build-finished","success":true}"#,
+        );
+        let found = programs(messages).unwrap();
+        assert_eq!(found, [Program { executable: "/t/a-1".into(), folder: "/w/a".into() }]);
+        assert_eq!(name(&found[0].executable), "a");
+    }
+
+    #[test]
+    fn what_cargo_says_must_be_understood() {
+        let error = format!("{:#}", programs("{\"reason\":").unwrap_err());
+        assert!(error.starts_with("cargo said `{\"reason\":`"), "{error}");
+    }
+}
