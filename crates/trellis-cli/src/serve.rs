@@ -3,7 +3,6 @@
 #[cfg(feature = "bpf")]
 mod in_kernel;
 
-use std::io::Write;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -12,14 +11,14 @@ use trellis::remote::{HostPrefix, PORT, RemoteError, Server, ServerMemory, Serve
 use crate::controller::{Named, named};
 use crate::exit::{self, Ending, Failure};
 use crate::size::size;
-use crate::terminal::announce;
+use crate::terminal::{announce, whole_line};
 
 const EXAMPLES: &str = "\
 Examples:
   trellis serve --memory 8GiB --prefix fd12:3456:7::/48
   trellis serve --memory 512MiB --quota 64MiB --prefix fd12:3456:7::/48
   trellis lab run s1 -- trellis serve --memory 64MiB --prefix fd00:1:1001::/48
-  trellis serve --memory 8GiB --backup-memory 8GiB --controller 200 --prefix fd12:3456:7::/48
+  trellis serve --memory 8GiB --backup-memory 8GiB --controller 0xc8 --prefix fd12:3456:7::/48
 
 The prefix is fd, a cluster of 24 bits, a host of 16 bits (1 to fffe) and /48; all hosts have the same cluster and each its own \
 number. Prints one line when clients may come, and serves until it gets SIGINT or SIGTERM. The memory lives as long as the \
@@ -71,7 +70,7 @@ pub(crate) struct ServeArguments {
     /// The interface that requests come in at, for the kernel [default: where the route to the cluster leads]
     #[arg(long, value_name = "NAME")]
     device: Option<String>,
-    /// The hosts of controllers that say who answers for which range, by number, for example 200 or 200,201,202
+    /// The hosts of controllers that say who answers for which range, by number, for example 0xc8 or 0xc8,0xc9,0xca
     #[arg(long, value_name = "HOSTS", value_delimiter = ',', value_parser = named)]
     controller: Vec<Named>,
     /// How much memory, besides its own, for copies of what other servers have, for example 8GiB [default: none]
@@ -124,9 +123,7 @@ pub(crate) fn serve(arguments: &ServeArguments) -> Ending {
     };
     let (mut server, who) = open(options, arguments)?;
     // Standard output is for who waits until clients may come.
-    server.on_event(|event| {
-        let _ = writeln!(std::io::stderr(), "{event}");
-    });
+    server.on_event(|event| whole_line(format_args!("{event}")));
     announce(format_args!("serving {memory} bytes as {prefix} at port {port}, {who}"));
     server.serve(&Stop::default()).map_err(failure)?;
     Ok(exit::FINE)

@@ -93,6 +93,12 @@ impl Drop for Progress {
     }
 }
 
+/// Prints a line on standard error in one piece: what other processes write there cannot come into its middle.
+pub(crate) fn whole_line(line: fmt::Arguments<'_>) {
+    // Nobody may be reading; the work goes on.
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
+}
+
 /// Prints a line of a process that serves others, who are served also where nobody reads it. Where it cannot be written, that is said
 /// once: somebody may wait for it.
 pub(crate) fn announce(line: fmt::Arguments<'_>) {

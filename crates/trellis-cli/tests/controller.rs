@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use inside::{LONG, client, good, in_a_lab, leased, number};
+use inside::{LONG, client, good, in_a_lab, leased, number, written};
 use rack::{CONTROLLER, Ends, Ledger, Nothing, PAGE, Rack, SHORT, Times, count_of, page_of};
 use trellis::remote::leased::{Leased, LeasedOptions};
 use trellis::remote::{Host, Pointer, RemoteError};
@@ -150,7 +150,7 @@ fn moved_while(rack: &mut Rack, pages: usize, more: u64) {
         });
         ledger.wait_for(more);
         let began = Instant::now();
-        rack.ask(&["move", &home.0.to_string(), &number(&rack.lab, "s2").0.to_string()]);
+        rack.ask(&["move", &written(home.0), &written(number(&rack.lab, "s2").0)]);
         rack.is_at("s1", "s2", 0);
         println!("moved {} bytes in {:?}", ledger.bytes(), began.elapsed());
         ledger.wait_for(more);
@@ -263,7 +263,7 @@ fn with_a_busy_server(rack: &mut Rack, happens: impl FnOnce(&mut Rack, &dyn Fn(&
     let numbers = ["s1", "s2"].map(|server| number(&rack.lab, server));
     let mut maker = client(&rack.lab, "c1", LONG);
     let objects = numbers.map(|server| good(maker.create(server, PAGE as u64)));
-    rack.ask(&["move", &numbers[1].0.to_string(), &numbers[0].0.to_string()]);
+    rack.ask(&["move", &written(numbers[1].0), &written(numbers[0].0)]);
     rack.is_at("s2", "s1", 0);
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -344,7 +344,7 @@ fn what_is_no_report_leaves_a_controller_as_it_was() {
             }
         }
         // It goes on: what is told is decided by somebody who hears servers.
-        rack.ask_until_it_can_be(&["backups", &number(&rack.lab, "s1").0.to_string(), "--count", "0"]);
+        rack.ask_until_it_can_be(&["backups", &written(number(&rack.lab, "s1").0), "--count", "0"]);
         let after = rack.range("s1");
         let kept = ["home", "incarnation", "is_served", "pages"];
         assert_eq!(kept.map(|of| after[of].clone()), kept.map(|of| before[of].clone()));

@@ -107,7 +107,7 @@ fn what_cannot_be_is_said_with_what_can() {
     assert!(code == Some(78) && sentence.contains("give 100 ms or more"), "{sentence}");
     let (sentence, code) =
         refused(&["run", "--prefix", "fd12:3456:f000::/48", "--records", "embedded:", "--port", "0"]);
-    assert!(code == Some(78) && sentence.contains("numbers from f000 on name parts of ranges"), "{sentence}");
+    assert!(code == Some(78) && sentence.contains("numbers from 0xf000 on name parts of ranges"), "{sentence}");
     let near = ["--records", "embedded:", "--rebalance", "--near", "1,2", "--near"];
     let (sentence, code) = run(&[&near[..], &["3,2"]].concat());
     assert!(code == Some(78) && sentence.contains("host 0x2 is near the hosts of two groups"), "{sentence}");
@@ -124,7 +124,7 @@ fn what_cannot_be_is_said_with_what_can() {
     let (sentence, code) = refused(&["move", "7", "0xf000"]);
     assert!(code == Some(2) && sentence.contains("give the number of a server"), "{sentence}");
     let (sentence, code) = refused(&["move", "seven", "8"]);
-    assert!(code == Some(2) && sentence.contains("give a number"), "{sentence}");
+    assert!(code == Some(2) && sentence.contains("write 0x1001"), "{sentence}");
     let (sentence, code) = refused(&["run", "--prefix", "fd12:3456:c8::/64", "--records", "embedded:"]);
     assert!(code == Some(2) && sentence.contains("48"), "{sentence}");
 }
@@ -188,7 +188,7 @@ fn the_only_controller_of_a_machine_is_found() {
     };
     let control = folder.0.join("trellis-controller-123456-00c8.sock");
     let _first = Running::start("embedded:", &control, &["--prefix", PREFIX]);
-    for arguments in [&["status"][..], &["status", "--controller", "200", "--prefix", "fd12:3456:7::/48"]] {
+    for arguments in [&["status"][..], &["status", "--controller", "0xc8", "--prefix", "fd12:3456:7::/48"]] {
         let output = shown(arguments);
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
@@ -256,7 +256,7 @@ fn one_of_two_leads_and_the_other_follows() {
 #[test]
 fn a_server_promises_no_memory_that_the_machine_lacks() {
     for more in
-        [&["--memory", "1000TiB"][..], &["--memory", "1MiB", "--backup-memory", "1000TiB", "--controller", "201"]]
+        [&["--memory", "1000TiB"][..], &["--memory", "1MiB", "--backup-memory", "1000TiB", "--controller", "0xc9"]]
     {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trellis"));
         command.args(["serve", "--prefix", PREFIX]).args(more).stdin(Stdio::null());

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use inside::{LONG, client, good, in_a_lab, leased, number};
+use inside::{LONG, client, good, in_a_lab, leased, number, written};
 use rack::{Drawn, Ends, Ledger, Nothing, Rack, SHORT, Times};
 use servers::Server;
 use servers::kinds::Kind;
@@ -198,7 +198,7 @@ fn a_leader_that_was_stopped_and_goes_on_does_no_harm() {
                     ["s1", "s2"].into_iter().find(|host| Some(u64::from(number(&several.rack.lab, host).0)) == home);
                 let here = here.expect("a server is home");
                 let there = if here == "s1" { "s2" } else { "s1" };
-                let [range, to] = ["s1", there].map(|host| number(&several.rack.lab, host).0.to_string());
+                let [range, to] = ["s1", there].map(|host| written(number(&several.rack.lab, host).0));
                 several.rack.has("s1", 1);
                 // It is stopped somewhere in the middle of what it was asked for, elsewhere in each round.
                 let mut question = several.rack.question(leader, &["move", &range, &to]);
@@ -208,7 +208,7 @@ fn a_leader_that_was_stopped_and_goes_on_does_no_harm() {
                 several.rack.led_by(&others(leader));
                 // The next one decides, and what it decided stays when the one before goes on.
                 several.rack.has("s1", 1);
-                let back = number(&several.rack.lab, here).0.to_string();
+                let back = written(number(&several.rack.lab, here).0);
                 several.rack.ask_until_it_can_be(&["move", &range, &back, "--wait"]);
                 several.rack.has("s1", 1);
                 let before = several.rack.range("s1");

@@ -96,7 +96,8 @@ impl Place {
         let host = line
             .split([' ', ','])
             .nth(1)
-            .and_then(|word| u16::from_str_radix(word, 16).ok())
+            .and_then(|word| word.parse().ok())
+            .map(|host: trellis_fabric_protocol::wire::address::Host| host.0)
             .filter(|_| ["host ", "server ", "machine "].iter().any(|kind| line.starts_with(kind)));
         let host = host.unwrap_or_else(|| panic!("`# on {line}` names no machine"));
         match line {
@@ -576,7 +577,7 @@ impl Machines {
         }
         let starts = guide.steps.iter().find(|step| step.text.contains(" --backup-memory "));
         self.carry_out(starts.expect("it says how servers are started"));
-        self.controller_says("nobody has the memory of 1001", |status| {
+        self.controller_says("nobody has the memory of host 0x1001", |status| {
             has_all(status, "servers", |server| server["heard_ms"].as_u64() < Some(400))
                 && has_all(status, "ranges", |range| range["is_served"] == false && range["complete"] == json!([]))
         });

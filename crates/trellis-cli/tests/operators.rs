@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use inside::{LONG, client, good, in_a_lab, number};
+use inside::{LONG, client, good, in_a_lab, number, written};
 use rack::{CONTROLLER, Ends, Ledger, Rack, Times};
 use trellis::remote::RemoteError;
 use trellis_fabric_protocol::wire::datagram::Status;
@@ -26,7 +26,7 @@ fn in_use(test: &str, happens: impl FnOnce(&mut Rack, &[String; 3])) {
         let servers = ["s1", "s2", "s3"];
         servers.into_iter().for_each(|host| rack.serve(host));
         servers.into_iter().for_each(|host| rack.is_at(host, host, 1));
-        let numbers = servers.map(|host| number(&rack.lab, host).0.to_string());
+        let numbers = servers.map(|host| written(number(&rack.lab, host).0));
         let ledger = Ledger::new(16);
         let mut clients = ["c1", "c2"].map(|host| client(&rack.lab, host, LONG));
         let object = good(clients[0].create(number(&rack.lab, "s1"), ledger.bytes()));
@@ -149,7 +149,7 @@ fn pages_go_and_come_home_with_the_command_while_clients_work() {
 fn pages_go_to_a_server_near_who_asks_for_them() {
     in_a_lab("pages_go_to_a_server_near_who_asks_for_them", 3, 3, |lab| {
         let mut rack = Rack::new(lab, STEADY, "4MiB");
-        let near = ["c1", "s2"].map(|host| number(&rack.lab, host).0.to_string()).join(",");
+        let near = ["c1", "s2"].map(|host| written(number(&rack.lab, host).0)).join(",");
         rack.control_with(0, &["--rebalance", "--near", &near]);
         let servers = ["s1", "s2", "s3"];
         servers.into_iter().for_each(|host| rack.serve(host));
@@ -189,7 +189,7 @@ fn events_are_followed_and_what_nobody_has_is_reset() {
         let mut says = |part: &str| assert!(lines.any(|line| line.contains(part)), "it ended before it said {part}");
         rack.serve("s1");
         says("it is new, with 1024 pages");
-        let s1 = number(&rack.lab, "s1").0.to_string();
+        let s1 = written(number(&rack.lab, "s1").0);
         let refused = |rack: &Rack| String::from_utf8_lossy(&rack.try_to_ask(&["reset", &s1]).stderr).into_owned();
         rack.wait_for("s1", |range| range["is_served"] == true);
         assert!(refused(&rack).contains("serves it; nothing was reset"));

@@ -10,7 +10,7 @@ mod rack;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use inside::{LONG, client, good, in_a_lab_of, in_a_lab_of_root, leased, number};
+use inside::{LONG, client, good, in_a_lab_of, in_a_lab_of_root, leased, number, written};
 use rack::{Ends, Ledger, Nothing, PAGE, Rack, SHORT, Times, at, page_of};
 use serde_json::Value;
 use trellis::remote::{Call, Pointer, RemoteError};
@@ -65,7 +65,7 @@ fn wait_for_parts(rack: &Rack, of: &str, is_so: impl Fn(&[Value]) -> bool) {
 fn move_pages(rack: &Rack, of: &str, pages: std::ops::RangeInclusive<u64>, to: &str, backups: usize) {
     let [range, host] = [of, to].map(|host| number(&rack.lab, host).0);
     let run = format!("{}-{}", pages.start(), pages.end());
-    rack.ask_until_it_can_be(&["move", &range.to_string(), &host.to_string(), "--pages", &run]);
+    rack.ask_until_it_can_be(&["move", &written(range), &written(host), "--pages", &run]);
     let began = Instant::now();
     wait_for_parts(rack, of, |parts| {
         parts.iter().any(|part| {
@@ -161,8 +161,8 @@ fn a_page_goes_and_comes_back(mut rack: Rack) {
         ledger.wait_for(SOME);
         rack.ask_until_it_can_be(&[
             "move",
-            &number(&rack.lab, "s1").0.to_string(),
-            &number(&rack.lab, "s1").0.to_string(),
+            &written(number(&rack.lab, "s1").0),
+            &written(number(&rack.lab, "s1").0),
             "--pages",
             &page.to_string(),
         ]);
@@ -240,7 +240,7 @@ fn a_range_moves_and_fails_over_while_a_part_of_it_is_elsewhere() {
         worked_while(&mut rack, &objects, |rack, ledger| {
             move_pages(rack, "s1", objects.middle(), "s3", 1);
             ledger.wait_for(SOME);
-            let [range, to] = ["s1", "s2"].map(|host| number(&rack.lab, host).0.to_string());
+            let [range, to] = ["s1", "s2"].map(|host| written(number(&rack.lab, host).0));
             rack.ask_until_it_can_be(&["move", &range, &to]);
             rack.is_at("s1", "s2", 1);
             ledger.wait_for(SOME);
@@ -256,7 +256,7 @@ fn pages_come_home_and_are_the_ranges_again_while_clients_work() {
     in_a_rack(TEST, &["s1", "s2", "s3"], 1, STEADY, |mut rack| {
         let objects = Objects::new(&rack, "s1", PAGES);
         let [home, run] =
-            [number(&rack.lab, "s1").0.to_string(), format!("{}-{}", objects.middle().start(), objects.middle().end())];
+            [written(number(&rack.lab, "s1").0), format!("{}-{}", objects.middle().start(), objects.middle().end())];
         worked_while(&mut rack, &objects, |rack, ledger| {
             for _ in 0..2 {
                 move_pages(rack, "s1", objects.middle(), "s3", 1);
@@ -382,7 +382,7 @@ fn what_nobody_counts_on_is_forgotten_and_its_room_is_given_again() {
         let mut client = client(&rack.lab, "c1", LONG);
         let text: Vec<u8> = (0..8 * PAGE).map(|at| ((at * 7) >> 4) as u8).collect();
         let object = good(client.create_with(number(&rack.lab, "s1"), &text));
-        let [home, other] = ["s1", "s2"].map(|host| number(&rack.lab, host).0.to_string());
+        let [home, other] = ["s1", "s2"].map(|host| written(number(&rack.lab, host).0));
         // Some pages go and come home; then the whole range does.
         move_pages(&rack, "s1", object.page() + 2..=object.page() + 5, "s2", 0);
         rack.ask_until_it_can_be(&[
@@ -419,7 +419,7 @@ fn objects_are_made_and_deleted_while_pages_go_and_come() {
     in_a_rack("objects_are_made_and_deleted_while_pages_go_and_come", &["s1", "s2", "s3"], 1, SHORT, |rack| {
         let home = number(&rack.lab, "s1");
         let mut clients = ["c1", "c2"].map(|host| client(&rack.lab, host, LONG));
-        let (ledger, [range, to]) = (Ledger::new(1), ["s1", "s3"].map(|host| number(&rack.lab, host).0.to_string()));
+        let (ledger, [range, to]) = (Ledger::new(1), ["s1", "s3"].map(|host| written(number(&rack.lab, host).0)));
         std::thread::scope(|scope| {
             let ends = Ends(&ledger);
             for (client, seed) in clients.iter_mut().zip(1_u8..) {

@@ -186,7 +186,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// Starts a controller, and servers of which one has a copy of what the other has; returns when they are complete.
 fn place(lab: &mut Lab, folder: &Folder) {
-    let controller = host(lab, "c2")["number"].to_string();
+    let controller = format!("{:#x}", host(lab, "c2")["number"].as_u64().unwrap());
     let control = folder.path(&format!("{}-control", lab.name));
     let run = ["controller", "run", "--records", "embedded:", "--leader-term", "500ms", "--control", &control];
     lab.start("c2", &run, "controller ");

@@ -110,7 +110,7 @@ fn what_is_no_memory_or_no_prefix_is_one_sentence() {
         (["--memory", "5000", "--prefix", "fd12:3456:7::/48"], 78, "the next one is 8192"),
         (["--memory", "much", "--prefix", "fd12:3456:7::/48"], 2, "is no size"),
         (["--memory", "8KiB", "--prefix", "2001:db8::/48"], 2, "and those of remote memory with fd"),
-        (["--memory", "8KiB", "--prefix", "fd12:3456::/48"], 2, "a machine has a number from 1 to 65534"),
+        (["--memory", "8KiB", "--prefix", "fd12:3456::/48"], 2, "a machine has a number from 0x1 to 0xfffe"),
         (["--memory", "8KiB", "--prefix", "fd12:3456:7::/64"], 2, "fd12:3456:7::/48"),
     ] {
         let output =
@@ -124,12 +124,13 @@ fn what_is_no_memory_or_no_prefix_is_one_sentence() {
 fn what_does_not_fit_a_controller_is_one_sentence() {
     for (arguments, code, sentence) in [
         (&["--controller", "7"][..], 78, "cannot be the controller of the server at host 0x7"),
-        (&["--controller", "0"], 2, "`0` is no host; give a number (7, 0x1001) or a prefix"),
-        (&["--controller", "200", "--in-kernel", "on"], 78, "leave out --in-kernel or --controller"),
+        (&["--controller", "0"], 2, "`0`: the address names host 0x0, and a machine has a number from 0x1 to 0xfffe"),
+        (&["--controller", "200"], 2, "write 0x1001 or fd12:3456:1001::/48"),
+        (&["--controller", "0xc8", "--in-kernel", "on"], 78, "leave out --in-kernel or --controller"),
         (&["--device", "lo", "--in-kernel", "off"], 78, "leave out --device or --in-kernel off"),
         (&["--port", "0"], 2, "0 is not in 1..=65535"),
-        (&["--controller", "200", "--tenure", "1ms"], 78, "give 10 ms or more"),
-        (&["--controller", "200", "--tenure", "soon"], 2, "write milliseconds or seconds"),
+        (&["--controller", "0xc8", "--tenure", "1ms"], 78, "give 10 ms or more"),
+        (&["--controller", "0xc8", "--tenure", "soon"], 2, "write milliseconds or seconds"),
         (&["--backup-memory", "1GiB"], 2, "--controller"),
         (&["--tenure", "1s"], 2, "--controller"),
     ] {

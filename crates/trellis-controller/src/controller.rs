@@ -152,7 +152,7 @@ impl Controller {
         let prefix = options.prefix;
         if is_part(prefix.host.0) {
             let sentence = format!(
-                "{prefix}: numbers from {PARTS_FROM:x} on name parts of ranges, and no host; give another --prefix"
+                "{prefix}: numbers from {PARTS_FROM:#x} on name parts of ranges, and no host; give another --prefix"
             );
             return Err(ControllerError::Setting(sentence));
         }

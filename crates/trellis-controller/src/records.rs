@@ -249,7 +249,7 @@ fn text<T: Serialize>(record: &T) -> Vec<u8> {
 pub fn load(store: &dyn Store, region: u32) -> Result<Kept, RecordError> {
     let ranges = load_kind(store, region, Kind::Directory, "range", range_of)?;
     if let Some((range, why)) = lost_part(&ranges) {
-        let what = format!("range {range:x}");
+        let what = format!("range {range:#x}");
         return Err(RecordError::Unreadable { store: store.name().to_owned(), what, why });
     }
     let server_of = |bytes: &[u8]| serde_json::from_slice(bytes).map_err(|error| error.to_string());
@@ -279,7 +279,7 @@ fn lost_part(ranges: &[(Host, RangeRecord)]) -> Option<(Host, String)> {
             is_part(part.number) && records.get(&part.number).is_some_and(is_its)
         };
         let lost = record.parts.iter().find(|part| !is_there(part))?;
-        Some((*range, format!("its part {:x} has no record", lost.number)))
+        Some((*range, format!("its part {:#x} has no record", lost.number)))
     })
 }
 
@@ -303,7 +303,7 @@ fn load_kind<T>(
             let Outcome::Value(Some(bytes)) = outcome else { continue };
             let unreadable = |why: String| RecordError::Unreadable {
                 store: store.name().to_owned(),
-                what: format!("{word} {number:x}"),
+                what: format!("{word} {number:#x}"),
                 why,
             };
             let host = Host::try_from(*number).map_err(|_| unreadable("no host has this number".to_owned()))?;

@@ -310,7 +310,7 @@ impl Router {
         let Some(port) = self.port_of(host) else {
             let kind = self.switch.name();
             return Err(format!(
-                "the switch {kind} has no port where host {host:x} is plugged in; who asks any server gets no answer"
+                "the switch {kind} has no port where host {host:#x} is plugged in; who asks any server gets no answer"
             ));
         };
         let route = Route { port, is_memory: true };
@@ -342,7 +342,7 @@ impl Router {
     fn no_port(&self, host: Host, what: &str, range: Host) -> String {
         let kind = self.switch.name();
         format!(
-            "the switch {kind} has no port where host {host:x} is plugged in; requests for {what} {range:x} are not delivered"
+            "the switch {kind} has no port where host {host:#x} is plugged in; requests for {what} {range:#x} are not delivered"
         )
     }
 

@@ -5,7 +5,7 @@
 use std::ffi::{c_char, c_int};
 
 use trellis::remote::Pointer as Place;
-use trellis_fabric_protocol::wire::address::Address;
+use trellis_fabric_protocol::wire::address::{Address, NotAnAddress};
 
 use crate::failure::{Failure, answer, place, text, value_or};
 use crate::status;
@@ -33,8 +33,7 @@ impl Pointer {
         let refused = |why: &dyn std::fmt::Display| Failure::new(status::ARGUMENT, format!("it is no pointer: {why}"));
         let place = Place::decode(Address(self.bytes)).map_err(|why| refused(&why))?;
         if !place.home().is_one() {
-            let number = place.home().0;
-            return Err(refused(&format!("it names host {number}, and a server has a number from 1 to 65534")));
+            return Err(refused(&NotAnAddress::Host(place.home().0)));
         }
         Ok(place)
     }

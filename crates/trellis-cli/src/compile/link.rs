@@ -4,12 +4,13 @@
 //! explained once for each place, unless objects of another mode are why. Never lets an unresolved function pass.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
 
 use super::arguments::Mode;
 use crate::exit::{self, Failure};
+use crate::terminal::whole_line;
 
 /// The exit code of a compiler that ended; a signal counts as it does for a shell.
 pub(super) fn code_of(status: ExitStatus) -> u8 {
@@ -27,7 +28,7 @@ pub(super) fn run_and_explain(mut command: Command, mode: Mode) -> Result<u8, Fa
             let line = String::from_utf8_lossy(&line.map_err(failed)?).into_owned();
             explanation.see(&line);
             // Nobody may be reading; the compiler's status still counts.
-            let _ = writeln!(std::io::stderr(), "{}", explanation.plain(&line));
+            whole_line(format_args!("{}", explanation.plain(&line)));
         }
     }
     let code = code_of(child.wait().map_err(failed)?);

@@ -11,6 +11,7 @@ use trellis_fabric_protocol::wire::address::PAGE_BYTES;
 use super::{Named, Which, host, named, other_version, refused};
 use crate::exit::{self, Ending, Failure};
 use crate::pages::{Pages, pages};
+use crate::serve::time;
 use crate::terminal::say;
 
 /// How often it is looked how far something is.
@@ -19,6 +20,28 @@ const LOOK: Duration = Duration::from_millis(100);
 const STUCK_MIN: Duration = Duration::from_secs(3);
 /// How long it may take until a controller leads again.
 const LEADER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a command waits for what was decided.
+#[derive(Clone, Copy, Debug, Args)]
+struct Timeout {
+    /// Stop waiting after so long; what was decided goes on
+    #[arg(long = "timeout", value_name = "TIME", default_value = "3600s", value_parser = time)]
+    limit: Duration,
+}
+
+impl Timeout {
+    /// A sentence where the time since `began` is over: what is waited for, and for whom.
+    fn check(self, began: Instant, what: impl FnOnce() -> String) -> Result<(), Failure> {
+        if began.elapsed() < self.limit {
+            return Ok(());
+        }
+        let seconds = self.limit.as_secs_f64();
+        Err(refused(format!(
+            "{} after {seconds} s; it goes on, `trellis controller status` shows how far it is, and --timeout waits longer",
+            what()
+        )))
+    }
+}
 
 /// Let a range, or some of its pages, go to a host; clients go on meanwhile
 ///
@@ -41,6 +64,8 @@ pub(super) struct MoveArguments {
     /// Return when the host is home
     #[arg(long)]
     wait: bool,
+    #[command(flatten)]
+    timeout: Timeout,
 }
 
 /// Say which servers have a copy of a range
@@ -75,6 +100,8 @@ pub(super) struct DrainArguments {
     /// Return when it is decided
     #[arg(long, conflicts_with = "cancel")]
     no_wait: bool,
+    #[command(flatten)]
+    timeout: Timeout,
 }
 
 /// Let a range begin anew, empty, that nobody has any more
@@ -106,11 +133,11 @@ pub(super) struct RebalanceArguments {
 }
 
 pub(super) fn move_range(arguments: &MoveArguments) -> Ending {
-    let MoveArguments { which, pages, wait, .. } = arguments;
+    let MoveArguments { which, pages, wait, timeout, .. } = arguments;
     let mut controller = which.open_for([arguments.range, arguments.host])?;
     let (range, host) = (arguments.range.number, arguments.host.number);
     if let Some(pages) = pages {
-        return move_pages(&mut controller, (range, host), *pages, *wait);
+        return move_pages(&mut controller, (range, host), *pages, wait.then_some(*timeout));
     }
     controller.ask(&Request::Move { range, to: host }).map_err(refused)?;
     if !wait {
@@ -134,18 +161,18 @@ pub(super) fn move_range(arguments: &MoveArguments) -> Ending {
             )));
         }
         goes = goes_now;
+        timeout
+            .check(began, || format!("range {range:#x} has not gone from host {:#x} to host {host:#x}", found.home))?;
         std::thread::sleep(LOOK);
     }
 }
 
 /// Lets pages go; returns when that is decided, or done.
-fn move_pages(controller: &mut Remote, (range, to): (u16, u16), pages: Pages, waits: bool) -> Ending {
+fn move_pages(controller: &mut Remote, (range, to): (u16, u16), pages: Pages, timeout: Option<Timeout>) -> Ending {
     let request = Request::MovePages { range, to, first: pages.first, pages: pages.count };
     let answer = controller.ask(&request).map_err(refused)?;
     let Answer::Pages(mut left) = answer else { return Err(other_version(answer)) };
-    if !waits {
-        return Ok(exit::FINE);
-    }
+    let Some(timeout) = timeout else { return Ok(exit::FINE) };
     let (began, last) = (Instant::now(), pages.first + (pages.count - 1));
     let mut went: Vec<(u64, u64)> = left.clone();
     loop {
@@ -165,6 +192,9 @@ fn move_pages(controller: &mut Remote, (range, to): (u16, u16), pages: Pages, wa
             )));
         }
         went = goes;
+        timeout.check(began, || {
+            format!("range {range:#x}: pages {} to {last} have not all gone to host {to:#x}", pages.first)
+        })?;
         std::thread::sleep(LOOK);
     }
 }
@@ -206,14 +236,15 @@ pub(super) fn backups(arguments: &BackupsArguments) -> Ending {
 }
 
 pub(super) fn drain(arguments: &DrainArguments) -> Ending {
-    let DrainArguments { which, cancel, no_wait, .. } = arguments;
+    let DrainArguments { which, cancel, no_wait, timeout, .. } = arguments;
     let mut controller = which.open_for([arguments.host])?;
     let host = arguments.host.number;
     controller.ask(&Request::Drain { host, is_drained: !cancel }).map_err(refused)?;
     if *cancel || *no_wait {
         return Ok(exit::FINE);
     }
-    let (mut shown, mut since) = (None, Instant::now());
+    let began = Instant::now();
+    let (mut shown, mut since) = (None, began);
     loop {
         let status = status(&mut controller)?;
         let homes = status.ranges.iter().filter(|range| range.home == host).count();
@@ -222,19 +253,10 @@ pub(super) fn drain(arguments: &DrainArguments) -> Ending {
             say!("host {host:#x}: home of {homes} ranges, copies of {copies}");
             (shown, since) = (Some((homes, copies)), Instant::now());
         }
-        let is_under_way = |range: &RangeStatus| {
-            range.moving.is_some() || range.introduced.is_some() || range.backups.len() != range.complete.len()
-        };
-        let is_of_host = |range: &RangeStatus| range.home == host || range.backups.contains(&host);
-        let stays = |range: &&RangeStatus| range.lacks_room && is_of_host(range) && !is_under_way(range);
-        let stuck: Vec<&RangeStatus> = status.ranges.iter().filter(stays).collect();
-        // A home may still go to one that has a copy, though nobody can have another copy.
-        if !stuck.is_empty() && stuck.len() == homes + copies && since.elapsed() >= STUCK_MIN {
-            let bytes: u64 = stuck.iter().map(|range| range.pages * PAGE_BYTES).sum();
-            return Err(refused(format!(
-                "host {host:#x}: no other server has room for {bytes} bytes of it; start one, or give one more --backup-memory: what can go \
-                 then goes (`trellis controller drain {host:#x} --cancel` ends that)"
-            )));
+        if since.elapsed() >= STUCK_MIN
+            && let Some(sentence) = hindrance(&status, host)
+        {
+            return Err(refused(sentence));
         }
         if (homes, copies) == (0, 0) {
             say!("host {host:#x}: nothing is left; it may be ended");
@@ -244,8 +266,42 @@ pub(super) fn drain(arguments: &DrainArguments) -> Ending {
         if !is_drained {
             return Err(refused(format!("host {host:#x} is not drained any more: somebody has cancelled that")));
         }
+        timeout.check(began, || format!("host {host:#x} is home of {homes} ranges and has copies of {copies}"))?;
         std::thread::sleep(LOOK);
     }
+}
+
+/// Why nothing more goes away from a host: of all that it has nothing is under way, and nothing can be.
+fn hindrance(status: &Status, host: u16) -> Option<String> {
+    let is_of_host = |range: &&RangeStatus| range.home == host || range.backups.contains(&host);
+    // A home may still go to one that has a copy, though nobody can have another copy.
+    let is_stuck = |range: &RangeStatus| {
+        let is_under_way = range.moving.is_some() || range.introduced.is_some();
+        !range.is_served || range.lacks_room && !is_under_way && range.backups.len() == range.complete.len()
+    };
+    let left: Vec<&RangeStatus> = status.ranges.iter().filter(is_of_host).collect();
+    if left.is_empty() || !left.iter().all(|range| is_stuck(range)) {
+        return None;
+    }
+    let (served, gone): (Vec<&RangeStatus>, Vec<&RangeStatus>) = left.into_iter().partition(|range| range.is_served);
+    let mut reasons = Vec::new();
+    if !served.is_empty() {
+        let bytes: u64 = served.iter().map(|range| range.pages * PAGE_BYTES).sum();
+        reasons.push(format!(
+            "no other server has room for {bytes} bytes of it; start one, or give one more --backup-memory: what can go then goes"
+        ));
+    }
+    if !gone.is_empty() {
+        let names: Vec<String> = gone.iter().map(|range| format!("{:#x}", range.range)).collect();
+        reasons.push(format!(
+            "nobody serves range {}, so it cannot go; `trellis controller events` says what to do",
+            names.join(", ")
+        ));
+    }
+    Some(format!(
+        "host {host:#x}: {} (`trellis controller drain {host:#x} --cancel` ends the drain)",
+        reasons.join("; ")
+    ))
 }
 
 pub(super) fn reset(arguments: &ResetArguments) -> Ending {
@@ -355,5 +411,41 @@ mod tests {
         apart.ranges[1].returns = true;
         assert_eq!(seen(&apart, 7), (false, true), "they come home");
         assert!(!is_there(&apart, 7, 8, (2, 4)) && !is_going(&apart, 7, 8, (2, 4)), "other pages are others");
+    }
+
+    fn left(number: u16, is_served: bool, lacks_room: bool, moving: Option<u16>) -> RangeStatus {
+        let (backups, complete) = (vec![0x1002], vec![0x1002]);
+        RangeStatus { backups, complete, is_served, lacks_room, moving, pages: 2, ..range(number, 0x1001, None) }
+    }
+
+    fn of(ranges: Vec<RangeStatus>) -> Option<String> {
+        hindrance(&Status { ranges, ..Status::default() }, 0x1001)
+    }
+
+    #[test]
+    fn a_drain_ends_with_everything_that_hinders_it() {
+        assert_eq!(of(Vec::new()), None, "everything is gone");
+        let without_room = left(0x1001, true, true, None);
+        let sentence = of(vec![without_room.clone()]).expect("there is no room");
+        assert!(sentence.contains("no other server has room for 8192 bytes"), "{sentence}");
+        let unserved = left(0x1003, false, false, None);
+        let sentence = of(vec![without_room.clone(), unserved]).expect("nothing is under way");
+        assert!(
+            sentence.contains("room for 8192 bytes") && sentence.contains("nobody serves range 0x1003"),
+            "{sentence}"
+        );
+        assert_eq!(of(vec![without_room.clone(), left(0x1004, true, true, Some(0x1002))]), None, "one goes");
+        assert_eq!(of(vec![without_room, left(0x1004, true, false, None)]), None, "one will go");
+    }
+
+    #[test]
+    fn who_waited_long_enough_hears_what_goes_on() {
+        let (timeout, began) = (Timeout { limit: Duration::from_millis(1) }, Instant::now());
+        std::thread::sleep(Duration::from_millis(2));
+        let sentence =
+            timeout.check(began, || "range 0x7 has not gone".to_owned()).expect_err("it is over").to_string();
+        assert!(sentence.starts_with("range 0x7 has not gone after 0.001 s; it goes on"), "{sentence}");
+        let long = Timeout { limit: Duration::from_secs(3600) };
+        assert!(long.check(Instant::now(), || unreachable!("nobody asks")).is_ok());
     }
 }

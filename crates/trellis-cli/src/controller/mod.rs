@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use trellis::remote::HostPrefix;
 use trellis_controller::control::{Answer, Remote, Request, default_socket, sockets_here};
 use trellis_controller::ranges::Status;
-use trellis_fabric_protocol::wire::address::{Cluster, Host, PARTS_FROM};
+use trellis_fabric_protocol::wire::address::{Cluster, Host, NotAnAddress, PARTS_FROM};
 
 use crate::exit::{self, Ending, Failure};
 
@@ -36,7 +36,7 @@ Examples:
   trellis controller events --follow      what happens, as it happens
 
 A range or a host is a number (7, 0x1001) or a prefix (fd12:3456:7::/48). Servers name the hosts of controllers:
-`trellis serve --controller 200,201`. Servers and controllers have the same --lease-term and --tenure.
+`trellis serve --controller 0xc8,0xc9`. Servers and controllers have the same --lease-term and --tenure.
 
 Exit codes: 0 fine; 1 the controller refuses, does not lead or is not there; 2 wrong command line; 71 refused by the operating \
 system; 78 a configuration that cannot be.";
@@ -69,8 +69,8 @@ struct Which {
     control: Option<PathBuf>,
     /// The number of its host, in the cluster of --prefix; with neither, the only controller of this machine (and
     /// of this cluster)
-    #[arg(long, value_name = "HOST", value_parser = number, requires = "prefix")]
-    controller: Option<u16>,
+    #[arg(long, value_name = "HOST", requires = "prefix")]
+    controller: Option<Host>,
     /// The addresses of any host of the cluster
     #[arg(long, value_name = "PREFIX", env = "TRELLIS_PREFIX", value_parser = prefix)]
     prefix: Option<HostPrefix>,
@@ -100,7 +100,7 @@ impl Which {
             return Ok(path.clone());
         }
         if let (Some(host), Some(prefix)) = (self.controller, self.prefix) {
-            return Ok(default_socket(HostPrefix { host: Host(host), ..prefix }));
+            return Ok(default_socket(HostPrefix { host, ..prefix }));
         }
         // In a cluster, those of that one.
         let mut sockets = sockets_here(self.prefix.map(|prefix| prefix.cluster));
@@ -133,7 +133,7 @@ fn other_version(_: Answer) -> Failure {
 }
 
 fn prefix(text: &str) -> Result<HostPrefix, String> {
-    text.parse().map_err(|why: trellis_fabric_protocol::wire::address::NotAnAddress| why.to_string())
+    text.parse().map_err(|why: NotAnAddress| why.to_string())
 }
 
 /// A host or a range, as it was given.
@@ -163,16 +163,8 @@ pub(crate) fn named(text: &str) -> Result<Named, String> {
     if text.contains(':') {
         return prefix(text).map(|prefix| Named { number: prefix.host.0, cluster: Some(prefix.cluster) });
     }
-    number(text).map(|number| Named { number, cluster: None })
-}
-
-fn number(text: &str) -> Result<u16, String> {
-    let number = match text.strip_prefix("0x") {
-        Some(digits) => u16::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    };
-    let why = || format!("`{text}` is no host; give a number (7, 0x1001) or a prefix (fd12:3456:7::/48)");
-    number.filter(|number| Host(*number).is_one()).ok_or_else(why)
+    let host: Host = text.parse().map_err(|why: NotAnAddress| format!("`{text}`: {why}"))?;
+    Ok(Named { number: host.0, cluster: None })
 }
 
 /// A host: a number that no part of a range has.
@@ -214,7 +206,7 @@ mod tests {
         let other = Cluster::new(7).expect("a cluster");
         let sentence = "fd12:3456:1001::/48 is of another cluster; the host with this number is fd00:7:1001::/48 here";
         assert_eq!(read.map(|named| named.is_of(other)), [Ok(()), Ok(()), Err(sentence.to_owned())]);
-        for wrong in ["0", "65535", "0x", "seven", "70000", "fd12:3456:7::/64", "2001:db8::/48"] {
+        for wrong in ["0", "0xffff", "0x", "seven", "200", "0x+7", "0x10000", "fd12:3456:7::/64", "2001:db8::/48"] {
             assert!(named(wrong).is_err(), "{wrong}");
         }
         let read = [named("0xf000"), host("0xefff")].map(|named| named.expect("it is one").number);

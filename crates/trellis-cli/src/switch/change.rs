@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use trellis_fabric_protocol::wire::address::Host;
 use trellis_switch::control::Remote;
 use trellis_switch::{Classes, Faults, Group, Page, PageRun, Prefix, Redirect, Route, Rule, Switch, SwitchError};
 
@@ -65,11 +66,11 @@ pub(super) struct CopyArguments {
 
 /// Let only those requests to memory pass that a rule allows
 ///
-/// The rules are listed one a line: client, home, classes; `any` for any client or home, numbers in hexadecimal; for example
+/// The rules are listed one a line: client, home, classes; `any` for any client or home, numbers as 0x1001; for example
 ///
 ///   c any reading
 ///
-///   any 1001 reading,changing,leases
+///   any 0x1001 reading,changing,leases
 #[derive(Debug, Args)]
 pub(super) struct AllowArguments {
     #[command(flatten)]
@@ -227,9 +228,10 @@ fn classes(text: &str) -> Result<Classes, String> {
 fn rules(text: &str) -> Result<Vec<Rule>, String> {
     let host = |word: &str| match word {
         "any" => Ok(None),
-        word => u16::from_str_radix(word, 16)
-            .map(Some)
-            .map_err(|_| format!("`{word}` is no host; give its number in hexadecimal, or any")),
+        word => word
+            .parse::<Host>()
+            .map(|host| Some(host.0))
+            .map_err(|why| format!("`{word}` is neither `any` nor a host: {why}")),
     };
     let rule = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -258,7 +260,8 @@ mod tests {
 
     #[test]
     fn rules_are_lines() {
-        let read = rules("# everybody may read\nany any reading\n\nc 1001 changing,leases # one may change\n").unwrap();
+        let read =
+            rules("# everybody may read\nany any reading\n\nc 0x1001 changing,leases # one may change\n").unwrap();
         let some = Classes::CHANGING.and(Classes::LEASES);
         assert_eq!(
             read,
@@ -268,7 +271,11 @@ mod tests {
             ]
         );
         assert!(rules("any any").unwrap_err().contains("line 1"));
-        assert!(rules("\nany x reading").unwrap_err().contains("line 2: `x` is no host"));
+        assert!(
+            rules("\nany x reading")
+                .unwrap_err()
+                .contains("line 2: `x` is neither `any` nor a host: the text is no host")
+        );
         assert!(rules("any any writing").unwrap_err().contains("accepted: reading"));
     }
 }

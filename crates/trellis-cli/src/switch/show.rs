@@ -92,14 +92,14 @@ pub(super) fn status(arguments: &StatusArguments) -> Ending {
         let sent_on = counters.delivered + redirected;
         let (came, refused) = (counters.packets_in(), counters.packets_in() - sent_on);
         say!(
-            "{port:>5} {host:>6x} {role:<7} {came:>12} {packets_out:>12} {redirected:>10} {granted:>10} {refused:>10}"
+            "{port:>5} {host:>#6x} {role:<7} {came:>12} {packets_out:>12} {redirected:>10} {granted:>10} {refused:>10}"
         );
     }
     if !runs.is_empty() {
         say!("{:>5} {:>6} pages", "port", "home");
     }
     for (run, port) in runs {
-        say!("{port:>5} {:>6x} {} to {}", run.home(), run.first(), run.first() + run.pages() - 1);
+        say!("{port:>5} {:>#6x} {} to {}", run.home(), run.first(), run.first() + run.pages() - 1);
     }
     Ok(exit::FINE)
 }
@@ -136,7 +136,7 @@ pub(super) fn pages(arguments: &PagesArguments) -> Ending {
     say!("{:>6} {:>12} {:>12}  from ports", "home", "page", "requests");
     for HotPage { page, requests, by_port } in pages {
         let ports: Vec<String> = by_port.iter().map(|(port, requests)| format!("{port}: {requests}")).collect();
-        say!("{:>6x} {:>12} {requests:>12}  {}", page.home, page.number, ports.join(", "));
+        say!("{:>#6x} {:>12} {requests:>12}  {}", page.home, page.number, ports.join(", "));
     }
     Ok(exit::FINE)
 }
@@ -156,7 +156,7 @@ pub(super) fn events(arguments: &EventsArguments) -> Ending {
             };
             let (home, page, port) = (event.page.home, event.page.number, event.port);
             say!(
-                "{:>14.6} {what:<9} home {home:x} page {page} port {port} epoch {:x}",
+                "{:>14.6} {what:<9} home {home:#x} page {page} port {port} epoch {:x}",
                 event.time.as_secs_f64(),
                 event.epoch
             );

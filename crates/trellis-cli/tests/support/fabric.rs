@@ -88,6 +88,11 @@ pub(crate) fn number(lab: &Lab, host: &str) -> Host {
     prefix(lab, host).host
 }
 
+/// A host or a range as commands take it.
+pub(crate) fn written(number: u16) -> String {
+    format!("{number:#x}")
+}
+
 /// A client in a host, which gives up after this time.
 pub(crate) fn client(lab: &Lab, host: &str, deadline: Duration) -> Client {
     let options = ClientOptions { deadline, ..ClientOptions::new(prefix(lab, host)) };

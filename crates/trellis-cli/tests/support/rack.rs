@@ -19,7 +19,7 @@ use trellis::remote::leased::{Bytes, Events, Leased};
 use trellis::remote::{Client, Pointer};
 use trellis_switch::lab::Lab;
 
-use super::inside::{LONG, good, number, prefix};
+use super::inside::{LONG, good, number, prefix, written};
 
 pub(crate) const PAGE: usize = 4096;
 
@@ -138,7 +138,7 @@ impl Rack {
 
     /// Starts a memory server.
     pub(crate) fn serve(&mut self, host: &'static str) {
-        let numbers = self.controllers.iter().map(|(host, _)| number(&self.lab, host).0.to_string());
+        let numbers = self.controllers.iter().map(|(host, _)| written(number(&self.lab, host).0));
         let controllers = numbers.collect::<Vec<String>>().join(",");
         let (term, tenure) = self.times();
         let memory = self.memory;

@@ -129,6 +129,8 @@ pub enum NotAnAddress {
     Request,
     /// The text is no IPv6 address.
     Text,
+    /// The text is no number of a host in hexadecimal.
+    HostText,
     /// The text is no prefix of a host.
     PrefixText,
     /// There are bits behind the prefix.
@@ -146,7 +148,7 @@ impl fmt::Display for NotAnAddress {
                 write!(f, "the address has the arguments {byte:#04x}, which its command does not take")
             }
             NotAnAddress::Host(number) => {
-                write!(f, "the address names host {number}, and a machine has a number from 1 to 65534")
+                write!(f, "the address names host {number:#x}, and a machine has a number from 0x1 to 0xfffe")
             }
             NotAnAddress::Incarnation(bits) => {
                 write!(f, "the source has the incarnation {bits:#06x}, and those of clients begin at 0x8000")
@@ -155,6 +157,10 @@ impl fmt::Display for NotAnAddress {
                 write!(f, "the address is that of a request; a pointer has zeros where its command and arguments are")
             }
             NotAnAddress::Text => write!(f, "the text is no IPv6 address; write a pointer like fd12:3456:7:0:1::1000"),
+            NotAnAddress::HostText => write!(
+                f,
+                "the text is no host; hosts have the radix of their prefixes: write 0x1001 or fd12:3456:1001::/48"
+            ),
             NotAnAddress::PrefixText => {
                 write!(f, "the text is no prefix of a host; write it like fd12:3456:7::/48")
             }
@@ -229,6 +235,21 @@ impl Host {
     /// Whether it is one machine.
     pub const fn is_one(self) -> bool {
         self.0 != Host::ANYWHERE.0 && self.0 != Host::ALL.0
+    }
+}
+
+impl FromStr for Host {
+    type Err = NotAnAddress;
+
+    /// Reads a number in the radix that it has in prefixes: `0x1001` is the host of `fd12:3456:1001::/48`. `0x` may be
+    /// left out before one digit only, because `200` could be meant in either radix.
+    fn from_str(text: &str) -> Result<Host, NotAnAddress> {
+        let digits = text.strip_prefix("0x").or(Some(text).filter(|text| text.len() == 1)).unwrap_or_default();
+        if digits.is_empty() || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(NotAnAddress::HostText);
+        }
+        let number = u16::from_str_radix(digits, 16).map_err(|_| NotAnAddress::HostText)?;
+        Some(Host(number)).filter(|host| host.is_one()).ok_or(NotAnAddress::Host(number))
     }
 }
 

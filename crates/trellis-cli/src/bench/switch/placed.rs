@@ -57,7 +57,7 @@ impl<'a> Placed<'a> {
     /// Starts a memory server in a host.
     pub(super) fn serve(&mut self, name: &str) -> Result<(), Failure> {
         let host = served::host(self.lab, name)?;
-        let controller = served::host(self.lab, CONTROLLER)?.plan().number.to_string();
+        let controller = format!("{:#x}", served::host(self.lab, CONTROLLER)?.plan().number);
         let addresses = served::prefix(self.lab.cluster(), host.plan().number);
         let spare = (2 * self.memory_bytes).to_string();
         let more = ["--controller", &controller, "--backup-memory", &spare];
@@ -76,7 +76,7 @@ impl<'a> Placed<'a> {
         let home = self.range(range)?["home"].as_u64();
         let found = self.lab.hosts().iter().find(|host| Some(u64::from(host.plan().number)) == home);
         let name = found.map(|host| host.plan().name.clone());
-        name.ok_or_else(|| Failure::new(exit::FAILED, format!("the range of host {range:x} has no home")))
+        name.ok_or_else(|| Failure::new(exit::FAILED, format!("the range of host {range:#x} has no home")))
     }
 
     /// Returns when a range is at a host, or at any, and so many backups have all of it.
@@ -90,7 +90,7 @@ impl<'a> Placed<'a> {
             }
             if Instant::now() > deadline {
                 let seconds = PATIENCE.as_secs();
-                let sentence = format!("the range of host {range:x} is not settled after {seconds} s: {found}");
+                let sentence = format!("the range of host {range:#x} is not settled after {seconds} s: {found}");
                 return Err(Failure::new(exit::FAILED, sentence));
             }
         }
@@ -98,13 +98,13 @@ impl<'a> Placed<'a> {
 
     /// Lets a range go to a host; returns at once.
     pub(super) fn send(&self, range: u16, to: u16) -> Result<(), Failure> {
-        self.ask(&["move", &range.to_string(), &to.to_string()]).map(drop)
+        self.ask(&["move", &format!("{range:#x}"), &format!("{to:#x}")]).map(drop)
     }
 
     /// Lets pages of a range go to a host; returns when that is their home.
     pub(super) fn send_pages(&self, range: u16, to: u16, pages: RangeInclusive<u64>) -> Result<(), Failure> {
         let numbers = format!("{}-{}", pages.start(), pages.end());
-        self.ask(&["move", &range.to_string(), &to.to_string(), "--pages", &numbers, "--wait"]).map(drop)
+        self.ask(&["move", &format!("{range:#x}"), &format!("{to:#x}"), "--pages", &numbers, "--wait"]).map(drop)
     }
 
     /// When the controller said something.
