@@ -22,7 +22,6 @@ pub mod leases;
 pub mod litmus;
 pub mod mutants;
 pub mod pages;
-mod random;
 pub mod release;
 pub mod scale;
 pub mod simulate;

@@ -1,10 +1,10 @@
 //! Histories: good ones pass, every kind of bad one is told as a story.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use trellis_base::Random;
 use trellis_check::history::check::{Fault, check};
 use trellis_check::history::record::{RecordPlan, record_alone, record_node};
 use trellis_check::history::{History, Operation, Thread, log, value_of, value_text};
-use trellis_check::litmus::random::Random;
 
 fn read(cell: u32, value: u64) -> Operation {
     Operation::Read { cell, value }
@@ -103,8 +103,8 @@ fn random_history(seed: u64, threads: usize, operations: usize, cells: u32) -> H
     let mut history = History::default();
     (0..threads).for_each(|node| history.threads.push(Thread { node: node as u16, operations: Vec::new() }));
     for number in 0..operations {
-        let thread = random.below(threads as u32);
-        let cell = random.below(cells);
+        let thread = random.below(threads as u64) as u32;
+        let cell = random.below(cells.into()) as u32;
         let (value, version) = &mut memory[cell as usize];
         let operation = if random.once_in(2) {
             read(cell, *value)

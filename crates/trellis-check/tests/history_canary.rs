@@ -4,9 +4,9 @@
 //! history on every machine; nothing but the history judges. It must never look at what an effect breaks of the
 //! contract, at violations, or at values, nor help a protocol: no message is lost, doubled or sent again.
 
+use trellis_base::Random;
 use trellis_check::history::check::{Checked, Wrong, check};
 use trellis_check::history::{History, Operation, Thread, value_of};
-use trellis_check::litmus::random::Random;
 use trellis_check::mutants::{Fault, Mutant};
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol};
 use trellis_cluster_protocol::homes::{Home, Manager};
@@ -49,7 +49,7 @@ struct Cluster<N> {
 impl<N: Coherence> Cluster<N> {
     fn new(seed: u64, start: impl Fn(Geometry) -> N) -> Cluster<N> {
         let mut random = Random::new(seed);
-        let home = Home::Manager(Manager(NodeId(random.below(NODES as u32) as u16)));
+        let home = Home::Manager(Manager(NodeId(random.index(NODES) as u16)));
         let (nodes, pages) = (NODES as u16, PAGES as u32);
         let geometry =
             |me| Geometry { me: NodeId(me), nodes, founders: nodes, pages, shard: 0, shards: 1, home, marks: false };
@@ -74,7 +74,7 @@ impl<N: Coherence> Cluster<N> {
             let runnable: Vec<usize> = (0..NODES).filter(|&node| !self.wishes[node].waits && !is_done(node)).collect();
             let (threads, messages) = (runnable.len(), self.messages.len());
             let choices = threads + messages + self.resumed.len();
-            let chosen = if choices == 0 { break } else { self.random.below(choices as u32) as usize };
+            let chosen = if choices == 0 { break } else { self.random.index(choices) };
             if chosen < threads {
                 self.run_thread(runnable[chosen]);
             } else if chosen < threads + messages {
@@ -89,7 +89,7 @@ impl<N: Coherence> Cluster<N> {
     }
 
     fn draw_wish(&mut self, node: usize) {
-        let cell = self.random.below(PAGES as u32);
+        let cell = self.random.index(PAGES) as u32;
         self.wishes[node] = Wish { cell, write: self.random.once_in(2), ..Wish::default() };
     }
 

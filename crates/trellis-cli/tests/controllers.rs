@@ -16,9 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use inside::{LONG, client, good, in_a_lab, leased, number, written};
-use rack::{Drawn, Ends, Ledger, Nothing, Rack, SHORT, Times};
+use rack::{Ends, Ledger, Nothing, Rack, SHORT, Times};
 use servers::Server;
 use servers::kinds::Kind;
+use trellis_base::Random;
 
 /// Homes go on for longer than it takes until another controller leads.
 const STEADY: Times = Times { lease_term: Duration::from_secs(20), tenure: Duration::from_secs(8) };
@@ -189,7 +190,7 @@ fn a_leader_and_a_home_are_killed_at_once_and_nothing_acknowledged_is_lost() {
 #[test]
 fn a_leader_that_was_stopped_and_goes_on_does_no_harm() {
     with_several("a_leader_that_was_stopped_and_goes_on_does_no_harm", STOPPED, "2s", |several| {
-        let mut drawn = Drawn(5);
+        let mut random = Random::new(5);
         raised_while(several, |several, ledger| {
             for round in 0..4 {
                 let leader = several.rack.led_by(&CONTROLLERS);
@@ -203,7 +204,7 @@ fn a_leader_that_was_stopped_and_goes_on_does_no_harm() {
                 // It is stopped somewhere in the middle of what it was asked for, elsewhere in each round.
                 let mut question = several.rack.question(leader, &["move", &range, &to]);
                 let mut asks = question.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it can be started");
-                std::thread::sleep(Duration::from_millis(drawn.below(40) as u64));
+                std::thread::sleep(Duration::from_millis(random.below(40)));
                 several.rack.signal(leader, libc::SIGSTOP);
                 several.rack.led_by(&others(leader));
                 // The next one decides, and what it decided stays when the one before goes on.

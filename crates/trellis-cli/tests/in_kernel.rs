@@ -17,6 +17,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use trellis::remote::{Client, ClientOptions, HostPrefix, PORT, Pointer, Server, ServerOptions, Stop};
+use trellis_base::Random;
 use trellis_fabric_protocol::wire::address::{Address, Destination};
 use trellis_fabric_protocol::wire::command::Command as Asked;
 use trellis_fabric_protocol::wire::datagram::{Checksums, HEADER_BYTES, Reply, Rules, Status, TagKind, Tags};
@@ -117,30 +118,6 @@ fn client(host: &Host) -> Client {
     host.run(|| Client::open(options)).expect("there are threads").unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Numbers that look random (splitmix64).
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn one_in(&mut self, count: u64) -> bool {
-        self.below(count) == 0
-    }
-
-    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len() as u64) as usize]
-    }
-}
-
 /// A request, but for what differs between two servers.
 #[derive(Clone, Debug)]
 struct Wanted {
@@ -172,61 +149,61 @@ struct Header {
     tag: u64,
 }
 
-fn wanted(dice: &mut Dice) -> Wanted {
-    let command = dice.of(&[1, 1, 1, 1, 0x10, 0x10, 0x10, 0x11, 0x12, 0x23, 0x30, 0x02, 0x77]);
+fn wanted(random: &mut Random) -> Wanted {
+    let command = random.one_of(&[1, 1, 1, 1, 0x10, 0x10, 0x10, 0x11, 0x12, 0x23, 0x30, 0x02, 0x77]);
     // Leases are of one object, so that the kernel may answer for the others.
     let object = match command {
         0x30 => Some(3),
-        _ => (!dice.one_in(12)).then(|| dice.below(OBJECTS.len() as u64) as usize),
+        _ => (!random.once_in(12)).then(|| random.index(OBJECTS.len())),
     };
     let size = object.map_or(MEMORY_BYTES, |object| OBJECTS[object]);
-    let offset = match dice.below(6) {
-        0 | 1 => dice.below(size / 4096 + 1) * 4096,
-        2 => dice.below(size + 5000),
-        3 => size.saturating_sub(dice.below(5000)),
+    let offset = match random.below(6) {
+        0 | 1 => random.below(size / 4096 + 1) * 4096,
+        2 => random.below(size + 5000),
+        3 => size.saturating_sub(random.below(5000)),
         // Where one chunk of the kernel's ends and the next one begins.
-        4 => (16 << 20) - dice.below(9000),
-        _ => dice.below(size),
+        4 => (16 << 20) - random.below(9000),
+        _ => random.below(size),
     };
     let is_read = command == 1;
-    let arguments = if is_read { dice.of(&[0, 3, 6, 8, 10, 11, 12, 12, 12, 12, 13, 15]) } else { 0 };
+    let arguments = if is_read { random.one_of(&[0, 3, 6, 8, 10, 11, 12, 12, 12, 12, 13, 15]) } else { 0 };
     let flags = [0x10, 0x10, 0x20, 0x80, 0x03];
-    let arguments = arguments | if dice.one_in(8) { dice.of(&flags) } else { 0 };
-    let has_header = !is_read || dice.one_in(3);
+    let arguments = arguments | if random.once_in(8) { random.one_of(&flags) } else { 0 };
+    let has_header = !is_read || random.once_in(3);
     let body = match command {
-        1 if dice.one_in(2) => {
-            (dice.of(&[0_u32, 1, 2, 3, 4, 5, 64, 1000, 4095, 4096, 4097, 8192, 40_000])).to_le_bytes().to_vec()
+        1 if random.once_in(2) => {
+            (random.one_of(&[0_u32, 1, 2, 3, 4, 5, 64, 1000, 4095, 4096, 4097, 8192, 40_000])).to_le_bytes().to_vec()
         }
         0x10 => {
-            let bytes = dice.of(&[0, 1, 3, 8, 64, 100, 1000, 4095, 4096, 4096, 4096, 4097, 6000]);
-            (0..bytes).map(|_| dice.next() as u8).collect()
+            let bytes = random.one_of(&[0, 1, 3, 8, 64, 100, 1000, 4095, 4096, 4096, 4096, 4097, 6000]);
+            (0..bytes).map(|_| random.draw() as u8).collect()
         }
-        0x11 => dice.next().to_le_bytes().to_vec(),
+        0x11 => random.draw().to_le_bytes().to_vec(),
         0x12 => vec![0; 16],
         _ => Vec::new(),
     };
     let header = has_header.then(|| Header {
-        version: if dice.one_in(30) { 2 } else { 1 },
-        status: u8::from(dice.one_in(40)),
-        flags: if dice.one_in(6) { dice.of(&[0, 2, 3, 5, 9, 0xd, 0x11, 0x21, 0x41, 0x81]) } else { 1 },
-        length: if dice.one_in(25) { dice.below(9) as i64 - 4 } else { 0 },
-        request: u64::from(dice.one_in(25)),
-        epoch: dice.below(3),
-        tag: if dice.one_in(20) { 1 << dice.below(64) } else { 0 },
+        version: if random.once_in(30) { 2 } else { 1 },
+        status: u8::from(random.once_in(40)),
+        flags: if random.once_in(6) { random.one_of(&[0, 2, 3, 5, 9, 0xd, 0x11, 0x21, 0x41, 0x81]) } else { 1 },
+        length: if random.once_in(25) { random.below(9) as i64 - 4 } else { 0 },
+        request: u64::from(random.once_in(25)),
+        epoch: random.below(3),
+        tag: if random.once_in(20) { 1 << random.below(64) } else { 0 },
     });
-    let spoil = |dice: &mut Dice| Some((dice.below(8) as usize, 1 << dice.below(8)));
+    let spoil = |random: &mut Random| Some((random.index(8), 1 << random.below(8)));
     Wanted {
         command,
         arguments,
         object,
         offset,
-        generation: if dice.one_in(10) { 1 + dice.below(3) as u16 } else { 0 },
-        spoilt_destination: if dice.one_in(25) { spoil(dice) } else { None },
-        spoilt_source: if dice.one_in(25) { spoil(dice) } else { None },
+        generation: if random.once_in(10) { 1 + random.below(3) as u16 } else { 0 },
+        spoilt_destination: if random.once_in(25) { spoil(random) } else { None },
+        spoilt_source: if random.once_in(25) { spoil(random) } else { None },
         header,
         body,
-        cut: if dice.one_in(25) { dice.below(40) as usize } else { 0 },
-        more: if dice.one_in(25) { dice.below(20) as usize } else { 0 },
+        cut: if random.once_in(25) { random.index(40) } else { 0 },
+        more: if random.once_in(25) { random.index(20) } else { 0 },
     }
 }
 
@@ -385,13 +362,13 @@ fn both_answer_the_same(lab: &Lab, rounds: u64) -> Outcomes {
         std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |time| time.as_nanos() as u64)
     });
     println!("replay: TRELLIS_TEST_SEED={seed} cargo test -p trellis-cli --features bpf --test in_kernel");
-    let mut dice = Dice(seed);
+    let mut random = Random::new(seed);
     let sides = sides(lab);
     let from = host(lab, "c1");
     let endpoint = from.run(|| Endpoint::open(0)).expect("there are threads").expect("a socket");
     let mut asker = Asker { endpoint, prefix: prefix(from), number: 1 << 32, room: vec![0; 1 << 16] };
     for round in 0..rounds {
-        let wanted = wanted(&mut dice);
+        let wanted = wanted(&mut random);
         let [first, second] = [0, 1].map(|side| without_differences(&wanted, asker.ask(&wanted, &sides[side])));
         assert!(first == second, "seed {seed}, round {round}: {wanted:?}\nkernel:  {first:?}\nprocess: {second:?}");
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use support::{Run, start_command, start_role};
 use trellis::Cluster;
+use trellis_base::Random;
 
 /// Whether a run can have a memory server of its own here; a test says that it was skipped and why.
 fn works(test: &str) -> bool {
@@ -56,10 +57,9 @@ fn sort(cluster: &Cluster) {
     {
         // SAFETY: nobody else uses this node's part before the barrier.
         let mine = unsafe { cluster.region().slice_mut::<u64>(me * each * 8, each) };
-        let mut state = me as u64 + 1;
+        let mut random = Random::new(me as u64);
         for number in mine.iter_mut() {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            *number = state >> 16;
+            *number = random.draw() >> 16;
             sum = sum.wrapping_add(*number);
         }
         mine.sort_unstable();

@@ -14,6 +14,7 @@ use inside::{LONG, client, good, in_a_lab_of, in_a_lab_of_root, leased, number, 
 use rack::{Ends, Ledger, Nothing, PAGE, Rack, SHORT, Times, at, page_of};
 use serde_json::Value;
 use trellis::remote::{Call, Pointer, RemoteError};
+use trellis_base::Random;
 use trellis_switch::lab::Lab;
 
 /// Where rights last long: a machine that is busy loses none of them.
@@ -426,10 +427,10 @@ fn objects_are_made_and_deleted_while_pages_go_and_come() {
                 let ledger = &ledger;
                 scope.spawn(move || {
                     let _ends = Ends(ledger);
-                    let (mut drawn, mut count) = (rack::Drawn(seed.into()), 0_u8);
+                    let (mut random, mut count) = (Random::new(seed.into()), 0_u8);
                     while !ledger.is_over() {
                         count = count.wrapping_add(1);
-                        let text = vec![count ^ seed << 6; (1 + drawn.below(5)) * PAGE - 9];
+                        let text = vec![count ^ seed << 6; (1 + random.index(5)) * PAGE - 9];
                         let object = ledger.time(|| good(client.create_with(home, &text)));
                         let mut bytes = vec![0; text.len()];
                         good(client.read(object, &mut bytes));

@@ -10,6 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use trellis_base::Random;
 use with_servers::Lab;
 
 /// Longer than anything here takes.
@@ -135,14 +136,10 @@ fn words(folder: &Folder) -> Work {
 
 /// Edges of which few vertices have the most: one end is drawn evenly, the other as its square.
 fn edge_list(vertices: u64, edges: u64) -> String {
-    let mut state = 1u64;
-    let mut draw = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % vertices
-    };
+    let mut random = Random::new(1);
     let mut text = String::from("# from to\n");
     for _ in 0..edges {
-        let (from, rank) = (draw(), draw());
+        let (from, rank) = (random.below(vertices), random.below(vertices));
         text += &format!("{from} {}\n", rank * rank / vertices);
     }
     text

@@ -9,6 +9,7 @@
 mod cluster;
 
 use cluster::{Cluster, Outcome};
+use trellis_base::Random;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::Home;
 use trellis_cluster_protocol::{NodeId, PageIndex, PageRange};
@@ -22,22 +23,6 @@ const CALLS: u32 = 12;
 const RUNS: u64 = 40;
 /// Far more than any correct run needs.
 const STEPS_MAX: u32 = 200_000;
-
-/// xorshift64* (Vigna 2016): deterministic, and good enough to choose what happens next.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) as usize % bound
-    }
-
-    fn one_in(&mut self, chances: usize) -> bool {
-        self.below(chances) == 0
-    }
-}
 
 /// A cluster whose threads do what the seed says.
 struct Run {
@@ -58,9 +43,9 @@ struct Run {
 
 impl Run {
     fn new(protocol: Protocol, home: Home, nodes: u16, shards: u32, seed: u64) -> Run {
-        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-        let threads = 1 + random.below(3);
-        let spread = 1 + random.below(HOT.len());
+        let mut random = Random::new(seed);
+        let threads = 1 + random.index(3);
+        let spread = 1 + random.index(HOT.len());
         Run {
             cluster: Cluster::new(protocol, home, nodes, PAGES, shards),
             random,
@@ -85,16 +70,16 @@ impl Run {
 
     /// Does one thing that is possible; `false` when nothing is left to do.
     fn step(&mut self) -> bool {
-        if self.random.one_in(40) {
+        if self.random.once_in(40) {
             self.guess();
         }
-        let node = self.random.below(usize::from(self.nodes)) as u16;
+        let node = self.random.below(self.nodes.into()) as u16;
         if self.has_clock {
-            self.cluster.now += self.random.below(3000) as u64;
+            self.cluster.now += self.random.below(3000);
         }
         match self.random.below(if self.can_lock { 10 } else { 9 }) {
             0..4 if !self.cluster.under_way.is_empty() => {
-                let index = self.random.below(self.cluster.under_way.len());
+                let index = self.random.index(self.cluster.under_way.len());
                 self.cluster.deliver(index);
             }
             4 | 5 => self.begin(node),
@@ -125,8 +110,8 @@ impl Run {
             return;
         }
         self.left[index] -= 1;
-        let page = HOT[self.random.below(self.spread)];
-        let write = self.random.one_in(2);
+        let page = HOT[self.random.index(self.spread)];
+        let write = self.random.once_in(2);
         self.access(node, page, write);
     }
 
@@ -143,20 +128,20 @@ impl Run {
     fn look(&mut self, node: u16) {
         let waiting = &self.cluster.waiting[usize::from(node)];
         let Some(index) = waiting.iter().position(|waiting| waiting.woken) else { return };
-        if self.random.one_in(20) {
+        if self.random.once_in(20) {
             let page = self.cluster.waiting[usize::from(node)][index].page;
             self.cluster.resume(node, page);
         }
         let waiting = self.cluster.take_woken(node, index);
         self.access(node, waiting.page, waiting.write);
-        if self.random.one_in(2) {
+        if self.random.once_in(2) {
             self.cluster.resume(node, waiting.page);
         }
     }
 
     fn resume_wanted(&mut self) {
         let wanted: Vec<(u16, u32)> = self.cluster.wanted.iter().copied().collect();
-        let Some(&(node, page)) = wanted.get(self.random.below(wanted.len().max(1))) else { return };
+        let Some(&(node, page)) = wanted.get(self.random.index(wanted.len().max(1))) else { return };
         let about_to_look = |waiting: &cluster::Waiting| waiting.page == page && waiting.woken;
         if !self.cluster.waiting[usize::from(node)].iter().any(about_to_look) {
             self.cluster.resume(node, page);
@@ -166,7 +151,7 @@ impl Run {
     /// Some alarm goes off: late, never early, where there is a clock.
     fn alarm(&mut self) {
         let alarms: Vec<_> = self.cluster.alarms.iter().map(|(&alarm, &due)| (alarm, due)).collect();
-        let Some(&((node, page, purpose), due)) = alarms.get(self.random.below(alarms.len().max(1))) else { return };
+        let Some(&((node, page, purpose), due)) = alarms.get(self.random.index(alarms.len().max(1))) else { return };
         if self.has_clock {
             self.cluster.now = self.cluster.now.max(due);
         }
@@ -176,17 +161,17 @@ impl Run {
     /// A thread locks pages, lets go what it has, or now and then waits no longer.
     fn call(&mut self, node: u16) {
         let mine: Vec<_> = self.cluster.calls.iter().filter(|call| call.node == node).copied().collect();
-        if self.calls_left[usize::from(node)] > 0 && mine.len() < self.threads && self.random.one_in(2) {
+        if self.calls_left[usize::from(node)] > 0 && mine.len() < self.threads && self.random.once_in(2) {
             self.calls_left[usize::from(node)] -= 1;
-            let page = HOT[self.random.below(self.spread)];
+            let page = HOT[self.random.index(self.spread)];
             let range = PageRange::around(PageIndex(page), page, (page + 1 + self.random.below(4) as u32).min(PAGES));
-            let stay = self.random.one_in(4).then(|| self.random.below(100_000) as u64);
+            let stay = self.random.once_in(4).then(|| self.random.below(100_000));
             self.cluster.lock(node, range, stay);
-        } else if let Some(call) = mine.get(self.random.below(mine.len().max(1)))
-            && (call.has_all || self.random.one_in(20))
+        } else if let Some(call) = mine.get(self.random.index(mine.len().max(1)))
+            && (call.has_all || self.random.once_in(20))
         {
             self.cluster.unlock(node, call.range, call.number);
-            if self.random.one_in(10) {
+            if self.random.once_in(10) {
                 // Once more, as after a lock that ended by itself.
                 self.cluster.unlock(node, call.range, call.number);
             }
@@ -194,11 +179,11 @@ impl Run {
     }
 
     fn guess(&mut self) {
-        let node = self.random.below(usize::from(self.nodes)) as u16;
-        let page = HOT[self.random.below(self.spread)];
+        let node = self.random.below(self.nodes.into()) as u16;
+        let page = HOT[self.random.index(self.spread)];
         let count = 1 + self.random.below(8) as u32;
         let wish = PageRange::around(PageIndex(page), page, (page + count).min(PAGES));
-        let (write, announced) = (self.random.one_in(2), self.random.one_in(2));
+        let (write, announced) = (self.random.once_in(2), self.random.once_in(2));
         self.cluster.prefetch(node, wish, write, announced);
     }
 

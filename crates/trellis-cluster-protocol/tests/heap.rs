@@ -7,20 +7,9 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use heap_nodes::{Call, Nodes, PAGE_BYTES, Underway};
+use trellis_base::Random;
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::heap::{Answer, Debt, Input, Request};
-
-/// xorshift64*: the test must not depend on a source of randomness.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % below
-    }
-}
 
 const NODES: u16 = 3;
 const HEAP_PAGES: u32 = 4096;
@@ -70,7 +59,7 @@ fn random_calls_in_any_order_agree_with_a_model() {
     let named = Seed(seed);
     let mut run = RandomRun {
         nodes: Nodes::new(NODES, HEAP_PAGES),
-        random: Random(seed | 1),
+        random: Random::new(seed),
         blocks: Vec::new(),
         calls: 0,
         without_room: 0,
@@ -98,12 +87,12 @@ struct RandomRun {
 
 impl RandomRun {
     fn act(&mut self) {
-        let node = self.random.next(u64::from(NODES)) as u16;
-        match self.random.next(8) {
+        let node = self.random.below(u64::from(NODES)) as u16;
+        match self.random.below(8) {
             _ if self.nodes.calls.len() > 16 => self.deliver(),
             0..=2 => self.allocate(node),
             // A full heap is emptied faster than it fills.
-            3..=5 if self.blocks.len() > 20_000 || self.random.next(8) != 0 => self.free(node),
+            3..=5 if self.blocks.len() > 20_000 || !self.random.once_in(8) => self.free(node),
             6 => self.give_back(node),
             _ => self.deliver(),
         }
@@ -111,17 +100,17 @@ impl RandomRun {
     }
 
     fn allocate(&mut self, node: u16) {
-        let bytes = match self.random.next(200) {
-            0 => self.random.next(300_000),
-            1..=10 => self.random.next(40_000),
-            _ => self.random.next(1_000),
+        let bytes = match self.random.below(200) {
+            0 => self.random.below(300_000),
+            1..=10 => self.random.below(40_000),
+            _ => self.random.below(1_000),
         };
-        let align = match self.random.next(10) {
-            0 => 1 << self.random.next(16),
+        let align = match self.random.below(10) {
+            0 => 1 << self.random.below(16),
             _ => 8,
         };
-        let home = if self.random.next(4) == 0 { NodeId((node + 1) % NODES) } else { NodeId(node) };
-        let request = Request { bytes, align, home, own_pages: self.random.next(100) == 0 };
+        let home = if self.random.once_in(4) { NodeId((node + 1) % NODES) } else { NodeId(node) };
+        let request = Request { bytes, align, home, own_pages: self.random.once_in(100) };
         let waiter = self.number();
         self.nodes.call(node, waiter, Call::Allocate(request), Input::Allocate(request, waiter));
     }
@@ -130,11 +119,11 @@ impl RandomRun {
         if self.blocks.is_empty() {
             return;
         }
-        let at = self.random.next(self.blocks.len() as u64) as usize;
+        let at = self.random.index(self.blocks.len());
         let offset = self.blocks.swap_remove(at);
         let (_, owner) = self.nodes.model.remove(offset);
         // Most blocks are freed where they were allocated.
-        let node = if self.random.next(4) == 0 { node } else { owner };
+        let node = if self.random.once_in(4) { node } else { owner };
         let waiter = self.number();
         self.nodes.call(node, waiter, Call::Free(offset), Input::Free(offset, waiter));
     }
@@ -148,7 +137,7 @@ impl RandomRun {
 
     fn deliver(&mut self) {
         if !self.nodes.network.is_empty() {
-            let at = self.random.next(self.nodes.network.len() as u64) as usize;
+            let at = self.random.index(self.nodes.network.len());
             self.nodes.deliver(at);
         }
     }
@@ -177,14 +166,14 @@ impl RandomRun {
 
     fn frees_what_is_no_block(&mut self) {
         let region = u64::from(HEAP_PAGES + 3) * PAGE_BYTES;
-        let near = self.blocks.get(self.random.next(self.blocks.len().max(1) as u64) as usize).copied();
+        let near = self.blocks.get(self.random.index(self.blocks.len().max(1))).copied();
         let wrong =
-            [near.map_or(0, |offset| offset + 1), near.map_or(0, |offset| offset + 16), self.random.next(region)];
+            [near.map_or(0, |offset| offset + 1), near.map_or(0, |offset| offset + 16), self.random.below(region)];
         for offset in wrong {
             if self.nodes.model.live.contains_key(&offset) {
                 continue;
             }
-            let node = self.random.next(u64::from(NODES)) as u16;
+            let node = self.random.below(u64::from(NODES)) as u16;
             let before = self.nodes.heaps.iter().map(|heap| heap.statistics()).collect::<Vec<_>>();
             assert_eq!(self.call(node, Call::Free(offset), |waiter| Input::Free(offset, waiter)), Answer::NoBlock);
             assert_eq!(self.call(node, Call::Measure, |waiter| Input::Measure(offset, waiter)), Answer::NoBlock);
@@ -192,7 +181,7 @@ impl RandomRun {
             assert_eq!(before, after, "nothing has happened");
         }
         if let Some(offset) = near {
-            let node = self.random.next(u64::from(NODES)) as u16;
+            let node = self.random.below(u64::from(NODES)) as u16;
             let bytes = self.nodes.model.live[&offset].0;
             assert_eq!(self.call(node, Call::Measure, |waiter| Input::Measure(offset, waiter)), Answer::Bytes(bytes));
         }
@@ -212,7 +201,7 @@ impl RandomRun {
     fn ends_with_every_page_free(&mut self) {
         self.settle();
         while !self.blocks.is_empty() {
-            let node = self.random.next(u64::from(NODES)) as u16;
+            let node = self.random.below(u64::from(NODES)) as u16;
             self.free(node);
             self.settle();
         }

@@ -8,6 +8,7 @@
 #![allow(clippy::disallowed_methods)]
 
 use std::collections::BTreeMap;
+use trellis_base::Random;
 use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Learnt, Notice};
 use trellis_cluster_protocol::coherence::{Coherence, Content, Effect, Geometry, Hlrc, Input, Message, Propagation};
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
@@ -18,17 +19,6 @@ const WORDS: usize = 4;
 const SCRIBBLE: u32 = 1 << 30;
 type Page = [u32; WORDS];
 type Diff = Vec<(usize, u32)>;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % end as u64) as usize
-    }
-}
 
 enum Body {
     Nothing,
@@ -115,18 +105,17 @@ fn is_owned(word: usize) -> bool {
 
 impl World {
     fn new(seed: u64) -> World {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        (0..8).for_each(|_| _ = random.below(2));
-        let nodes = 2 + random.below(3);
-        let pages = 1 + random.below(4);
-        let propagation = [Propagation::Invalidate, Propagation::Update, Propagation::Adaptive][random.below(3)];
+        let mut random = Random::new(seed);
+        let nodes = 2 + random.index(3);
+        let pages = 1 + random.index(4);
+        let propagation = random.one_of(&[Propagation::Invalidate, Propagation::Update, Propagation::Adaptive]);
         let home = match random.below(4) {
-            0 => Home::Manager(Manager(NodeId(random.below(nodes) as u16))),
+            0 => Home::Manager(Manager(NodeId(random.index(nodes) as u16))),
             1 => Home::Interleaved(Interleaved),
             2 => Home::FirstTouch(FirstTouch),
             _ => Home::Migrating(Migrating),
         };
-        let (marks, is_ordered) = (random.below(2) == 0, random.below(3) == 0);
+        let (marks, is_ordered) = (random.once_in(2), random.once_in(3));
         let node = |me: usize| {
             let me = NodeId(me as u16);
             let geometry = Geometry {
@@ -157,7 +146,7 @@ impl World {
             network: Vec::new(),
             is_ordered,
             marks,
-            locks: vec![LockState::Free { last: None }; 1 + random.below(3)],
+            locks: vec![LockState::Free { last: None }; 1 + random.index(3)],
             truth: vec![0; pages * WORDS],
             at_last_barrier: vec![0; pages * WORDS],
             scribbled: vec![false; pages * WORDS],
@@ -175,7 +164,7 @@ impl World {
                 return;
             }
             let choices = self.nodes.len() + usize::from(!self.network.is_empty()) * (2 + self.network.len().min(4));
-            let choice = self.random.below(choices);
+            let choice = self.random.index(choices);
             if choice < self.nodes.len() { self.act(choice) } else { self.deliver() }
         }
         let doing: Vec<Doing> = self.nodes.iter().map(|node| node.doing).collect();
@@ -183,7 +172,7 @@ impl World {
     }
 
     fn deliver(&mut self) {
-        let mut index = self.random.below(self.network.len());
+        let mut index = self.random.index(self.network.len());
         let (from, to) = (self.network[index].0, self.network[index].1);
         if self.is_ordered {
             index = self.network.iter().position(|letter| (letter.0, letter.1) == (from, to)).unwrap();
@@ -235,7 +224,7 @@ impl World {
     }
 
     fn act(&mut self, node: usize) {
-        if self.random.below(8) == 0 {
+        if self.random.once_in(8) {
             self.prefetch(node);
         }
         match self.nodes[node].doing {
@@ -244,7 +233,7 @@ impl World {
                 let doing = match self.random.below(5) {
                     0 => Doing::Publishing(None),
                     1 => Doing::Touching { lock: None, left: 0, word: self.own_word(node), write: true, asked: false },
-                    _ => Doing::Acquiring(self.random.below(self.locks.len())),
+                    _ => Doing::Acquiring(self.random.index(self.locks.len())),
                 };
                 self.nodes[node].doing = doing;
                 if doing == Doing::Publishing(None) {
@@ -276,7 +265,7 @@ impl World {
             }
             Doing::Inside(lock, left) => {
                 let word = self.word_of(lock);
-                let write = self.random.below(2) == 0;
+                let write = self.random.once_in(2);
                 self.nodes[node].doing = match word {
                     Some(word) => Doing::Touching { lock: Some(lock), left: left - 1, word, write, asked: false },
                     None => Doing::Inside(lock, 0),
@@ -298,9 +287,9 @@ impl World {
                 }
             }
             // The time to wait is over: what the publication was for has not come about, and the next one goes on with it.
-            Doing::Publishing(Some(lock)) if self.random.below(16) == 0 => {
+            Doing::Publishing(Some(lock)) if self.random.once_in(16) => {
                 self.gave_up += 1;
-                self.nodes[node].doing = Doing::Inside(lock, self.random.below(3));
+                self.nodes[node].doing = Doing::Inside(lock, self.random.index(3));
             }
             Doing::Publishing(_) => {}
             Doing::Leaving if self.nodes[node].heard == self.nodes.len() - 1 => {
@@ -335,13 +324,13 @@ impl World {
     fn own_word(&mut self, node: usize) -> usize {
         let words: Vec<usize> = (0..self.truth.len()).filter(|&word| is_owned(word)).collect();
         let mine: Vec<usize> = words.iter().copied().filter(|word| word / 3 % self.nodes.len() == node).collect();
-        if mine.is_empty() { usize::MAX } else { mine[self.random.below(mine.len())] }
+        if mine.is_empty() { usize::MAX } else { mine[self.random.index(mine.len())] }
     }
 
     fn word_of(&mut self, lock: usize) -> Option<usize> {
         let locks = self.locks.len();
         let words: Vec<usize> = (0..self.truth.len()).filter(|&word| !is_owned(word) && word % locks == lock).collect();
-        (!words.is_empty()).then(|| words[self.random.below(words.len())])
+        (!words.is_empty()).then(|| words[self.random.index(words.len())])
     }
 
     fn touch(&mut self, node: usize, lock: Option<usize>, left: usize, word: usize, write: bool, asked: bool) {
@@ -357,7 +346,7 @@ impl World {
         let view = self.nodes[node].view[page];
         let may = view == Access::Write || view == Access::Read && (!write || self.marks);
         if !may {
-            if !asked || self.random.below(3) == 0 {
+            if !asked || self.random.once_in(3) {
                 self.fault(node, page, write);
                 self.nodes[node].doing = Doing::Touching { lock, left, word, write, asked: true };
             }
@@ -382,7 +371,7 @@ impl World {
         if !(view == Access::Write || view == Access::Read && self.marks) {
             return self.fault(node, page, true);
         }
-        if self.random.below(2) == 0 {
+        if self.random.once_in(2) {
             self.truth[word] += 1;
         }
         self.nodes[node].memory[page][place] = self.truth[word];
@@ -396,16 +385,16 @@ impl World {
     /// A guess, or an announcement.
     fn prefetch(&mut self, node: usize) {
         let pages = self.nodes[node].memory.len();
-        let page = self.random.below(pages) as u32;
+        let page = self.random.index(pages) as u32;
         let wish = PageRange::around(PageIndex(page), page, pages as u32);
-        let (write, announced) = (self.random.below(2) == 0, self.random.below(2) == 0);
+        let (write, announced) = (self.random.once_in(2), self.random.once_in(2));
         self.step(node, Input::Prefetch { wish, write, announced }, &Body::Nothing);
     }
 
     fn fault(&mut self, node: usize, page: usize, write: bool) {
         let page = PageIndex(page as u32);
         let wish = PageRange::around(page, 0, self.nodes[node].memory.len() as u32);
-        let wish = if self.random.below(2) == 0 { wish } else { PageRange::one(page) };
+        let wish = if self.random.once_in(2) { wish } else { PageRange::one(page) };
         self.step(node, Input::Fault { page, write, wish }, &Body::Nothing);
     }
 

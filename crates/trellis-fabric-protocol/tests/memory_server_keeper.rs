@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use trellis_base::Random;
 use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::client::{Client as Owner, Input as OwnerInput};
 use trellis_fabric_protocol::lease::epoch_of;
@@ -30,18 +31,6 @@ fn timing() -> Timing {
 
 fn cluster() -> Cluster {
     Cluster::new(0x12_3456).expect("24 bits")
-}
-
-/// xorshift64*: a test must not depend on a source of randomness.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % below
-    }
 }
 
 /// What travels.
@@ -194,6 +183,8 @@ struct Process {
     asleep_until: Nanoseconds,
     counted: u64,
     fenced: u64,
+    /// Of these, those of which home did not say that they never counted: it forgets two terms after a client's last commit.
+    in_doubt: u64,
     known: u64,
     out: Vec<Packet>,
 }
@@ -216,6 +207,7 @@ impl Process {
             asleep_until: 0,
             counted: 0,
             fenced: 0,
+            in_doubt: 0,
             known: 0,
             out: Vec::new(),
         }
@@ -250,6 +242,7 @@ impl Process {
                         }
                     } else {
                         self.fenced += 1;
+                        self.in_doubt += u64::from(came.is_some_and(|(_, epoch)| epoch != 0));
                     }
                     if !self.owner.owns(now, page) {
                         self.owned.remove(&page);
@@ -351,26 +344,26 @@ impl Process {
     fn act(&mut self, now: Nanoseconds, random: &mut Random) {
         self.own(now, OwnerInput::Tick, None);
         self.read(now, ReaderInput::Tick, None);
-        let page = random.next(PAGES);
+        let page = random.below(PAGES);
         let is_free = !self.committing.contains(&page) && self.owner.owns(now, page);
-        match random.next(8) {
+        match random.below(8) {
             0 | 1 if !self.owner.pages.contains_key(&page) && self.wanted.insert(page) => {
                 self.own(now, OwnerInput::Update(page), None);
             }
             2..=4 if is_free => {
-                let release = self.recalled.contains(&page) || random.next(3) == 0;
+                let release = self.recalled.contains(&page) || random.once_in(3);
                 let bytes = self.owned.get_mut(&page).expect("it is owned");
                 let next = word(bytes, 0) + 1;
                 bytes[..8].copy_from_slice(&next.to_le_bytes());
                 self.committing.insert(page);
                 self.own(now, OwnerInput::Commit { page, release }, None);
             }
-            5 if is_free && random.next(4) == 0 => {
+            5 if is_free && random.once_in(4) => {
                 self.owned.remove(&page);
                 self.own(now, OwnerInput::Release(page), None);
             }
-            6 if random.next(4) == 0 => self.read(now, ReaderInput::Follow(page), None),
-            7 if random.next(4) == 0 => self.read(now, ReaderInput::Leave(page), None),
+            6 if random.once_in(4) => self.read(now, ReaderInput::Follow(page), None),
+            7 if random.once_in(4) => self.read(now, ReaderInput::Leave(page), None),
             _ => {}
         }
     }
@@ -439,7 +432,7 @@ impl World {
         let plain = Client { host: Host(3), incarnation: Incarnation::new(3) };
         let mut world = World {
             now: 0,
-            random: Random(seed),
+            random: Random::new(seed),
             home: Home::new(0),
             processes: (0..3).map(Process::new).collect(),
             plain: Plain { client: plain, session: 0, number: 10, page: 0, asked_at: None, added: 0, refused: 0 },
@@ -467,19 +460,19 @@ impl World {
         let mut out = std::mem::take(&mut self.home.out);
         self.processes.iter_mut().for_each(|process| out.append(&mut process.out));
         for packet in out {
-            if self.is_bad && self.random.next(10) == 0 {
+            if self.is_bad && self.random.once_in(10) {
                 continue;
             }
-            for _ in 0..if self.is_bad && self.random.next(10) == 0 { 2 } else { 1 } {
-                let slow = if self.is_bad && self.random.next(20) == 0 { 20 * MILLISECOND } else { MILLISECOND };
-                let at = self.now + 1000 + self.random.next(slow);
+            for _ in 0..if self.is_bad && self.random.once_in(10) { 2 } else { 1 } {
+                let slow = if self.is_bad && self.random.once_in(20) { 20 * MILLISECOND } else { MILLISECOND };
+                let at = self.now + 1000 + self.random.below(slow);
                 self.network.push((at, packet.clone()));
             }
         }
     }
 
     fn step(&mut self) {
-        self.now += self.random.next(MILLISECOND / 4);
+        self.now += self.random.below(MILLISECOND / 4);
         let now = self.now;
         let (arrived, later): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.network).into_iter().partition(|it| it.0 <= now);
@@ -494,8 +487,8 @@ impl World {
             if process.asleep_until > now {
                 continue;
             }
-            if self.is_bad && self.random.next(500) == 0 {
-                process.asleep_until = now + self.random.next(2 * TERM);
+            if self.is_bad && self.random.once_in(500) {
+                process.asleep_until = now + self.random.below(2 * TERM);
                 continue;
             }
             if self.is_bad {
@@ -515,7 +508,7 @@ impl World {
             && (self.is_bad || self.plain.asked_at.is_some())
         {
             if self.plain.asked_at.is_none() {
-                (self.plain.number, self.plain.page) = (self.plain.number + 1, self.random.next(PAGES));
+                (self.plain.number, self.plain.page) = (self.plain.number + 1, self.random.below(PAGES));
             }
             self.plain.asked_at = Some(now);
             self.home.out.push(self.plain.addition());
@@ -580,7 +573,9 @@ fn nothing_that_counted_is_lost_and_nothing_else_is_there() {
         let sum = |at| (0..PAGES).map(|page| word(world.home.page(page), at)).sum::<u64>();
         assert!(world.processes.iter().all(|it| it.owner.pages.is_empty()), "everybody came to an end");
         let of_all = |what: fn(&Process) -> u64| world.processes.iter().map(what).sum::<u64>();
-        assert_eq!(sum(0), of_all(|it| it.counted), "seed {seed}: commits in the memory, and said to count");
+        let (said, in_doubt) = (of_all(|it| it.counted), of_all(|it| it.in_doubt));
+        let may_be = said..=said + in_doubt;
+        assert!(may_be.contains(&sum(0)), "seed {seed}: {} commits in the memory, {said} said to count", sum(0));
         assert_eq!(sum(1), world.plain.added, "seed {seed}: additions");
         (counted, fenced, known) = (counted + sum(0), fenced + of_all(|it| it.fenced), known + of_all(|it| it.known));
         (added, refused) = (added + world.plain.added, refused + world.plain.refused);

@@ -7,8 +7,9 @@ mod served;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use served::{
-    Answered, Caller, Datagram, Random, SECOND, Seed, Served, answered, at_home, datagram, parts_of, settings,
+    Answered, Caller, Datagram, SECOND, Seed, Served, answered, any_bytes, at_home, datagram, parts_of, settings,
 };
+use trellis_base::Random;
 use trellis_fabric_protocol::memory_server::{Input, SessionLimits, Settings, StagingLimits, WINDOW};
 use trellis_fabric_protocol::wire::address::{Arguments, Pointer};
 use trellis_fabric_protocol::wire::command::Command;
@@ -70,7 +71,7 @@ impl Network {
             to_server: Vec::new(),
             to_clients: Vec::new(),
             very_late: VecDeque::new(),
-            random: Random(seed | 1),
+            random: Random::new(seed),
             lost: 0,
             repeated: 0,
             is_calm: false,
@@ -78,17 +79,17 @@ impl Network {
     }
 
     fn act(&mut self) {
-        self.served.now += self.random.next(1_000_000);
-        match self.random.next(16) {
+        self.served.now += self.random.below(1_000_000);
+        match self.random.below(16) {
             0..=2 => self.ask(),
             3 => self.ask_again(),
             4 | 5 if !self.served.waiting.is_empty() => {
-                let at = self.random.next(self.served.waiting.len() as u64) as usize;
+                let at = self.random.index(self.served.waiting.len());
                 let effect = self.served.waiting.swap_remove(at);
                 let answers = self.served.exchange(effect);
                 self.send_back(answers);
             }
-            6 if self.random.next(50) == 0 => drop(self.served.step(Input::Tick, &[])),
+            6 if self.random.once_in(50) => drop(self.served.step(Input::Tick, &[])),
             choice if choice % 2 == 0 => self.serve(),
             _ => self.take(),
         }
@@ -99,9 +100,9 @@ impl Network {
         if length == 0 {
             return None;
         }
-        let at = self.random.next(length as u64) as usize;
-        let is_lost = !self.is_calm && self.random.next(10) == 0;
-        let stays = !self.is_calm && length < 400 && self.random.next(8) == 0;
+        let at = self.random.index(length);
+        let is_lost = !self.is_calm && self.random.once_in(10);
+        let stays = !self.is_calm && length < 400 && self.random.once_in(8);
         self.lost += u64::from(is_lost);
         self.repeated += u64::from(stays);
         Some((at, is_lost, stays))
@@ -110,7 +111,7 @@ impl Network {
     fn serve(&mut self) {
         let Some((at, is_lost, stays)) = self.pick(self.to_server.len()) else { return };
         let datagram = if stays { self.to_server[at].clone() } else { self.to_server.swap_remove(at) };
-        if !self.is_calm && self.random.next(20) == 0 {
+        if !self.is_calm && self.random.once_in(20) {
             self.very_late.push_back(datagram.clone());
             if self.very_late.len() > 300 {
                 self.to_server.extend(self.very_late.pop_front());
@@ -143,14 +144,14 @@ impl Network {
     }
 
     fn ask(&mut self) {
-        let at = self.random.next(self.workers.len() as u64) as usize;
-        let counter = self.random.next(COUNTERS as u64) as usize;
+        let at = self.random.index(self.workers.len());
+        let counter = self.random.index(COUNTERS);
         let place = self.counters.plus(8 * counter as u64).expect("an offset");
         let worker = &mut self.workers[at];
         if !worker.may_ask() {
             return;
         }
-        let datagrams = match self.random.next(8) {
+        let datagrams = match self.random.below(8) {
             0..=2 => worker.add(place, counter),
             3 | 4 if worker.writing.is_none() && worker.reading.is_empty() => worker.write(&mut self.random),
             5 if worker.writing.is_none() => worker.read(),
@@ -162,10 +163,10 @@ impl Network {
     }
 
     fn ask_again(&mut self) {
-        let at = self.random.next(self.workers.len() as u64) as usize;
+        let at = self.random.index(self.workers.len());
         let worker = &self.workers[at];
         if !worker.open.is_empty() && self.to_server.len() < 400 {
-            let index = self.random.next(worker.open.len() as u64) as usize;
+            let index = self.random.index(worker.open.len());
             self.to_server.extend(worker.open.values().nth(index).into_iter().flatten().cloned());
         }
     }
@@ -179,7 +180,7 @@ impl Network {
             assert!(rounds < 5_000_000, "somebody waits for ever");
             // No slot stays with a write that nobody goes on with.
             self.served.now += 1_000_000;
-            match self.random.next(8) {
+            match self.random.below(8) {
                 0 => self.ask_again(),
                 1 | 2 if !self.served.waiting.is_empty() => {
                     let effect = self.served.waiting.remove(0);
@@ -245,12 +246,12 @@ impl Worker {
     }
 
     fn write(&mut self, random: &mut Random) -> Vec<Datagram> {
-        let data = random.bytes(OWN_BYTES);
+        let data = any_bytes(random, OWN_BYTES);
         let destination = self.own.request(Command::Write, Arguments::NONE);
         let request = self.caller.request(destination, Operation::Plain);
         // Once, or a late duplicate would put old bytes back.
         let request = Request { is_once: true, ..request };
-        let bytes_max = if random.next(2) == 0 { 1400 } else { OWN_BYTES };
+        let bytes_max = if random.once_in(2) { 1400 } else { OWN_BYTES };
         let datagrams = parts_of(&request, &data, bytes_max);
         self.writing = Some((request.source.request, data));
         self.begin(request, datagrams)

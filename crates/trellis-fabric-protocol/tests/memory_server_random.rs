@@ -5,7 +5,10 @@ mod served;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use served::{Answered, Caller, HOME, Random, Seed, Served, answered, at_home, cluster, datagram, parts_of, settings};
+use served::{
+    Answered, Caller, HOME, Seed, Served, answered, any_bytes, at_home, cluster, datagram, parts_of, settings,
+};
+use trellis_base::Random;
 use trellis_fabric_protocol::memory_server::{Decision, MemoryServer, Settings};
 use trellis_fabric_protocol::wire::address::{Arguments, Host, PAGE_BYTES, Pointer};
 use trellis_fabric_protocol::wire::command::Command;
@@ -38,12 +41,12 @@ impl Model {
         let mut served = Served::new(settings);
         let callers = (1..=3).map(|host| Caller::greeted(&mut served, host, 1)).collect();
         let (live, gone, refused) = (Vec::new(), VecDeque::new(), BTreeMap::new());
-        Model { served, settings, incarnation: 1, callers, live, gone, random: Random(seed | 1), refused }
+        Model { served, settings, incarnation: 1, callers, live, gone, random: Random::new(seed), refused }
     }
 
     fn act(&mut self) {
-        self.served.now += self.random.next(1000);
-        match self.random.next(16) {
+        self.served.now += self.random.below(1000);
+        match self.random.below(16) {
             0..=2 => self.create(),
             3 | 4 => self.delete(),
             5..=7 => self.write(),
@@ -55,22 +58,22 @@ impl Model {
     }
 
     fn caller(&mut self) -> usize {
-        self.random.next(self.callers.len() as u64) as usize
+        self.random.index(self.callers.len())
     }
 
     fn size(&mut self) -> u64 {
-        match self.random.next(20) {
-            0 => self.random.next(40 * PAGE_BYTES),
-            1..=3 => self.random.next(10) * PAGE_BYTES,
-            4..=10 => self.random.next(3 * PAGE_BYTES),
-            _ => self.random.next(200),
+        match self.random.below(20) {
+            0 => self.random.below(40 * PAGE_BYTES),
+            1..=3 => self.random.below(10) * PAGE_BYTES,
+            4..=10 => self.random.below(3 * PAGE_BYTES),
+            _ => self.random.below(200),
         }
     }
 
     fn create(&mut self) {
         let (maker, bytes) = (self.caller(), self.size());
-        let with_bytes = bytes > 0 && bytes <= 8192 && self.random.next(2) == 0;
-        let data = if with_bytes { self.random.bytes(bytes as usize) } else { vec![0; bytes as usize] };
+        let with_bytes = bytes > 0 && bytes <= 8192 && self.random.once_in(2);
+        let data = if with_bytes { any_bytes(&mut self.random, bytes as usize) } else { vec![0; bytes as usize] };
         let caller = &mut self.callers[maker];
         let answer = if with_bytes {
             let destination = at_home().request(Command::CreateWrite, Arguments::NONE);
@@ -127,7 +130,7 @@ impl Model {
     }
 
     fn some(&mut self) -> Option<usize> {
-        (!self.live.is_empty()).then(|| self.random.next(self.live.len() as u64) as usize)
+        (!self.live.is_empty()).then(|| self.random.index(self.live.len()))
     }
 
     /// A place near an object, which may begin before its end and end behind it.
@@ -135,8 +138,8 @@ impl Model {
         let at = self.some()?;
         let size = self.live[at].bytes.len() as u64;
         let start =
-            if self.random.next(10) == 0 { size - self.random.next(size.min(9)) } else { self.random.next(size) };
-        let bytes = 1 + self.random.next(bytes_max);
+            if self.random.once_in(10) { size - self.random.below(size.min(9)) } else { self.random.below(size) };
+        let bytes = 1 + self.random.below(bytes_max);
         Some((at, start, bytes, self.live[at].pointer.plus(start)?))
     }
 
@@ -170,8 +173,8 @@ impl Model {
         if start >= self.live[at].bytes.len() as u64 {
             return;
         }
-        let data = self.random.bytes(bytes as usize);
-        let answer = if bytes > 1 && self.random.next(3) == 0 {
+        let data = any_bytes(&mut self.random, bytes as usize);
+        let answer = if bytes > 1 && self.random.once_in(3) {
             self.write_parts(caller, pointer, &data)
         } else {
             self.callers[caller].write(&mut self.served, pointer, &data)
@@ -185,13 +188,13 @@ impl Model {
     fn write_parts(&mut self, caller: usize, pointer: Pointer, data: &[u8]) -> Answered {
         let destination = pointer.request(Command::Write, Arguments::NONE);
         let request = self.callers[caller].request(destination, Operation::Plain);
-        let mut parts = parts_of(&request, data, 1 + self.random.next(data.len() as u64 - 1) as usize);
-        for _ in 0..self.random.next(3) {
-            parts.push(parts[self.random.next(parts.len() as u64) as usize].clone());
+        let mut parts = parts_of(&request, data, 1 + self.random.index(data.len() - 1));
+        for _ in 0..self.random.below(3) {
+            parts.push(parts[self.random.index(parts.len())].clone());
         }
         let mut last = None;
         while !parts.is_empty() {
-            let part = parts.swap_remove(self.random.next(parts.len() as u64) as usize);
+            let part = parts.swap_remove(self.random.index(parts.len()));
             let answer = answered(&self.served.deliver(&part)[0]);
             if answer.status != Status::Ok {
                 return answer;
@@ -211,9 +214,9 @@ impl Model {
         }
         let before = self.live[at].bytes.get(start as usize..start as usize + 8);
         let before = before.map(|bytes| u64::from_le_bytes(bytes.try_into().expect("8 bytes")));
-        let new = self.random.next(u64::from(u32::MAX));
+        let new = self.random.below(u64::from(u32::MAX));
         let destination = pointer.request(Command::CompareSwap, Arguments::NONE);
-        let (expected, answer) = match self.random.next(3) {
+        let (expected, answer) = match self.random.below(3) {
             0 => (None, self.callers[caller].add(&mut self.served, pointer, new)),
             choice => {
                 let expected = if choice == 1 { before.unwrap_or(0) } else { 1 };
@@ -242,9 +245,9 @@ impl Model {
         if self.gone.is_empty() {
             return;
         }
-        let pointer = self.gone[self.random.next(self.gone.len() as u64) as usize];
+        let pointer = self.gone[self.random.index(self.gone.len())];
         let (served, caller) = (&mut self.served, &mut self.callers[caller]);
-        let answer = match self.random.next(5) {
+        let answer = match self.random.below(5) {
             0 => caller.read(served, pointer, 1),
             1 => caller.write(served, pointer, b"stale"),
             2 => caller.add(served, pointer, 1),
@@ -256,7 +259,7 @@ impl Model {
     }
 
     fn inquire(&mut self) {
-        let page = self.random.next(PAGES + 2);
+        let page = self.random.below(PAGES + 2);
         let pointer = Pointer::new(cluster(), HOME, 0, page * PAGE_BYTES).expect("an offset");
         let caller = self.caller();
         let answer = self.callers[caller].plain(&mut self.served, Command::Inquire, pointer);
@@ -326,37 +329,37 @@ fn random_requests_agree_with_a_model() {
 fn any_datagram_leaves_the_server_in_order() {
     let seed = Seed::of_this_run("memory_server_random");
     let mut model = Model::new(seed.number);
-    let mut random = Random(seed.number.wrapping_mul(3) | 1);
+    let mut random = Random::for_purpose(seed.number, 1);
     let mut answers = 0;
     for round in 0..if cfg!(debug_assertions) { 30_000 } else { 1_000_000 } {
         let caller = model.caller();
-        let place = Pointer::new(cluster(), HOME, random.next(200) as u16, random.next(PAGES * PAGE_BYTES + 9000));
-        let command = Command::ALL[random.next(Command::ALL.len() as u64) as usize];
-        let data = random.bytes(1 + (round % 50) as usize);
+        let place = Pointer::new(cluster(), HOME, random.below(200) as u16, random.below(PAGES * PAGE_BYTES + 9000));
+        let command = random.one_of(&Command::ALL);
+        let data = any_bytes(&mut random, 1 + (round % 50) as usize);
         let operation = match command {
-            Command::Read => Operation::Read { bytes: 1 + random.next(32_768) as u32 },
-            Command::Write | Command::Commit | Command::CreateWrite if random.next(2) == 0 => {
-                let total = 1 + data.len() as u32 + random.next(5000) as u32;
-                let position = random.next(u64::from(total) - data.len() as u64 + 1) as u32;
+            Command::Read => Operation::Read { bytes: 1 + random.below(32_768) as u32 },
+            Command::Write | Command::Commit | Command::CreateWrite if random.once_in(2) => {
+                let total = 1 + data.len() as u32 + random.below(5000) as u32;
+                let position = random.below(u64::from(total) - data.len() as u64 + 1) as u32;
                 Operation::Bytes(Extent::part(position, data.len() as u32, total))
             }
             Command::Write | Command::Commit | Command::CreateWrite => {
                 Operation::Bytes(Extent::whole(data.len() as u32))
             }
-            Command::FetchAdd => Operation::FetchAdd { addend: random.next(1 << 30) },
-            Command::CompareSwap => Operation::CompareSwap { expected: random.next(2), new: random.next(1 << 30) },
-            Command::Create => Operation::Create { bytes: random.next(200_000) },
-            Command::Hello => Operation::Hello { identity: random.next(3) },
+            Command::FetchAdd => Operation::FetchAdd { addend: random.below(1 << 30) },
+            Command::CompareSwap => Operation::CompareSwap { expected: random.below(2), new: random.below(1 << 30) },
+            Command::Create => Operation::Create { bytes: random.below(200_000) },
+            Command::Hello => Operation::Hello { identity: random.below(3) },
             _ => Operation::Plain,
         };
         let place = place.expect("an offset");
         let is_at_zero = matches!(command, Command::Create | Command::CreateWrite | Command::Hello | Command::Ping);
         let place = if is_at_zero { at_home() } else { place };
         let request = model.callers[caller].request(place.request(command, Arguments::NONE), operation);
-        let is_once = request.is_once || command == Command::Write && random.next(4) == 0;
+        let is_once = request.is_once || command == Command::Write && random.once_in(4);
         let data = if matches!(operation, Operation::Bytes(_)) { data } else { Vec::new() };
         let sent = datagram(&Request { is_once, ..request }, &data);
-        for _ in 0..1 + random.next(2) {
+        for _ in 0..1 + random.below(2) {
             answers += model.served.deliver(&sent).len();
         }
         // Whoever keeps leases has no opinion of its own here.

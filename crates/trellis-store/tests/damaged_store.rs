@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use conformance::{add, append, entries, get, put};
+use trellis_base::Random;
 use trellis_store::stores::embedded_durable::EmbeddedDurable;
 use trellis_store::stores::embedded_durable::rescue::{Progress, Report, backup, check, salvage};
 use trellis_store::{Applied, Key, Kind, Outcome, Store, StoreError};
@@ -325,15 +326,9 @@ fn a_page_that_is_gone_takes_along_what_is_in_it_and_says_so() {
 #[test]
 fn a_file_that_is_cut_short_or_damaged_at_random_gives_nothing_wrong() {
     let world = World::new("random", false);
-    let mut state = 88_172_645_463_325_252_u64;
-    let mut random = move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as usize
-    };
+    let mut random = Random::new(1);
     for round in 0..60 {
-        let seeds: Vec<usize> = (0..64).map(|_| random()).collect();
+        let seeds: Vec<usize> = (0..64).map(|_| random.draw() as usize).collect();
         let file = world.damaged(|bytes| {
             if round % 3 == 0 {
                 bytes.truncate(seeds[0] % bytes.len());

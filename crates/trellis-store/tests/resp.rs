@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use conformance::model::Random;
+use trellis_base::Random;
 use trellis_store::resp::{COMMANDS, Options, Running, Server};
 use trellis_store::{Applied, Key, Kind, StoreError, open};
 
@@ -278,7 +278,7 @@ fn a_client_that_is_gone_waits_for_nothing() {
 fn no_input_ends_the_server() {
     let seed = std::env::var("TRELLIS_SEED").map_or(20_261_122, |seed| seed.parse().expect("a number"));
     println!("TRELLIS_SEED={seed} cargo test -p trellis-store --test resp no_input_ends_the_server");
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let server = served("embedded:", &Options::default());
     for _ in 0..300 {
         let mut stream = TcpStream::connect(server.address()).unwrap();
@@ -289,11 +289,11 @@ fn no_input_ends_the_server() {
                 1 => bytes.extend_from_slice(format!("*{}\r\n", random.below(6) as i64 - 1).as_bytes()),
                 _ => {
                     // Any command with any arguments, numbers among them.
-                    let name = COMMANDS[random.below(COMMANDS.len() as u64) as usize];
+                    let name = random.one_of(COMMANDS);
                     let mut parts = vec![name.as_bytes().to_vec()];
                     for _ in 0..random.below(7) {
                         parts.push(match random.below(5) {
-                            0 => (random.below(u64::MAX) as i64).to_string().into_bytes(),
+                            0 => (random.draw() as i64).to_string().into_bytes(),
                             1 => random.below(4).to_string().into_bytes(),
                             2 => b"key".to_vec(),
                             3 => (0..random.below(20)).map(|_| random.below(256) as u8).collect(),

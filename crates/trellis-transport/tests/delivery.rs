@@ -2,6 +2,7 @@
 //!
 //! Everything here is decided by one seed. A failure prints the command that repeats it.
 
+use trellis_base::Random;
 use trellis_transport::links::udp::delivery::{
     Acknowledgement, Arrival, Fragment, Nanoseconds, Plan, Receiver, Sender, WINDOW,
 };
@@ -11,26 +12,6 @@ const SEEDS: u64 = 3_000;
 const STEPS_MAX: usize = 400_000;
 /// Datagrams under way in the bag; more are lost, as in a full router.
 const BAG_MAX: usize = 64;
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn percent(&mut self, share: u64) -> bool {
-        self.below(100) < share
-    }
-}
 
 /// A frame: which one, and the bytes of its body.
 #[derive(Clone, Debug)]
@@ -63,20 +44,20 @@ struct End {
 /// What the network does, in percent.
 #[derive(Debug)]
 struct Weather {
-    drop: u64,
-    duplicate: u64,
-    reorder: u64,
+    drop: u8,
+    duplicate: u8,
+    reorder: u8,
     /// One direction is worse than the other.
-    drop_back: u64,
+    drop_back: u8,
 }
 
 impl End {
     fn new(random: &mut Random) -> End {
-        let fragment_bytes = [1, 7, 100, 1371, 60_000][random.below(5) as usize];
+        let fragment_bytes = random.one_of(&[1, 7, 100, 1371, 60_000]);
         let mut sender = Sender::new(0, fragment_bytes, 101);
         sender.start(0);
         let (receiver, delivered) = (Receiver::default(), Vec::new());
-        let room_bytes = [16 << 10, 1 << 20][random.below(2) as usize];
+        let room_bytes = random.one_of(&[16 << 10, 1 << 20]);
         sender.set_room(room_bytes);
         End {
             sender,
@@ -90,7 +71,7 @@ impl End {
     }
 
     fn submit(&mut self, random: &mut Random) {
-        let bytes = [0, 1, 6, 8, 50, 300, 4096][random.below(7) as usize].min(self.bytes_max);
+        let bytes = random.one_of(&[0, 1, 6, 8, 50, 300, 4096]).min(self.bytes_max);
         let number = self.submitted;
         let body: Vec<u8> = (0..bytes).map(|at| (number * 31 + at * 7) as u8).collect();
         self.sender.submit(Frame { number, body }, bytes as u32);
@@ -162,30 +143,30 @@ impl End {
 }
 
 /// Takes one datagram out of the bag, or loses it; where it came from is index 0 or 1.
-fn pick(bag: &mut Vec<Datagram>, random: &mut Random, weather: &Weather, drop: u64) -> Option<Datagram> {
+fn pick(bag: &mut Vec<Datagram>, random: &mut Random, weather: &Weather, drop: u8) -> Option<Datagram> {
     while bag.len() > BAG_MAX {
         bag.pop();
     }
     if bag.is_empty() {
         return None;
     }
-    let at = if random.percent(weather.reorder) { random.below(bag.len() as u64) as usize } else { 0 };
+    let at = if random.percent(weather.reorder) { random.index(bag.len()) } else { 0 };
     let datagram = if random.percent(weather.duplicate) { bag[at].clone() } else { bag.remove(at) };
     (!random.percent(drop)).then_some(datagram)
 }
 
 /// One run: frames in both directions through bad weather, until all have arrived. Returns how many datagrams went.
 fn run(seed: u64) -> usize {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let weather = Weather {
-        drop: [0, 10, 10, 30, 50][random.below(5) as usize],
-        duplicate: [0, 5, 30][random.below(3) as usize],
-        reorder: [0, 5, 50][random.below(3) as usize],
-        drop_back: [0, 10, 60][random.below(3) as usize],
+        drop: random.one_of(&[0, 10, 10, 30, 50]),
+        duplicate: random.one_of(&[0, 5, 30]),
+        reorder: random.one_of(&[0, 5, 50]),
+        drop_back: random.one_of(&[0, 10, 60]),
     };
     let mut ends = [End::new(&mut random), End::new(&mut random)];
     let mut bags = [Vec::new(), Vec::new()];
-    let wanted = [random.below(40) as usize + 1, random.below(40) as usize];
+    let wanted = [random.index(40) + 1, random.index(40)];
     let (mut now, mut went) = (1_000_000, 0);
     for _ in 0..STEPS_MAX {
         for side in 0..2 {
@@ -194,7 +175,7 @@ fn run(seed: u64) -> usize {
             }
             went += ends[side].transmit(now, &mut bags[side]);
         }
-        let side = random.below(2) as usize;
+        let side = random.index(2);
         let drop = if side == 0 { weather.drop } else { weather.drop_back };
         match pick(&mut bags[side], &mut random, &weather, drop) {
             Some(datagram) => {

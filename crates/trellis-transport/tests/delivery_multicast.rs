@@ -3,6 +3,7 @@
 //!
 //! Everything here is decided by one seed. A failure prints the command that repeats it.
 
+use trellis_base::Random;
 use trellis_transport::links::udp::delivery::{
     Acknowledgement, Arrival, Fragment, Heartbeats, MULTICAST_ACKNOWLEDGE_NS, MULTICAST_RESEND_NS, Nanoseconds, Plan,
     Receiver, Sender, WINDOW,
@@ -14,26 +15,6 @@ const STEPS_MAX: usize = 400_000;
 /// Datagrams under way to one node; more are lost, as in a full router.
 const BAG_MAX: usize = 64;
 const ROOM_BYTES: u32 = 1 << 20;
-
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    fn percent(&mut self, share: u64) -> bool {
-        self.below(100) < share
-    }
-}
 
 /// Which frame, and the bytes of its body.
 #[derive(Clone, Debug)]
@@ -282,9 +263,9 @@ impl Group {
 /// What the network does, in percent.
 #[derive(Debug)]
 struct Weather {
-    drop: u64,
-    duplicate: u64,
-    reorder: u64,
+    drop: u8,
+    duplicate: u8,
+    reorder: u8,
 }
 
 /// Takes one datagram out of a bag, or loses it.
@@ -293,35 +274,35 @@ fn pick(bag: &mut Vec<Datagram>, random: &mut Random, weather: &Weather) -> Opti
     if bag.is_empty() {
         return None;
     }
-    let at = if random.percent(weather.reorder) { random.below(bag.len() as u64) as usize } else { 0 };
+    let at = if random.percent(weather.reorder) { random.index(bag.len()) } else { 0 };
     let datagram = if random.percent(weather.duplicate) { bag[at].clone() } else { bag.remove(at) };
     (!random.percent(weather.drop)).then_some(datagram)
 }
 
 /// One run; returns what it came to: multicasts, fragments repaired, datagrams that said that something is missing.
 fn run(seed: u64) -> (usize, u64, usize) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let weather = Weather {
-        drop: [0, 10, 10, 30, 50][random.below(5) as usize],
-        duplicate: [0, 5, 30][random.below(3) as usize],
-        reorder: [0, 5, 50][random.below(3) as usize],
+        drop: random.one_of(&[0, 10, 10, 30, 50]),
+        duplicate: random.one_of(&[0, 5, 30]),
+        reorder: random.one_of(&[0, 5, 50]),
     };
-    let receivers = 1 + random.below(5) as usize;
-    let mut group = Group::new(receivers, [7, 100, 1371, 60_000][random.below(4) as usize]);
-    let wanted = 1 + random.below(30) as usize;
+    let receivers = 1 + random.index(5);
+    let mut group = Group::new(receivers, random.one_of(&[7, 100, 1371, 60_000]));
+    let wanted = 1 + random.index(30);
     let mut now = 1_000_000;
     for _ in 0..STEPS_MAX {
         if group.frames < wanted && random.percent(20) {
             let to: Vec<_> = (0..receivers).filter(|_| random.percent(80)).collect();
-            let bytes = [0, 1, 8, 50, 300, 4096][random.below(6) as usize].min(group.fragment_bytes as usize * 40);
+            let bytes = random.one_of(&[0, 1, 8, 50, 300, 4096]).min(group.fragment_bytes as usize * 40);
             match random.below(4) {
                 0 => {
-                    let (at, number) = (random.below(receivers as u64) as usize, group.frames);
+                    let (at, number) = (random.index(receivers), group.frames);
                     group.frames += 1;
                     group.near[at].submit(number, bytes);
                 }
                 1 => {
-                    let at = random.below(receivers as u64) as usize;
+                    let at = random.index(receivers);
                     let number = group.far[at].wanted.len();
                     group.far[at].submit(number, bytes);
                 }
@@ -329,7 +310,7 @@ fn run(seed: u64) -> (usize, u64, usize) {
             }
         }
         group.tick(now);
-        let at = random.below(receivers as u64) as usize;
+        let at = random.index(receivers);
         let there = random.percent(50);
         let bag = if there { &mut group.there[at] } else { &mut group.back[at] };
         match pick(bag, &mut random, &weather) {

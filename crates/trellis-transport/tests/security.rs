@@ -15,6 +15,7 @@ use std::time::Duration;
 use support::{
     Form, HANG_SECONDS, Recorder, SECURITIES, body, listeners, options, poll_until, recorders, send_frame, wait_until,
 };
+use trellis_base::Random;
 use trellis_transport::links::tcp::question::{self, AskError};
 use trellis_transport::{Link, Lost, Security, Tcp};
 
@@ -489,13 +490,6 @@ fn all_answered(stream: &mut TcpStream) -> Vec<u8> {
 
 /// Bytes without a pattern, the same in every run.
 fn noise(bytes: usize) -> Vec<u8> {
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    (0..bytes)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state as u8
-        })
-        .collect()
+    let mut random = Random::new(1);
+    (0..bytes).map(|_| random.draw() as u8).collect()
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use support::{Form, Recorder, body, build_shm, header, listeners, options, poll_until, recorders, send_frame};
+use trellis_base::Random;
 use trellis_transport::{Choice, Link, Lost, Manner, Payload, Security, SharedMemory, Shm, ShmOptions};
 
 /// Memory as a region has it: a sealed file, mapped.
@@ -138,7 +139,7 @@ fn nodes_of_different_hosts_that_must_share_memory_refuse_each_other() {
 /// One end of a conversation in which each side sleeps until the other has said something.
 fn talk(link: &dyn Link, peer: usize, rounds: u64, begins: bool, seed: u64) {
     let mut sink = Recorder::new();
-    let mut random = seed | 1;
+    let mut random = Random::new(seed);
     let mut sent = 0;
     let may_speak = |sink: &Recorder, sent: u64| {
         let came = sink.frames.len() as u64;
@@ -151,9 +152,7 @@ fn talk(link: &dyn Link, peer: usize, rounds: u64, begins: bool, seed: u64) {
             send_frame(link, peer, Form::Inline, sent, (sent % 90) as usize);
             sent += 1;
         }
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let polls = (random >> 33) % 40;
-        let attends = (random >> 40).is_multiple_of(2);
+        let (polls, attends) = (random.below(40), random.once_in(2));
         if attends {
             link.attend(true);
         }
@@ -161,7 +160,7 @@ fn talk(link: &dyn Link, peer: usize, rounds: u64, begins: bool, seed: u64) {
             link.poll(&mut sink);
         }
         // So that the answer often comes between the last look and the sleep.
-        for _ in 0..(random >> 20) % 2000 {
+        for _ in 0..random.below(2000) {
             std::hint::spin_loop();
         }
         if attends {

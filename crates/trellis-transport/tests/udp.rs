@@ -15,6 +15,7 @@ use std::time::Duration;
 use support::{
     Form, Recorder, SECURITIES, body, header, poll_until, recorders, send_frame, sockets, udp_options, wait_until,
 };
+use trellis_base::Random;
 use trellis_transport::{HEADER_BYTES, Link, Lost, Payload, Placement, Refused, Security, Sink, Udp};
 
 /// 8 magic, 32 ephemeral, 276 card, 16 tag; the answer has as many.
@@ -450,13 +451,6 @@ fn spoil(count: usize, datagram: &[u8], old: &mut Vec<u8>, send: impl Fn(&[u8]))
 
 /// Bytes without a pattern, the same in every run.
 fn noise(bytes: usize) -> Vec<u8> {
-    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
-    (0..bytes)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state as u8
-        })
-        .collect()
+    let mut random = Random::new(1);
+    (0..bytes).map(|_| random.draw() as u8).collect()
 }

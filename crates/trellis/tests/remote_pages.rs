@@ -16,6 +16,7 @@ use trellis::stored::allocator_api2::vec::Vec as VecIn;
 use trellis::stored::settings::Settings;
 use trellis::stored::stores;
 use trellis::stored::{RemoteHeap, RemoteMemory};
+use trellis_base::Random;
 use trellis_store::{Applied, Change, Expect, Guard, Key, Kind, Operation, Outcome, Store, StoreError};
 
 const REGION: u32 = 3;
@@ -148,33 +149,21 @@ fn pages_are_kept_at_all_servers_and_nothing_is_left() {
     });
 }
 
-/// xorshift64*
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) % end
-    }
-
-    fn step(&mut self) -> Operation {
-        let number = [0, 1, 63, 64, 65, 130][self.below(6) as usize];
-        let key = Key::page(REGION, number);
-        let (offset, byte) = (8 * self.below(500) as u32, self.below(256) as u8);
-        match self.below(7) {
-            0 => put(number, byte),
-            1 => change(number, Change::Delete),
-            2 => Operation::Get { key, range: (byte < 128).then_some((offset, 24)) },
-            3 => Operation::Add { key, offset, width: 8, delta: i64::from(byte) - 100, bounds: Some((-300, 300)) },
-            4 => {
-                let expect = Expect::Range { offset, bytes: vec![0; 16] };
-                let change = Change::PutRange { offset, bytes: vec![byte; 16] };
-                Operation::CompareAndSwap { key, expect, change }
-            }
-            _ => change(number, Change::PutRange { offset, bytes: vec![byte; 1 + 3 * usize::from(byte % 16)] }),
+fn step(random: &mut Random) -> Operation {
+    let number = random.one_of(&[0, 1, 63, 64, 65, 130]);
+    let key = Key::page(REGION, number);
+    let (offset, byte) = (8 * random.below(500) as u32, random.below(256) as u8);
+    match random.below(7) {
+        0 => put(number, byte),
+        1 => change(number, Change::Delete),
+        2 => Operation::Get { key, range: (byte < 128).then_some((offset, 24)) },
+        3 => Operation::Add { key, offset, width: 8, delta: i64::from(byte) - 100, bounds: Some((-300, 300)) },
+        4 => {
+            let expect = Expect::Range { offset, bytes: vec![0; 16] };
+            let change = Change::PutRange { offset, bytes: vec![byte; 16] };
+            Operation::CompareAndSwap { key, expect, change }
         }
+        _ => change(number, Change::PutRange { offset, bytes: vec![byte; 1 + 3 * usize::from(byte % 16)] }),
     }
 }
 
@@ -190,12 +179,12 @@ fn whatever_is_done_to_pages_ends_as_in_a_map() {
     in_own_network("whatever_is_done_to_pages_ends_as_in_a_map", &[], || {
         let servers = [5, 6].map(|host| Running::start(host, 8 << 20));
         for seed in 1..=20_u64 {
-            let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let mut random = Random::new(seed);
             let piece = if seed % 2 == 0 { 4096 } else { 8192 };
             let store = store(&[5, 6], &format!("&object=256KiB&piece={piece}"));
             let model = trellis_store::open("embedded:").expect("it needs nothing");
             for call in 0..60 {
-                let steps: Vec<Operation> = (0..1 + random.below(4)).map(|_| random.step()).collect();
+                let steps: Vec<Operation> = (0..1 + random.below(4)).map(|_| step(&mut random)).collect();
                 // The model's values have no end that a page would not have.
                 for key in steps.iter().map(Operation::key) {
                     if let Some(value) = whole(good(model.get_many(std::slice::from_ref(key))).remove(0)) {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::step;
 use crate::workspace::Workspace;
 
-/// Crates of ours, and those of ours that each may be built on. What only tests need is `trellis-testing` alone.
+/// Crates of ours, and those of ours that each may be built on. What only tests need is `trellis-testing` or `trellis-base`.
 const LAYERS: [(&str, &[&str]); 8] = [
     ("trellis-base", &[]),
     ("trellis-testing", &[]),
@@ -19,7 +19,7 @@ const LAYERS: [(&str, &[&str]); 8] = [
     ("trellis-memory", &[]),
     ("trellis-transport", &["trellis-base"]),
     ("trellis-store", &[]),
-    ("trellis-switch", &[]),
+    ("trellis-switch", &["trellis-base"]),
 ];
 /// Which crate tests of all layers may use.
 const TESTING: &str = "trellis-testing";

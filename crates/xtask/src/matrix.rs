@@ -13,6 +13,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use trellis_base::Random;
 
 use crate::workspace::{Profile, Workspace};
 use crate::{fabric, programs, setup, step};
@@ -237,14 +238,10 @@ fn every_three(sizes: &Row) -> Vec<Row> {
     const TRIED: usize = 20;
     let mut missing = all_triples(sizes);
     let mut rows = Vec::new();
-    let mut random = 1u64;
+    let mut random = Random::new(1);
     while let Some(&wanted) = missing.first() {
         let candidates = (0..TRIED).map(|_| {
-            let mut row = sizes.map(|size| {
-                // Knuth's linear congruential generator; its upper bits are good.
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                ((random >> 33) % u64::from(size)) as u8
-            });
+            let mut row = sizes.map(|size| random.below(size.into()) as u8);
             wanted.iter().for_each(|&(choice, value)| row[usize::from(choice)] = value);
             row
         });

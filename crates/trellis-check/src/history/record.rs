@@ -7,8 +7,8 @@
 //! Promises: an operation is in the history if and only if it was done. It must never wait except at the barrier.
 
 use super::{History, Operation, THREADS_MAX, Thread, WRITES_MAX, value_of};
-use crate::litmus::random::Random;
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
+use trellis_base::Random;
 
 /// What every node does. Every node must have the same.
 #[derive(Clone, Copy, Debug)]
@@ -155,8 +155,8 @@ impl<'a> Recorder<'a> {
     fn work(&mut self) {
         let plan = self.plan;
         for _ in 0..plan.operations {
-            let cell = self.random.below(plan.pages * plan.cells);
-            if self.random.once_in(plan.exchange_once_in) { self.exchange(cell) } else { self.read(cell) }
+            let cell = self.random.below(u64::from(plan.pages * plan.cells)) as u32;
+            if self.random.once_in(plan.exchange_once_in.into()) { self.exchange(cell) } else { self.read(cell) }
         }
     }
 

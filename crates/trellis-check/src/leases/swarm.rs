@@ -11,9 +11,9 @@ use super::ghost::{Ghost, check_rights};
 use super::node::{Cause, Letter, Machine, Node, Out, name};
 use super::{Fault, Operation, Setup};
 use crate::intern::guarded;
-use crate::litmus::random::Random;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use trellis_base::Random;
 use trellis_fabric_protocol::lease::controller::{Input as Wish, Record};
 use trellis_fabric_protocol::lease::parts::Part;
 use trellis_fabric_protocol::lease::{Host, Message, PageNumber, State, Timing};
@@ -69,9 +69,9 @@ struct Weather {
     holds_up: bool,
     misroutes: bool,
     sleeps: bool,
-    blows: u32,
+    blows: u64,
     /// Of the blows, how many of a hundred are about parts.
-    parts: u32,
+    parts: u8,
 }
 
 /// Runs what a seed stands for.
@@ -100,7 +100,7 @@ pub fn run(seed: u64, fault: Fault, with_story: bool) -> Outcome {
 fn draw(random: &mut Random, fault: Fault) -> (Setup, Weather) {
     let servers = 1 + random.below(4) as u16;
     let backups: Vec<Host> = (1..servers).filter(|_| random.once_in(2)).collect();
-    let pages = 1 + u64::from(random.below(3));
+    let pages = 1 + random.below(3);
     // One page more, that homes change themselves.
     let home_changes = if random.once_in(4) { 1 + random.below(6) as u8 } else { 0 };
     let all_pages = pages + u64::from(home_changes > 0);
@@ -115,7 +115,7 @@ fn draw(random: &mut Random, fault: Fault) -> (Setup, Weather) {
         part_backups: Vec::new(),
         clients,
         home_changes,
-        window: 1 + random.below(4) as usize,
+        window: 1 + random.index(4),
         readers: random.below(3) as u16,
         timing,
         rates: Vec::new(),
@@ -128,7 +128,7 @@ fn draw(random: &mut Random, fault: Fault) -> (Setup, Weather) {
     let rate = |random: &mut Random| match random.below(3) {
         0 => RATE - RATE_ERROR,
         1 => RATE + RATE_ERROR,
-        _ => RATE - RATE_ERROR + u64::from(random.below(2 * RATE_ERROR as u32)),
+        _ => RATE - RATE_ERROR + random.below(2 * RATE_ERROR),
     };
     setup.rates = (0..setup.nodes()).map(|_| rate(random)).collect();
     let weather = Weather {
@@ -138,7 +138,7 @@ fn draw(random: &mut Random, fault: Fault) -> (Setup, Weather) {
         misroutes: random.once_in(2),
         sleeps: random.once_in(2),
         blows: if random.once_in(4) { 0 } else { 1 + random.below(12) },
-        parts: if random.once_in(3) { 0 } else { 20 + random.below(60) },
+        parts: if random.once_in(3) { 0 } else { 20 + random.below(60) as u8 },
     };
     (setup, weather)
 }
@@ -147,9 +147,9 @@ fn draw(random: &mut Random, fault: Fault) -> (Setup, Weather) {
 fn script(random: &mut Random, pages: u64, all_pages: u64) -> Vec<Operation> {
     let mut script = Vec::new();
     for _ in 0..4 + random.below(12) {
-        let page = u64::from(random.below(pages as u32));
+        let page = random.below(pages);
         if random.once_in(3) {
-            script.push(Operation::Read(u64::from(random.below(all_pages as u32))));
+            script.push(Operation::Read(random.below(all_pages)));
             continue;
         }
         script.push(Operation::Update(page));
@@ -198,10 +198,10 @@ impl World {
         let nodes: Vec<Node> = (0..setup.nodes()).map(|number| Node::new(&setup, number)).collect();
         let count = nodes.len();
         // At any time, or most of them close together: what is half done when the next one comes is what may be wrong.
-        let burst = random.once_in(2).then(|| u64::from(random.below(CALM as u32 - 6_000)));
+        let burst = random.once_in(2).then(|| random.below(CALM - 6_000));
         let mut at = || match burst {
-            Some(begin) => begin + 50 + u64::from(random.below(2 * TENURE as u32)),
-            None => 50 + u64::from(random.below(CALM as u32 - 2_000)),
+            Some(begin) => begin + 50 + random.below(2 * TENURE),
+            None => 50 + random.below(CALM - 2_000),
         };
         let mut blows_at: Vec<u64> = (0..weather.blows).map(|_| at()).collect();
         blows_at.sort_unstable_by_key(|&at| Reverse(at));
@@ -252,7 +252,7 @@ impl World {
                     self.step(node, &Cause::Tick(first.map_or(0, |(unit, _)| unit)))?;
                 }
                 Next::Go => {
-                    self.goes_at[node] = self.real + 1 + u64::from(self.random.below(200));
+                    self.goes_at[node] = self.real + 1 + self.random.below(200);
                     self.step(node, &Cause::Go)?;
                 }
                 Next::Letter => {
@@ -269,14 +269,14 @@ impl World {
                 self.pursue()?;
             }
             if self.setup.readers > 0 && self.random.once_in(100) {
-                let reader = self.setup.controller() - 1 - self.random.below(self.setup.readers.into()) as usize;
+                let reader = self.setup.controller() - 1 - self.random.index(self.setup.readers.into());
                 if self.real >= self.asleep[reader] {
-                    let page = u64::from(self.random.below(self.setup.leased_pages() as u32));
+                    let page = self.random.below(self.setup.leased_pages());
                     self.step(reader, &Cause::Renounce(page))?;
                 }
             }
             if self.setup.home_changes > 0 && self.random.once_in(10) {
-                let server = self.random.below(u32::from(self.setup.servers)) as usize;
+                let server = self.random.index(self.setup.servers.into());
                 let can_change = self.nodes[server].can_change(&self.setup, self.setup.now(server, self.real));
                 if can_change && self.real >= self.asleep[server] {
                     self.step(server, &Cause::Change)?;
@@ -318,7 +318,7 @@ impl World {
     /// Where the switch delivers a letter, at last.
     fn arrives_at(&mut self, meant: usize, letter: &Letter) -> usize {
         let errs = letter.is_page_request() && self.weather.misroutes && !self.is_calm() && self.random.once_in(4);
-        if errs { self.random.below(self.setup.controller() as u32) as usize } else { meant }
+        if errs { self.random.index(self.setup.controller()) } else { meant }
     }
 
     fn step(&mut self, node: usize, cause: &Cause) -> Result<(), String> {
@@ -351,7 +351,7 @@ impl World {
         }
         out.letters.into_iter().for_each(|letter| self.post(letter));
         if self.weather.sleeps && !self.is_calm() && self.random.once_in(60) {
-            self.asleep[node] = self.real + u64::from(self.random.below(2 * TERM as u32));
+            self.asleep[node] = self.real + self.random.below(2 * TERM);
         }
         check_rights(&self.setup, self.real, self.nodes.iter(), |node, real| self.setup.now(node, real))
     }
@@ -366,8 +366,8 @@ impl World {
         let copies = if is_rough && self.weather.repeats && self.random.once_in(6) { 2 } else { 1 };
         for _ in 0..copies {
             let long = is_rough && self.weather.holds_up && self.random.once_in(10);
-            let wait = if long { self.random.below(3 * TERM as u32) } else { self.random.below(25) };
-            let at = self.real + 1 + u64::from(wait);
+            let wait = if long { self.random.below(3 * TERM) } else { self.random.below(25) };
+            let at = self.real + 1 + wait;
             self.queue.push(Reverse((at, self.numbered, node, letter.clone())));
             self.numbered += 1;
         }
@@ -376,13 +376,12 @@ impl World {
     /// Something happens to somebody.
     fn blow(&mut self) -> Result<(), String> {
         self.blows_at.pop();
-        let count = self.setup.nodes() as u32;
-        let node = self.random.below(count) as usize;
+        let node = self.random.index(self.setup.nodes());
         let servers = usize::from(self.setup.servers);
         if self.nodes[node].is_dead {
             return Ok(());
         }
-        if self.random.below(100) < self.weather.parts {
+        if self.random.percent(self.weather.parts) {
             self.want();
             return Ok(());
         }
@@ -391,12 +390,12 @@ impl World {
             0 if is_server && self.is_dispensable(node) => Cause::Death,
             1 if is_server && self.is_dispensable(node) => Cause::Restart { keeps: false },
             2 | 3 if servers > 1 && self.random.once_in(2) => {
-                let to = self.random.below(servers as u32) as usize;
+                let to = self.random.index(servers);
                 if self.nodes[to].is_dead {
                     return Ok(());
                 }
                 let to_host = to as Host;
-                let unit = self.random.below(1 + self.nodes[self.setup.controller()].units.len() as u32) as usize;
+                let unit = self.random.index(1 + self.nodes[self.setup.controller()].units.len());
                 let wish = match self.random.below(6) {
                     0 | 1 => Wish::Back(to_host),
                     2 if self.is_dispensable(to) => Wish::Drop(to_host),
@@ -411,7 +410,7 @@ impl World {
         self.step(node, &cause)?;
         if !self.nodes[node].is_dead && self.random.once_in(2) {
             // It takes a while to start.
-            self.asleep[node] = self.real + u64::from(self.random.below(TENURE as u32));
+            self.asleep[node] = self.real + self.random.below(TENURE);
         }
         Ok(())
     }
@@ -424,13 +423,13 @@ impl World {
 
     /// Lets the controller want to cut or to join something.
     fn want(&mut self) {
-        let units = self.nodes[self.setup.controller()].units.len() as u32;
+        let units = self.nodes[self.setup.controller()].units.len();
         self.wanted = Some(match units > 0 && self.random.once_in(2) {
-            true => Wanted::Join(self.random.below(units) as usize),
+            true => Wanted::Join(self.random.index(units)),
             false => {
-                let first = self.random.below(self.setup.leased_pages() as u32);
-                let pages = 1 + self.random.below((self.setup.leased_pages() as u32 - first).min(2));
-                Wanted::Cut(first.into(), pages.into())
+                let first = self.random.below(self.setup.leased_pages());
+                let pages = 1 + self.random.below((self.setup.leased_pages() - first).min(2));
+                Wanted::Cut(first, pages)
             }
         });
     }

@@ -13,7 +13,6 @@ pub mod generate;
 pub mod oracle;
 pub mod parse;
 pub mod program;
-pub mod random;
 pub mod real;
 pub mod released;
 mod run;

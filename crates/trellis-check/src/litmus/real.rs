@@ -17,10 +17,10 @@
 use super::generate::partitions;
 use super::oracle::{Allowed, Memory, allowed};
 use super::program::{ALIEN, Call, Code, Instruction, Operand, Outcome, Program};
-use super::random::Random;
 use super::{Failure, Kind, LitmusReport, ShapeReport};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering, compiler_fence, fence};
+use trellis_base::Random;
 
 /// Most batches: a word carries its batch in 28 bits.
 pub const BATCHES_MAX: u32 = 1 << 28;
@@ -328,8 +328,8 @@ impl<'a> Batch<'a> {
         let mut random = Random::for_purpose(plan.seed, 16 + u64::from(number));
         let locations = plan.program.locations.len();
         let room = plan.page_words as usize / locations;
-        let share = [1, 2, 8][random.below(3) as usize].min(room);
-        let stride = [1, 8][random.below(2) as usize].min(room / share).max(1);
+        let share = random.one_of(&[1, 2, 8]).min(room);
+        let stride = random.one_of(&[1, 8]).min(room / share).max(1);
         Batch { plan, words, number, share, stride }
     }
 
@@ -433,7 +433,7 @@ impl<'a> Batch<'a> {
         let start: Vec<u64> = start.collect();
         let mut loaded = start.repeat(instances);
         for instance in 0..instances {
-            for _ in 0..random.below(self.plan.delay_max.max(1)) {
+            for _ in 0..random.below(self.plan.delay_max.max(1).into()) {
                 std::hint::spin_loop();
             }
             let mine = &mut loaded[instance * registers..][..registers];

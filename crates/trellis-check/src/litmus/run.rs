@@ -6,9 +6,9 @@
 use super::Kind;
 use super::cluster::{Activity, Cluster, NODES_MAX, Node, PAGES_MAX, Thread, members};
 use super::program::{Code, Instruction, OBSERVED_MAX, Operand, Outcome, Program};
-use super::random::Random;
 use super::simulate::{Run, Series};
 use crate::intern::guarded;
+use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Geometry, Protocol};
 use trellis_cluster_protocol::homes::{Home, Manager};
 use trellis_cluster_protocol::{NodeId, PageIndex, PageRange};
@@ -126,7 +126,7 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
         }
         self.go_on()?;
         self.cluster.tell(|_| "the threads are done".to_string());
-        let reader = self.random.below(self.cluster.nodes.len() as u32) as u8;
+        let reader = self.random.index(self.cluster.nodes.len()) as u8;
         for location in 0..program.locations.len() as u8 {
             let code = self.send_errand(reader, location, None)?;
             self.so_far = self.so_far.with(program.location_slot(location), code);
@@ -136,7 +136,7 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
 
     /// Half of the time the last, where everything is on its own.
     fn draw_one(&mut self, count: usize) -> usize {
-        if self.random.once_in(2) { count - 1 } else { self.random.below(count as u32) as usize }
+        if self.random.once_in(2) { count - 1 } else { self.random.index(count) }
     }
 
     /// Makes a cluster in which nobody holds anything.
@@ -155,8 +155,8 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
     /// Puts the threads, not yet started, on nodes of the cluster, and chooses how the run goes.
     fn place_threads(&mut self, placement: &[u8], layout: &[u8]) {
         let nodes = self.cluster.nodes.len() as u8;
-        self.schedule = [Schedule::Uniform, Schedule::Uniform, Schedule::Priorities, Schedule::Receivers]
-            [self.random.below(4) as usize];
+        let schedules = [Schedule::Uniform, Schedule::Uniform, Schedule::Priorities, Schedule::Receivers];
+        self.schedule = self.random.one_of(&schedules);
         self.lowest = DRAWN;
         self.receivers = [0; NODES_MAX].map(|_| DRAWN | self.random.draw() as u32);
         self.impatience = u8::from(self.random.once_in(4));
@@ -208,7 +208,7 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
 
     /// Random loads, and stores of the initial values, by random nodes, through the protocol.
     fn spread_copies(&mut self, program: &Program, is_fresh: bool) -> Result<(), (Kind, String)> {
-        let (nodes, locations) = (self.cluster.nodes.len() as u32, program.locations.len() as u32);
+        let (nodes, locations) = (self.cluster.nodes.len() as u64, program.locations.len() as u64);
         for (location, &initial) in program.initial.iter().enumerate() {
             if is_fresh && initial != 0 {
                 let node = self.random.below(nodes) as u8;
@@ -375,7 +375,7 @@ impl<'a, N: Node, F: Fn(Protocol, Geometry) -> N> Simulator<'a, N, F> {
         if total == 0 {
             return None;
         }
-        let mut at = self.random.below(total);
+        let mut at = self.random.below(total.into()) as u32;
         if at < messages {
             return Some(Action::Deliver(at as usize));
         }

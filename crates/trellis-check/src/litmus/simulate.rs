@@ -16,11 +16,11 @@ pub use super::cluster::Node;
 use super::generate::partitions;
 use super::oracle::{Allowed, Memory, allowed};
 use super::program::{Outcome, Program};
-use super::random::{Random, seed_of_run};
 use super::run::Simulator;
 use super::{Failure, Kind, LitmusOptions, LitmusReport, Progress, ShapeReport};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+use trellis_base::{Random, seed_of_run};
 use trellis_cluster_protocol::coherence::{Geometry, Protocol};
 
 /// Runs of one seed.
@@ -146,8 +146,8 @@ impl<'a> Series<'a> {
         let (seed, number) = (seed_of_run(self.options.seed, index / BLOCK), index % BLOCK);
         // Streams of their own, so that a run stays the same when it is repeated with its program and its
         // protocol alone.
-        let program = Random::for_purpose(seed, 1).below(self.programs.len() as u32) as usize;
-        let protocol = Random::for_purpose(seed, 2).below(self.protocols.len() as u32) as usize;
+        let program = Random::for_purpose(seed, 1).index(self.programs.len());
+        let protocol = Random::for_purpose(seed, 2).index(self.protocols.len());
         Run { seed, number, program, protocol }
     }
 

@@ -9,7 +9,7 @@ use super::effects::{Body, Envelope, Event, Letter, Out};
 use super::ghost::Ghost;
 use super::node::{Doing, Node};
 use super::recovery::Recovery;
-use crate::litmus::random::Random;
+use trellis_base::Random;
 
 /// Checks what threads did against what they may see.
 ///
@@ -66,9 +66,9 @@ enum Network {
 /// How a run goes on.
 pub struct Pace {
     /// A thread goes on rather than a message arrives, so many times in 8.
-    pub threads_of_8: u32,
+    pub threads_of_8: u64,
     /// One message in so many arrives only when little else can happen; none where zero.
-    pub slow_once_in: u32,
+    pub slow_once_in: u64,
     /// Messages are lost, doubled and reordered below the recovery of the `udp` link.
     pub is_lossy: bool,
     /// More steps are too many.
@@ -77,7 +77,7 @@ pub struct Pace {
 
 /// A message that arrives next: rarely a slow one, while there are others.
 fn pick(envelopes: &[(Envelope, bool)], random: &mut Random) -> usize {
-    let any = random.below(envelopes.len() as u32) as usize;
+    let any = random.index(envelopes.len());
     if !envelopes[any].1 || random.once_in(32) {
         return any;
     }
@@ -193,9 +193,9 @@ impl Cluster {
 
     /// A thread that can go on, any of them.
     fn able(&mut self) -> Option<(usize, usize)> {
-        let count = self.setup.scripts.len() as u32;
-        let first = self.random.below(count.max(1));
-        (0..count).map(|index| ((first + index) % count) as usize).find_map(|number| {
+        let count = self.setup.scripts.len();
+        let first = self.random.index(count.max(1));
+        (0..count).map(|index| (first + index) % count).find_map(|number| {
             let node = usize::from(self.setup.scripts[number].node);
             let thread = self.nodes[node].threads.iter().position(|thread| usize::from(thread.number) == number)?;
             self.nodes[node].can_go(&self.setup, thread).then_some((node, thread))

@@ -15,10 +15,10 @@ use crate::intern::guarded;
 use crate::litmus::generate::partitions;
 use crate::litmus::oracle::{Allowed, Memory, allowed};
 use crate::litmus::program::{ALIEN, Call, Code, Instruction, Operand, Outcome, Program};
-use crate::litmus::random::{Random, seed_of_run};
 use crate::litmus::{Failure, Kind, LitmusOptions, LitmusReport, Progress, ShapeReport};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
+use trellis_base::{Random, seed_of_run};
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
@@ -214,8 +214,8 @@ impl<'a> Series<'a> {
     fn block(&self, number: u64) -> Block<'_> {
         let seed = seed_of_run(self.options.seed, number);
         // Streams of their own, so that a run stays the same when it is repeated with its program and its protocol alone.
-        let program = Random::for_purpose(seed, 1).below(self.programs.len() as u32) as usize;
-        let protocol = Random::for_purpose(seed, 2).below(self.options.protocols.len() as u32) as usize;
+        let program = Random::for_purpose(seed, 1).index(self.programs.len());
+        let protocol = Random::for_purpose(seed, 2).index(self.options.protocols.len());
         let (prepared, protocol) = (&self.programs[program], self.options.protocols[protocol]);
         let mut random = Random::for_purpose(seed, 3);
         let placement = one_of(&mut random, &prepared.placements).clone();
@@ -226,13 +226,13 @@ impl<'a> Series<'a> {
         let setup = setup_of(&mut random, protocol, self.fault, nodes, &placement, &layout);
         let pace = Pace {
             threads_of_8: 1 + random.below(6),
-            slow_once_in: [0, 3, 8][random.below(3) as usize],
+            slow_once_in: random.one_of(&[0, 3, 8]),
             is_lossy: false,
             steps_max: u64::from(self.options.steps_max) * 10,
         };
         Block {
             describe: setup.describe(),
-            words: words_of(&layout, random.below(PAGE_WORDS as u32) as u16),
+            words: words_of(&layout, random.index(PAGE_WORDS) as u16),
             cluster: Cluster::new(setup, seed, pace, false),
             random,
             seed,
@@ -250,7 +250,7 @@ impl<'a> Series<'a> {
 /// Half of the time the last, where everything is on its own.
 fn one_of<'a, T>(random: &mut Random, all: &'a [T]) -> &'a T {
     let last = all.len() - 1;
-    &all[if random.once_in(2) { last } else { random.below(all.len() as u32) as usize }]
+    &all[if random.once_in(2) { last } else { random.index(all.len()) }]
 }
 
 fn setup_of(
@@ -280,8 +280,8 @@ fn setup_of(
         is_wide: random.once_in(2),
         late_faults: random.once_in(4),
         late_bytes: random.once_in(4),
-        unacknowledged_max: [1, 64][random.below(2) as usize],
-        together_max: [1, 64][random.below(2) as usize],
+        unacknowledged_max: random.one_of(&[1, 64]),
+        together_max: random.one_of(&[1, 64]),
         fault,
         scripts: placement.iter().map(|&node| none(node.into())).chain(errands).collect(),
     }
@@ -341,7 +341,7 @@ impl Block<'_> {
             let value = self.cluster.registers(register.thread.into())[slot];
             outcome = outcome.with(slot, self.register_code(slot as u8, value));
         }
-        let reader = self.random.below(self.nodes.into()) as usize;
+        let reader = self.random.index(self.nodes.into());
         self.read_end(reader);
         self.go_on()?;
         for location in 0..program.locations.len() {
@@ -369,7 +369,7 @@ impl Block<'_> {
     fn begin(&mut self) {
         let program = &self.prepared.program;
         let threads = program.threads.len();
-        let writer = self.random.below(self.nodes.into()) as usize;
+        let writer = self.random.index(self.nodes.into());
         let initial: Vec<Value> = program.initial.iter().map(|&code| self.encoded(code)).collect();
         let (words, random) = (&self.words, &mut self.random);
         self.cluster.set_scripts(|setup| {

@@ -4,7 +4,7 @@
 //! recover anything by itself.
 
 use super::effects::Envelope;
-use crate::litmus::random::Random;
+use trellis_base::Random;
 use trellis_cluster_protocol::Nanoseconds;
 use trellis_transport::links::udp::delivery::{Acknowledgement, Arrival, Fragment, Plan, Receiver, Sender};
 
@@ -16,8 +16,8 @@ const ROOM_BYTES: u32 = 1 << 20;
 /// From one event to the next.
 const STEP_NS: Nanoseconds = 20_000;
 /// One datagram in so many is lost, and one arrives twice.
-const LOST_ONCE_IN: u32 = 10;
-const DOUBLED_ONCE_IN: u32 = 12;
+const LOST_ONCE_IN: u64 = 10;
+const DOUBLED_ONCE_IN: u64 = 12;
 
 /// What travels.
 #[derive(Clone, Copy)]
@@ -96,7 +96,7 @@ impl Recovery {
             }
             return Ok(None);
         }
-        let index = random.below(self.under_way.len() as u32) as usize;
+        let index = random.index(self.under_way.len());
         let datagram =
             if random.once_in(DOUBLED_ONCE_IN) { self.under_way[index] } else { self.under_way.swap_remove(index) };
         if random.once_in(LOST_ONCE_IN) {

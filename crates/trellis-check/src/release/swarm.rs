@@ -8,7 +8,7 @@ use super::cluster::{Cluster, Pace};
 use super::ghost::STORES_MAX;
 use super::{Fault, Operation, PAGE_WORDS, Script, Setup, Source, Value};
 use crate::intern::guarded;
-use crate::litmus::random::Random;
+use trellis_base::Random;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
 use trellis_cluster_protocol::{CHUNK_PAGES, NodeId};
@@ -76,8 +76,8 @@ enum Manner {
 fn draw(protocol: Protocol, number: u64, fault: Fault) -> (Setup, Pace) {
     let mut random = Random::for_purpose(number, 1);
     let nodes = 2 + random.below(4) as u16;
-    let manner = [Manner::Locks, Manner::Phases, Manner::Mixed, Manner::Races][random.below(4) as usize];
-    let count = 1 + random.below(4);
+    let manner = random.one_of(&[Manner::Locks, Manner::Phases, Manner::Mixed, Manner::Races]);
+    let count = 1 + random.below(4) as u32;
     let is_split = random.once_in(4);
     let pages = (0..count).map(|page| if is_split && page >= count / 2 { CHUNK_PAGES + page } else { page }).collect();
     let home = match random.below(4) {
@@ -101,8 +101,8 @@ fn draw(protocol: Protocol, number: u64, fault: Fault) -> (Setup, Pace) {
         is_wide: random.once_in(2),
         late_faults: random.once_in(3),
         late_bytes: random.once_in(3),
-        unacknowledged_max: [1, 2, 64][random.below(3) as usize],
-        together_max: [1, 2, 64][random.below(3) as usize],
+        unacknowledged_max: random.one_of(&[1, 2, 64]),
+        together_max: random.one_of(&[1, 2, 64]),
         fault,
         scripts: Vec::new(),
     };
@@ -111,7 +111,7 @@ fn draw(protocol: Protocol, number: u64, fault: Fault) -> (Setup, Pace) {
     setup.scripts = programs(&mut random, &setup, manner, has_company);
     let pace = Pace {
         threads_of_8: 1 + random.below(7),
-        slow_once_in: [0, 2, 5, 12][random.below(4) as usize],
+        slow_once_in: random.one_of(&[0, 2, 5, 12]),
         is_lossy,
         steps_max: 400_000,
     };
@@ -153,10 +153,10 @@ impl Writer {
 }
 
 fn programs(random: &mut Random, setup: &Setup, manner: Manner, has_company: bool) -> Vec<Script> {
-    let threads = if has_company { setup.nodes + 1 + random.below(u32::from(setup.nodes)) as u16 } else { setup.nodes };
+    let threads = if has_company { setup.nodes + 1 + random.below(setup.nodes.into()) as u16 } else { setup.nodes };
     let words = setup.words();
     let mut writer = Writer { words, stores: vec![0; words], next_value: 0 };
-    let locks = 1 + random.below(4) as usize;
+    let locks = 1 + random.index(4);
     let phases = 1 + random.below(5);
     // With few accesses in a row intervals are short, and one writer in a row moves homes.
     let calls = 1 + random.below(6);
@@ -169,7 +169,7 @@ fn programs(random: &mut Random, setup: &Setup, manner: Manner, has_company: boo
                 writer.stretch(random, manner, thread, usize::from(threads), locks, &mut script.operations);
             }
             if random.once_in(6) {
-                let page = random.below(setup.pages.len() as u32) as u8;
+                let page = random.index(setup.pages.len()) as u8;
                 script.operations.push(Operation::Announce { page, write: random.once_in(2) });
             }
         }
@@ -203,7 +203,7 @@ impl Writer {
         locks: usize,
         operations: &mut Vec<Operation>,
     ) {
-        let number = random.below(1 << 16) as usize;
+        let number = random.index(1 << 16);
         match manner {
             Manner::Races => {
                 let word = number % self.words.min(2 * PAGE_WORDS);
@@ -235,7 +235,7 @@ impl Writer {
                 let words: Vec<usize> = (0..self.words).filter(under).collect();
                 operations.push(Operation::Lock(lock as u8));
                 for _ in 0..1 + random.below(3) {
-                    if let Some(&word) = words.get(random.below(words.len().max(1) as u32) as usize) {
+                    if let Some(&word) = words.get(random.index(words.len().max(1))) {
                         operations.extend(self.access(random, word, false));
                     }
                 }

@@ -8,9 +8,9 @@ use super::Start;
 use super::datagrams::Datagrams;
 use super::events::Event;
 use super::node::{Action, Doing, State, Thread};
-use super::random::Random;
 use super::scenario::Scenario;
 use super::world::World;
+use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Coherence, Input};
 use trellis_cluster_protocol::membership::{Effect, Input as Fact, Membership, Message};
 use trellis_cluster_protocol::{Nanoseconds, NodeId, wire};
@@ -60,7 +60,7 @@ impl Members {
         let nodes = usize::from(scenario.nodes());
         Members {
             nodes,
-            random: Random::new(scenario.seed.number, 3),
+            random: Random::for_purpose(scenario.seed.number, 3),
             coordinator: scenario.coordinator,
             between: if scenario.faults.leave { vec![0; nodes * nodes] } else { Vec::new() },
             crashed: None,
@@ -104,7 +104,7 @@ impl<S: Start> World<'_, S> {
         let (faults, heal_at) = (self.scenario.faults, self.scenario.heal_at);
         self.queue.put(heal_at, Event::Heal);
         let founders = u64::from(self.scenario.founders);
-        let mut random = Random::new(self.scenario.seed.number, 4);
+        let mut random = Random::for_purpose(self.scenario.seed.number, 4);
         if faults.crash {
             let node = random.below(founders) as u16;
             self.queue.put(random.below(heal_at), Event::Crash { node });
@@ -318,7 +318,7 @@ impl<S: Start> World<'_, S> {
                     return Ok(());
                 }
                 let behind = pages.filter(|&page| machine.leaves_behind(page));
-                let mut puller = Thread::new(Random::new(self.scenario.seed.number, 5), 0);
+                let mut puller = Thread::new(Random::for_purpose(self.scenario.seed.number, 5), 0);
                 puller.plan.extend(behind.map(Action::Pull));
                 let threads = &mut self.nodes[usize::from(coordinator)].threads;
                 threads.push(puller);

@@ -22,7 +22,6 @@ mod members;
 mod memory;
 mod network;
 mod node;
-mod random;
 mod record;
 mod scenario;
 mod threads;
@@ -33,6 +32,7 @@ mod world;
 pub use scenario::{Faults, Layout, Manners, Pattern, Scenario, Seed, Wires};
 
 use crate::intern::guarded;
+use trellis_base::mixed;
 use trellis_cluster_protocol::coherence::{Coherence, Geometry, Protocol, Ranges};
 use trellis_cluster_protocol::{Nanoseconds, PageIndex, PageRange};
 use world::World;
@@ -271,7 +271,7 @@ pub fn swarm(protocol: Protocol, first: u64, count: u64, progress: &mut dyn FnMu
         sum.runs += 1;
         sum.steps += outcome.tally.steps;
         sum.operations += outcome.tally.accesses + outcome.tally.calls;
-        sum.hash = random::mixed(sum.hash ^ outcome.trace_hash);
+        sum.hash = mixed(sum.hash ^ outcome.trace_hash);
         if outcome.scenario.is_fair() {
             sum.fair_runs += 1;
             sum.overtaken_max = sum.overtaken_max.max(outcome.tally.overtaken_max);

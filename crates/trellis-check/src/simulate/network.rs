@@ -4,8 +4,8 @@
 //! their order; a stream loses nothing, whatever is wrong with the network, and a datagram may be lost. It must never
 //! look at what a message says.
 
-use super::random::{Random, mixed};
 use super::scenario::{Faults, Scenario, Wires};
+use trellis_base::{Random, mixed};
 use trellis_cluster_protocol::Nanoseconds;
 
 /// Up to here each pair's order is remembered; larger clusters have wires on which nothing overtakes.
@@ -38,7 +38,7 @@ impl Network {
             nodes,
             wires: scenario.wires,
             faults: scenario.faults,
-            random: Random::new(scenario.seed.number, 1),
+            random: Random::for_purpose(scenario.seed.number, 1),
             free_at: vec![0; nodes],
             last: vec![0; if keeps_order { nodes * nodes } else { 0 }],
             parts: vec![false; nodes],

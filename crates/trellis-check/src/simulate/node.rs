@@ -2,7 +2,7 @@
 //!
 //! Promises: what is here is what a real node has, and nothing else. It must never know what other nodes know.
 
-use super::random::Random;
+use trellis_base::Random;
 use trellis_cluster_protocol::coherence::Purpose;
 use trellis_cluster_protocol::membership::Membership;
 use trellis_cluster_protocol::sync::{Operation, Sync};

@@ -6,6 +6,7 @@
 use super::words;
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
+use trellis_base::mixed;
 use trellis_cluster_protocol::Nanoseconds;
 use trellis_cluster_protocol::coherence::{Effect, Input};
 
@@ -29,7 +30,7 @@ impl Recorder {
     }
 
     pub(super) fn hash(&self) -> u64 {
-        super::random::mixed(self.hash)
+        mixed(self.hash)
     }
 
     /// Something happened that `value` tells apart from other things.

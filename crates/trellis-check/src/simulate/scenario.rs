@@ -4,9 +4,9 @@
 //! fault is on or off by itself (swarm testing: Groce et al. 2012), so that no fault hides what another would show. It
 //! must never look at anything but the seed.
 
-use super::random::Random;
 use std::fmt;
 use std::str::FromStr;
+use trellis_base::Random;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::{Home, Interleaved, Manager};
 use trellis_cluster_protocol::{CHUNK_PAGES, Nanoseconds, NodeId, PageIndex, PageRange};
@@ -268,7 +268,7 @@ const MILLISECOND: Nanoseconds = 1_000_000;
 impl Scenario {
     /// The scenario that `seed` stands for.
     pub fn from_seed(seed: Seed) -> Scenario {
-        let mut random = Random::new(seed.number, 0);
+        let mut random = Random::for_purpose(seed.number, 0);
         let drawn = random.one_of(&Protocol::all());
         let protocol = seed.protocol.unwrap_or(drawn);
         let large = random.once_in(25);

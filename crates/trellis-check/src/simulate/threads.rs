@@ -11,6 +11,7 @@ use super::scenario::Pattern;
 use super::workload;
 use super::world::World;
 use super::{overtaken_max, wait_ns_max};
+use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Coherence, Event as Kind, Input};
 use trellis_cluster_protocol::sync::{self, Operation};
 use trellis_cluster_protocol::{Access, Nanoseconds, PageIndex, PageRange};
@@ -405,7 +406,7 @@ impl<S: Start> World<'_, S> {
         let is_done = match action {
             Action::Drain => !(0..layout.places()).any(|place| pending(machine, layout.page(place))),
             Action::Change(range, turn) => {
-                let mut random = super::random::Random::new(self.scenario.seed.number, 1 << 32 | u64::from(turn));
+                let mut random = Random::for_purpose(self.scenario.seed.number, 1 << 32 | u64::from(turn));
                 let protocol = random.one_of(&trellis_cluster_protocol::coherence::Protocol::all());
                 self.start.change(machine, range, protocol)?;
                 self.recorder.note(self.now, || format!("n{node} changes {range} to {protocol}"));

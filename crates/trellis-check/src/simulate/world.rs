@@ -9,11 +9,11 @@ use super::members::Members;
 use super::memory::Memories;
 use super::network::Network;
 use super::node::{Doing, Node, State, Thread};
-use super::random::Random;
 use super::record::Recorder;
 use super::scenario::{Pattern, Scenario, Wires};
 use super::{Start, Tally, words};
 use std::collections::BTreeMap;
+use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input};
 use trellis_cluster_protocol::{Nanoseconds, NodeId, PageRange, sync, wire};
 
@@ -81,7 +81,7 @@ impl<'a, S: Start> World<'a, S> {
             datagrams: scenario.datagrams.then(|| Datagrams::new(&scenario)),
             members: Members::new(&scenario),
             recorder: Recorder::new(lines),
-            random: Random::new(scenario.seed.number, 2),
+            random: Random::for_purpose(scenario.seed.number, 2),
             tally: Tally::default(),
             stop_at: Nanoseconds::MAX,
             is_healed: false,
@@ -373,7 +373,7 @@ impl<'a, S: Start> World<'a, S> {
         let total = self.scenario.operations;
         for thread in 0..self.scenario.threads {
             let purpose = 1000 + u64::from(node) * 16 + u64::from(thread);
-            let random = Random::new(self.scenario.seed.number, purpose);
+            let random = Random::for_purpose(self.scenario.seed.number, purpose);
             self.nodes[usize::from(node)].threads.push(Thread::new(random, total));
             self.busy_threads += 1;
             // Nobody begins at the same time.

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use trellis_base::Random;
 use trellis_memory::diff;
 
 use crate::bench::cluster::{ClusterPlan, Common};
 use crate::bench::figures::{Figures, quantile};
-use crate::bench::node::{Found, Member, Random, Task};
+use crate::bench::node::{Found, Member, Task, shuffled};
 use crate::bench::raw_link;
 use crate::exit::{self, Ending, Failure};
 
@@ -376,7 +377,7 @@ fn hand_over(rounds: usize, member: &Member) -> Found {
 
 fn busy_home(rounds: usize, member: &Member) -> Found {
     let faults = || {
-        let order = Random::new(5).shuffled(0, SPARSE_PAGES);
+        let order = shuffled(&mut Random::new(5), 0, SPARSE_PAGES);
         let mut samples = Vec::new();
         let first = order.into_iter().take(rounds * 40);
         for page in first {

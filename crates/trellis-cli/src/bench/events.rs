@@ -11,12 +11,13 @@ use std::time::Instant;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use trellis_base::Random;
 use trellis_check::say;
 
 use crate::bench::cluster::{ClusterPlan, Common};
 use crate::bench::figures::quantile;
 use crate::bench::least_squares;
-use crate::bench::node::{Found, Member, Random, Task, WorkError};
+use crate::bench::node::{Found, Member, Task, WorkError, shuffled};
 use crate::exit::{self, Ending, Failure};
 use crate::{report, terminal};
 
@@ -302,7 +303,7 @@ impl Model {
 pub(crate) fn node(task: &EventsTask, member: &Member) -> Found {
     let mut series = empty_series(member)?;
     for (index, situation) in task.situations.iter().enumerate() {
-        let pages = Random::new(index as u64 + 1).shuffled(index * task.samples, task.samples);
+        let pages = shuffled(&mut Random::new(index as u64 + 1), index * task.samples, task.samples);
         for (node, store) in situation.preparation() {
             if node == member.cluster.node() {
                 pages.iter().for_each(|page| touch(member, *page, store));

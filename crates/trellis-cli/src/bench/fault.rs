@@ -10,12 +10,13 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
+use trellis_base::Random;
 use trellis_memory::Catcher;
 
 use crate::bench::cluster::{ClusterPlan, Common};
 use crate::bench::figures::{Figures, quantile};
 use crate::bench::local_fault::read_fault_us;
-use crate::bench::node::{Found, Member, Random, Task, WorkError};
+use crate::bench::node::{Found, Member, Task, WorkError, shuffled};
 use crate::bench::raw_link;
 use crate::exit::{Ending, Failure};
 
@@ -174,10 +175,10 @@ fn toucher(task: &FaultTask, member: &mut Member) -> Found {
     let mut local_fault = read_fault_us(local, 2000)?;
     let link = raw_link::round_trip_us_p50(member.connection()?, 1, 2000)?;
     let mut random = Random::new(1);
-    let reads = random.shuffled(0, task.series());
-    let upgrades = random.shuffled(0, task.series());
-    let writes = random.shuffled(task.series(), task.series());
-    let busy = random.shuffled(2 * task.series(), task.busy_samples + WARM_UP);
+    let reads = shuffled(&mut random, 0, task.series());
+    let upgrades = shuffled(&mut random, 0, task.series());
+    let writes = shuffled(&mut random, task.series(), task.series());
+    let busy = shuffled(&mut random, 2 * task.series(), task.busy_samples + WARM_UP);
     member.cluster.barrier(1)?;
     let before = member.cluster.counters();
     let mut read = time_each(member, &reads, read_page)?;

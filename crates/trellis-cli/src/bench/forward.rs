@@ -7,11 +7,12 @@
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use trellis_base::Random;
 
 use crate::bench::cluster::{ClusterPlan, Common};
 use crate::bench::events::{EMPTY_SERIES, empty_series, one_series, touch};
 use crate::bench::figures::{Figures, quantile};
-use crate::bench::node::{Found, Member, Random, Task};
+use crate::bench::node::{Found, Member, Task, shuffled};
 use crate::exit::Ending;
 
 const EXAMPLES: &str = "\
@@ -78,8 +79,8 @@ pub(crate) fn node(task: &ForwardTask, member: &Member) -> Found {
         }
         member.cluster.barrier(1)
     };
-    let known = Random::new(1).shuffled(0, task.samples);
-    let moved = Random::new(2).shuffled(task.samples, task.samples);
+    let known = shuffled(&mut Random::new(1), 0, task.samples);
+    let moved = shuffled(&mut Random::new(2), task.samples, task.samples);
     let mut series = empty_series(member)?;
     prepare(0, &known)?;
     prepare(0, &moved)?;

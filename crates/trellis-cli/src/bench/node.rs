@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use trellis::config::Config;
 use trellis::{Cluster, JoinError};
+use trellis_base::Random;
 
 use crate::bench::cluster::Assignment;
 use crate::bench::{
@@ -115,29 +116,13 @@ fn work(assignment: Assignment<Task>) -> Found {
     Ok(found)
 }
 
-/// A small generator of pseudo-random numbers (xorshift64*): the same seed gives the same run.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+/// `first..first + count` in a random order.
+pub(crate) fn shuffled(random: &mut Random, first: usize, count: usize) -> Vec<usize> {
+    let mut order: Vec<usize> = (first..first + count).collect();
+    for index in (1..order.len()).rev() {
+        order.swap(index, random.index(index + 1));
     }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// `first..first + count` in a random order.
-    pub(crate) fn shuffled(&mut self, first: usize, count: usize) -> Vec<usize> {
-        let mut order: Vec<usize> = (first..first + count).collect();
-        for index in (1..order.len()).rev() {
-            order.swap(index, (self.next() % (index as u64 + 1)) as usize);
-        }
-        order
-    }
+    order
 }
 
 #[cfg(test)]
@@ -146,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_shuffle_keeps_every_number_once() {
-        let mut order = Random::new(7).shuffled(10, 100);
+        let mut order = shuffled(&mut Random::new(7), 10, 100);
         assert_ne!(order, (10..110).collect::<Vec<_>>());
         order.sort_unstable();
         assert_eq!(order, (10..110).collect::<Vec<_>>());

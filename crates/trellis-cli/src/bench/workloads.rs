@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use trellis_base::Random;
 
-use crate::bench::node::{Found, Member, Random};
+use crate::bench::node::{Found, Member};
 
 /// Sorts a list in parts, one per node; node 0 fills it and merges the parts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -66,7 +67,7 @@ pub(crate) fn sort_node(task: &SortTask, member: &Member) -> Found {
         let mut random = Random::new(2);
         // SAFETY: the other nodes wait in the barrier below.
         for element in unsafe { cluster.region().slice_mut::<u64>(0, task.elements) } {
-            *element = random.next() >> 1;
+            *element = random.draw() >> 1;
             sum = sum.wrapping_add(*element);
         }
     }
@@ -137,7 +138,7 @@ pub(crate) fn dot_node(task: &DotTask, member: &Member) -> Found {
         let mut random = Random::new(3);
         // SAFETY: the other nodes wait in the barrier below.
         let both = unsafe { cluster.region().slice_mut::<u64>(0, 2 * task.elements) };
-        both.iter_mut().for_each(|element| *element = random.next() >> 40);
+        both.iter_mut().for_each(|element| *element = random.draw() >> 40);
         let (one, other) = both.split_at(task.elements);
         expected = product(one, other);
     }

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use serde_json::Value;
 use trellis::remote::leased::{Bytes, Events, Leased};
 use trellis::remote::{Client, Pointer};
+use trellis_base::Random;
 use trellis_switch::lab::Lab;
 
 use super::inside::{LONG, good, number, prefix, written};
@@ -325,19 +326,6 @@ impl Drop for Rack {
     }
 }
 
-/// Numbers that look drawn and are the same each time (SplitMix64).
-pub(crate) struct Drawn(pub(crate) u64);
-
-impl Drawn {
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ mixed >> 31) % bound as u64) as usize
-    }
-}
-
 /// What a process does with recalls: its calls hold pages for a moment only.
 pub(crate) struct Nothing;
 
@@ -448,9 +436,9 @@ impl Ledger {
 
     /// Pages one after the other are raised under leases, by as many processes as want to; how many commits were too late.
     pub(crate) fn raise_under_leases(&self, leased: &Leased, seed: u64) -> u64 {
-        let (mut drawn, mut late) = (Drawn(seed), 0);
+        let (mut random, mut late) = (Random::new(seed), 0);
         while !self.is_over() {
-            late += u64::from(!self.raise_one(leased, drawn.below(self.pages.len())));
+            late += u64::from(!self.raise_one(leased, random.index(self.pages.len())));
         }
         late
     }
@@ -477,9 +465,9 @@ impl Ledger {
 
     /// Pages are read, here and there.
     pub(crate) fn read(&self, client: &mut Client, object: Pointer, seed: u64) {
-        let (mut drawn, mut bytes) = (Drawn(seed), vec![0; PAGE]);
+        let (mut random, mut bytes) = (Random::new(seed), vec![0; PAGE]);
         while !self.is_over() {
-            let page = drawn.below(self.pages.len());
+            let page = random.index(self.pages.len());
             let least = self.acknowledged(page);
             self.time(|| good(client.read(at(object, page), &mut bytes)));
             self.check(page, least, count_of(&bytes));
@@ -488,9 +476,9 @@ impl Ledger {
 
     /// Pages are written, here and there; nobody else does.
     pub(crate) fn write(&self, client: &mut Client, object: Pointer, seed: u64) {
-        let mut drawn = Drawn(seed);
+        let mut random = Random::new(seed);
         while !self.is_over() {
-            let page = drawn.below(self.pages.len());
+            let page = random.index(self.pages.len());
             let next = self.acknowledged(page) + 1;
             self.try_one(page, next);
             self.time(|| good(client.write(at(object, page), &page_of(next))));

@@ -5,6 +5,7 @@ use super::*;
 use crate::sync::{Contribution, Demand, Kind, Operation, Outcome, Reduction, Refusal, SemaphoreDemand, Subject};
 use crate::{coherence, heap, membership, sync};
 use alloc::vec::Vec;
+use trellis_base::Random;
 
 const LIMITS: Limits = Limits { pages: 1000, page_bytes: 4096, nodes: 5, epoch: 7 };
 
@@ -266,23 +267,16 @@ fn numbers_past_the_heap_are_refused() {
 
 #[test]
 fn any_bytes_are_decoded_or_refused_without_a_panic() {
-    // xorshift64: the test must not depend on a source of randomness.
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut random = Random::new(1);
     let mut accepted = 0;
     let messages = every_message();
     for round in 0..200_000usize {
         let mut encoded = encode(&messages[round % messages.len()], LIMITS.epoch);
-        for _ in 0..next() % 4 {
-            encoded.header[(next() % 32) as usize] = next() as u8;
+        for _ in 0..random.below(4) {
+            encoded.header[random.index(32)] = random.draw() as u8;
         }
-        let length = (next() % 17) as usize;
-        let body = [next() as u8; 16];
+        let length = random.index(17);
+        let body = [random.draw() as u8; 16];
         let decoded = decode(&encoded.header, &body[..length], &LIMITS);
         let follows = body_of(&encoded.header, &LIMITS);
         if let (Ok(Message::Coherence(message)), Ok(_)) = (decoded, follows) {

@@ -1,23 +1,12 @@
 //! Of several controllers at most one leads, whatever the store does with what they ask, as long as clocks keep to their rates.
 
+use trellis_base::Random;
+
 use super::*;
 
 const TERM: Nanoseconds = 1_000;
 /// By how many millionths clocks are wrong here: enough that a mistake shows.
 const ERROR_PPM: u32 = 100_000;
-
-/// Numbers that look drawn and are the same each time (SplitMix64).
-struct Drawn(u64);
-
-impl Drawn {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % bound
-    }
-}
 
 /// What is on its way between a controller and the store, in real time.
 enum Way {
@@ -55,14 +44,14 @@ fn apply(record: &mut Option<Vec<u8>>, deed: &Deed) -> Fact {
 
 /// Runs some controllers for some time; how often another one began to lead.
 fn run(seed: u64, nodes: u16, faults: bool, until: u64) -> usize {
-    let mut drawn = Drawn(seed);
+    let mut random = Random::new(seed);
     let mut record: Option<Vec<u8>> = None;
     let mut all: Vec<Node> = (0..nodes)
         .map(|host| Node {
             host: host + 1,
-            machine: Leadership::new(Term::new(TERM, ERROR_PPM), drawn.below(u64::MAX), host + 1, false),
-            rate: 900 + drawn.below(201),
-            offset: drawn.below(10 * TERM),
+            machine: Leadership::new(Term::new(TERM, ERROR_PPM), random.draw(), host + 1, false),
+            rate: 900 + random.below(201),
+            offset: random.below(10 * TERM),
             ways: Vec::new(),
             is_stopped: false,
         })
@@ -71,18 +60,18 @@ fn run(seed: u64, nodes: u16, faults: bool, until: u64) -> usize {
     for real in 0..until {
         for node in &mut all {
             // A process that is stopped looks at its clock when it goes on.
-            if faults && drawn.below(3_000) == 0 {
+            if faults && random.once_in(3_000) {
                 node.is_stopped = !node.is_stopped;
             }
             let now = node.clock(real);
-            if faults && drawn.below(3_000) == 0 {
+            if faults && random.once_in(3_000) {
                 node.machine.leave(now);
                 assert!(!node.machine.leads(now) && node.machine.name().is_none());
             }
             if node.machine.has_left() {
                 // What it asked for may still arrive; another process begins.
                 let host = node.host;
-                node.machine = Leadership::new(Term::new(TERM, ERROR_PPM), drawn.below(u64::MAX), host, false);
+                node.machine = Leadership::new(Term::new(TERM, ERROR_PPM), random.draw(), host, false);
                 node.ways.retain(|way| matches!(way, Way::Deed(_, _, true)));
             }
             let due = |way: &Way| matches!(way, Way::Deed(at, ..) | Way::Fact(at, _) if *at <= real);
@@ -92,7 +81,7 @@ fn run(seed: u64, nodes: u16, faults: bool, until: u64) -> usize {
                     Way::Deed(_, deed, is_lost) => {
                         let fact = apply(&mut record, &deed);
                         if !is_lost {
-                            node.ways.push(Way::Fact(real + drawn.below(40), fact));
+                            node.ways.push(Way::Fact(real + random.below(40), fact));
                         }
                     }
                     Way::Fact(..) if node.is_stopped => facts.push(Fact::Unknown),
@@ -109,13 +98,13 @@ fn run(seed: u64, nodes: u16, faults: bool, until: u64) -> usize {
             facts.push(Fact::Tick);
             for fact in facts {
                 let Some(deed) = node.machine.step(now, fact) else { continue };
-                let at = real + drawn.below(40);
-                match drawn.below(20) {
+                let at = real + random.below(40);
+                match random.below(20) {
                     // Never there.
                     0 if faults => node.ways.push(Way::Fact(at, Fact::Unknown)),
                     // There, and perhaps long after nobody waits for it any more.
                     1 if faults => {
-                        node.ways.push(Way::Deed(at + drawn.below(3 * TERM), deed, true));
+                        node.ways.push(Way::Deed(at + random.below(3 * TERM), deed, true));
                         node.ways.push(Way::Fact(at + 40, Fact::Unknown));
                     }
                     _ => node.ways.push(Way::Deed(at, deed, false)),

@@ -3,6 +3,7 @@
 //! It checks what must hold of every effect: a place is inside the memory and inside one object, a new object is zero
 //! where its maker wrote nothing, and what was published is what the server says.
 
+use trellis_base::Random;
 use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::memory_server::{
     Access, Admission, Client, Decision, Effect, Input, Lease, Leases, MemoryServer, PageEntry, SessionLimits,
@@ -37,20 +38,8 @@ pub(crate) fn settings(pages: u64) -> Settings {
     }
 }
 
-/// xorshift64*: a test must not depend on a source of randomness.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % below
-    }
-
-    pub(crate) fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.next(256) as u8).collect()
-    }
+pub(crate) fn any_bytes(random: &mut Random, count: usize) -> Vec<u8> {
+    (0..count).map(|_| random.below(256) as u8).collect()
 }
 
 /// Names the seed when a test ends by a panic.

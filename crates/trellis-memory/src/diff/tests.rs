@@ -2,6 +2,8 @@
 
 use std::sync::atomic::AtomicBool;
 
+use trellis_base::Random;
+
 use super::*;
 
 /// A page with the alignment of one.
@@ -24,32 +26,20 @@ impl<const BYTES: usize> Page<BYTES> {
         // SAFETY: checked for this size, aligned, and used by nobody else.
         unsafe { apply(diff, self.0.as_mut_ptr()) };
     }
-}
 
-/// A small generator (xorshift), so that a seed tells everything.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) as usize % limit
-    }
-
-    /// Changes a page in one of many manners; each changed byte really differs from before.
-    fn change<const BYTES: usize>(&mut self, page: &mut Page<BYTES>) {
-        let (manner, start) = (self.below(7), self.below(BYTES));
-        let length = match self.below(4) {
-            0 => self.below(17),
-            1 => self.below(200),
-            _ => self.below(BYTES),
+    /// Changes the page in one of many manners; each changed byte really differs from before.
+    fn change(&mut self, random: &mut Random) {
+        let (manner, start) = (random.index(7), random.index(BYTES));
+        let length = match random.below(4) {
+            0 => random.index(17),
+            1 => random.index(200),
+            _ => random.index(BYTES),
         };
         let every = [1, 2, 3, 8, 8, 50, 500][manner];
-        let left_out = if self.below(3) == 0 { self.below(9) + 2 } else { usize::MAX };
+        let left_out = if random.once_in(3) { random.index(9) + 2 } else { usize::MAX };
         for at in (start..BYTES.min(start + length)).step_by(every) {
             if at % left_out != 1 {
-                page.0[at] ^= (self.below(255) + 1) as u8;
+                self.0[at] ^= (random.below(255) + 1) as u8;
             }
         }
     }
@@ -59,7 +49,7 @@ impl Random {
 fn with_seeds(count: u64, check: impl Fn(&mut Random) + std::panic::RefUnwindSafe) {
     let only = std::env::var("TRELLIS_SEED").ok().map(|seed| seed.parse::<u64>().expect("TRELLIS_SEED is a number"));
     for seed in only.map_or(1..=count, |seed| seed..=seed) {
-        let run = || check(&mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1));
+        let run = || check(&mut Random::new(seed));
         if let Err(panic) = std::panic::catch_unwind(run) {
             println!("failed with seed {seed}; again: TRELLIS_SEED={seed} cargo test -p trellis-memory diff::");
             std::panic::resume_unwind(panic);
@@ -76,7 +66,7 @@ fn agrees_with_the_model<const BYTES: usize>(random: &mut Random) {
     let mut before = Page([0; BYTES]);
     before.0.iter_mut().for_each(|byte| *byte = random.below(256) as u8);
     let mut now = before.clone();
-    (0..random.below(5)).for_each(|_| random.change(&mut now));
+    (0..random.below(5)).for_each(|_| now.change(random));
     let changed = differences(&before, &now);
 
     let mut twin = before.clone();
@@ -158,13 +148,13 @@ fn a_diff_from_a_peer_is_refused_or_harmless_whatever_it_is() {
 
     with_seeds(3000, |random| {
         let mut page = Page([0u8; BYTES]);
-        random.change(&mut page);
+        page.change(random);
         let mut diff = page.diff(&mut Page([0; BYTES]));
         for _ in 0..random.below(4) {
             match (random.below(3), diff.len()) {
                 (_, 0) | (0, _) => diff.push(random.below(256) as u8),
-                (1, length) => diff.truncate(random.below(length)),
-                (_, length) => diff[random.below(length)] ^= 1 << random.below(8),
+                (1, length) => diff.truncate(random.index(length)),
+                (_, length) => diff[random.index(length)] ^= 1 << random.below(8),
             }
         }
         // Behind the page lies what nobody may touch.
@@ -181,8 +171,8 @@ fn merges_like_the_model<const BYTES: usize>(random: &mut Random) {
     let mut twin = Page([0; BYTES]);
     twin.0.iter_mut().for_each(|byte| *byte = random.below(256) as u8);
     let (mut page, mut later) = (twin.clone(), twin.clone());
-    (0..random.below(4)).for_each(|_| random.change(&mut page));
-    (0..random.below(4)).for_each(|_| random.change(&mut later));
+    (0..random.below(4)).for_each(|_| page.change(random));
+    (0..random.below(4)).for_each(|_| later.change(random));
     let mut expected = page.clone();
     for at in differences(&twin, &later) {
         expected.0[at] = later.0[at];
@@ -190,7 +180,7 @@ fn merges_like_the_model<const BYTES: usize>(random: &mut Random) {
     let stored: Vec<usize> = differences(&twin, &page).into_iter().filter(|at| twin.0[*at] == later.0[*at]).collect();
 
     // As it comes from a link: at any address.
-    let shift = random.below(9);
+    let shift = random.index(9);
     let bytes = [&vec![0; shift], &later.0[..]].concat();
     let mut copy = page.clone();
     // SAFETY: both are BYTES long, aligned, and used by nobody else.

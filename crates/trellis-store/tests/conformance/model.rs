@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use trellis_base::Random;
 use trellis_store::{Entry, Outcome};
 
 use super::*;
@@ -135,68 +136,55 @@ fn added(bytes: &[u8], delta: i64) -> (i64, i64) {
     (signed(unsigned), signed((unsigned + i128::from(delta)).rem_euclid(modulus)))
 }
 
-/// A stream of numbers from a seed.
-pub(crate) struct Random(pub(crate) u64);
+fn bytes(random: &mut Random) -> Vec<u8> {
+    (0..1 + random.below(6)).map(|_| random.below(2) as u8).collect()
+}
 
-impl Random {
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % bound
+fn offset(random: &mut Random) -> u32 {
+    random.below(6) as u32
+}
+
+fn change(random: &mut Random) -> Change {
+    match random.below(5) {
+        0 => Change::Delete,
+        1 | 2 => Change::Put(bytes(random)),
+        _ => Change::PutRange { offset: offset(random), bytes: bytes(random) },
     }
+}
 
-    fn bytes(&mut self) -> Vec<u8> {
-        (0..1 + self.below(6)).map(|_| self.below(2) as u8).collect()
-    }
-
-    fn offset(&mut self) -> u32 {
-        self.below(6) as u32
-    }
-
-    fn change(&mut self) -> Change {
-        match self.below(5) {
-            0 => Change::Delete,
-            1 | 2 => Change::Put(self.bytes()),
-            _ => Change::PutRange { offset: self.offset(), bytes: self.bytes() },
+fn expect(random: &mut Random, model: &Model, key: &Key) -> Expect {
+    match random.below(4) {
+        0 => Expect::Absent,
+        1 => Expect::Value(bytes(random)),
+        2 => model.values.get(key).cloned().map_or(Expect::Absent, Expect::Value),
+        _ => {
+            let offset = offset(random);
+            Expect::Range { offset, bytes: model.bytes(key, offset, 2) }
         }
     }
+}
 
-    fn expect(&mut self, model: &Model, key: &Key) -> Expect {
-        match self.below(4) {
-            0 => Expect::Absent,
-            1 => Expect::Value(self.bytes()),
-            2 => model.values.get(key).cloned().map_or(Expect::Absent, Expect::Value),
-            _ => {
-                let offset = self.offset();
-                Expect::Range { offset, bytes: model.bytes(key, offset, 2) }
-            }
+fn operation(random: &mut Random, model: &Model, context: &Context) -> Operation {
+    let key = context.control(1000 + random.below(3));
+    let log = context.log(1000 + random.below(2));
+    match random.below(12) {
+        0 => get(&key),
+        1 => get_range(&key, offset(random), random.below(9) as u32),
+        2..=4 => Operation::Change { key, change: change(random) },
+        5 | 6 => {
+            let expect = expect(random, model, &key);
+            Operation::CompareAndSwap { key, expect, change: change(random) }
         }
-    }
-
-    fn operation(&mut self, model: &Model, context: &Context) -> Operation {
-        let key = context.control(1000 + self.below(3));
-        let log = context.log(1000 + self.below(2));
-        match self.below(12) {
-            0 => get(&key),
-            1 => get_range(&key, self.offset(), self.below(9) as u32),
-            2..=4 => Operation::Change { key, change: self.change() },
-            5 | 6 => {
-                let expect = self.expect(model, &key);
-                Operation::CompareAndSwap { key, expect, change: self.change() }
-            }
-            7 | 8 => {
-                let width = 1 << self.below(4);
-                let delta = self.below(u64::MAX) as i64 >> self.below(60);
-                let bounds = [None, Some((0, i64::MAX)), Some((-300, 300))][self.below(3) as usize];
-                Operation::Add { key, offset: self.offset(), width, delta, bounds }
-            }
-            9 => append(&log, &self.bytes()),
-            10 => entries(&log, self.below(8), self.below(8) as u32),
-            _ if self.below(8) == 0 => delete(&log),
-            _ => trim(&log, self.below(6)),
+        7 | 8 => {
+            let width = 1 << random.below(4);
+            let delta = random.draw() as i64 >> random.below(60);
+            let bounds = random.one_of(&[None, Some((0, i64::MAX)), Some((-300, 300))]);
+            Operation::Add { key, offset: offset(random), width, delta, bounds }
         }
+        9 => append(&log, &bytes(random)),
+        10 => entries(&log, random.below(8), random.below(8) as u32),
+        _ if random.once_in(8) => delete(&log),
+        _ => trim(&log, random.below(6)),
     }
 }
 
@@ -207,13 +195,14 @@ fn random_calls(context: &Context) {
         Err(_) => 751_082_239,
     };
     println!("TRELLIS_SEED={seed} cargo test -p trellis-store replays these calls");
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut model = Model::default();
     for call in 0..400 {
-        let operations: Vec<Operation> = (0..random.below(6)).map(|_| random.operation(&model, context)).collect();
-        let guard = (random.below(4) == 0).then(|| {
+        let operations: Vec<Operation> =
+            (0..random.below(6)).map(|_| operation(&mut random, &model, context)).collect();
+        let guard = random.once_in(4).then(|| {
             let key = context.control(1000 + random.below(3));
-            Guard { expect: random.expect(&model, &key), key }
+            Guard { expect: expect(&mut random, &model, &key), key }
         });
         let expected = model.apply(&operations, guard.as_ref());
         let found = context.store.apply(&operations, guard.as_ref()).expect("the store answers");

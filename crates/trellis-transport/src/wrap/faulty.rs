@@ -11,6 +11,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use trellis_base::Random;
+
 use crate::links::udp::delivery::Nanoseconds;
 
 /// Datagrams held back at one time; one more is lost.
@@ -117,7 +119,7 @@ fn partition(text: &str) -> Result<(Duration, Duration), String> {
 #[derive(Debug)]
 pub struct Faulty {
     faults: Faults,
-    state: u64,
+    random: Random,
     begun: Option<Nanoseconds>,
     passed: u64,
     held: Vec<Held>,
@@ -134,8 +136,8 @@ struct Held {
 impl Faulty {
     /// `way` tells the ways of one network from each other.
     pub fn new(faults: Faults, way: u64) -> Faulty {
-        let state = faults.seed ^ way.wrapping_mul(0xD6E8_FEB8_6659_FD93);
-        Faulty { faults, state, begun: None, passed: 0, held: Vec::new() }
+        let random = Random::new(faults.seed ^ way.wrapping_mul(0xD6E8_FEB8_6659_FD93));
+        Faulty { faults, random, begun: None, passed: 0, held: Vec::new() }
     }
 
     /// Sends a datagram into the network; `out` gets what comes out of it now.
@@ -169,7 +171,7 @@ impl Faulty {
     fn pass_one(&mut self, now: Nanoseconds, datagram: &[u8], out: &mut impl FnMut(&[u8])) {
         // Every number is drawn whatever the others say, so that one fault more does not change all the others.
         let (drop, corrupt) = (self.happens(self.faults.drop_ppm), self.happens(self.faults.corrupt_ppm));
-        let (reorder, number) = (self.happens(self.faults.reorder_ppm), self.random());
+        let (reorder, number) = (self.happens(self.faults.reorder_ppm), self.random.draw());
         if drop || self.is_partitioned(now) {
             return;
         }
@@ -206,16 +208,7 @@ impl Faulty {
     }
 
     fn happens(&mut self, ppm: u32) -> bool {
-        (self.random() % u64::from(MILLION)) < u64::from(ppm)
-    }
-
-    /// SplitMix64.
-    fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
+        (self.random.draw() % u64::from(MILLION)) < u64::from(ppm)
     }
 }
 

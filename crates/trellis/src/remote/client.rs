@@ -22,6 +22,7 @@ mod waiting;
 
 use std::time::Duration;
 
+use trellis_base::Random;
 use trellis_fabric_protocol::wire::address::{Arguments, Cluster, Host, HostPrefix, Pointer};
 use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::{Body, Operation, Reply, Status, WRITE_BYTES_MAX};
@@ -30,7 +31,7 @@ use trellis_transport::links::ipv6::{Endpoint, Exchange, Timing};
 use super::{RemoteError, drawn};
 use asking::{End, Wanted, pieces};
 pub use batch::{Call, Outcome};
-use sessions::{Draws, Sessions};
+use sessions::Sessions;
 use waiting::Homes;
 
 /// Who a client is, and how it asks.
@@ -83,11 +84,11 @@ impl Client {
     ///
     /// When the system gives no socket, or `piece_bytes` is none of 64 to 32,768.
     pub fn open(options: ClientOptions) -> Result<Client, RemoteError> {
-        Client::open_as(options, drawn()?, Draws(drawn()?))
+        Client::open_as(options, drawn()?, Random::new(drawn()?))
     }
 
     /// As a process that drew this, and will draw those.
-    fn open_as(options: ClientOptions, identity: u64, draws: Draws) -> Result<Client, RemoteError> {
+    fn open_as(options: ClientOptions, identity: u64, draws: Random) -> Result<Client, RemoteError> {
         if !(64..=1 << 15).contains(&options.piece_bytes) || !options.piece_bytes.is_power_of_two() {
             let bytes = options.piece_bytes;
             return Err(RemoteError::Setting(format!(

@@ -10,12 +10,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use trellis::remote::Client;
+use trellis_base::Random;
 use trellis_switch::lab::Lab;
 use trellis_switch::switches;
 
 use super::latency::{client_in, up};
 use super::placed::{PATIENCE, Placed};
-use super::served::{self, Drawn, PAGE_BYTES, Pages};
+use super::served::{self, PAGE_BYTES, Pages};
 use super::{Found, SwitchTask};
 use crate::exit::{self, Failure};
 
@@ -89,9 +90,9 @@ fn one_death(
     let (answers, over) = (Answered::default(), AtomicBool::new(false));
     let gap = std::thread::scope(|scope| {
         let asking = scope.spawn(|| {
-            let (mut drawn, mut room) = (Drawn(1), vec![0; PAGE_BYTES]);
+            let (mut random, mut room) = (Random::new(1), vec![0; PAGE_BYTES]);
             while !over.load(Ordering::Relaxed) {
-                pages.read(client, drawn.below(pages.count), &mut room)?;
+                pages.read(client, random.index(pages.count), &mut room)?;
                 answers.came();
             }
             Ok(())

@@ -6,13 +6,14 @@
 use std::time::{Duration, Instant};
 
 use trellis::remote::{Client, Pointer};
+use trellis_base::Random;
 use trellis_fabric_protocol::wire::address::Address;
 use trellis_switch::lab::{Lab, Plan};
 use trellis_switch::{Page, Redirect, switches};
 
 use super::courses::Courses;
 use super::lease::{Leases, Updates};
-use super::served::{self, Answers, Drawn, PAGE_BYTES, Pages, Served};
+use super::served::{self, Answers, PAGE_BYTES, Pages, Served};
 use super::{Found, SwitchTask, bare, inside};
 use crate::exit::{self, Failure};
 
@@ -66,8 +67,8 @@ pub(crate) fn pages_in(
 
 /// READs of the first bytes of pages that are drawn.
 pub(crate) fn reading(mut client: Client, pages: Pages, bytes: usize) -> impl FnMut() -> Result<(), Failure> {
-    let (mut room, mut drawn) = (vec![0; bytes], Drawn(1));
-    move || pages.read(&mut client, drawn.below(pages.count), &mut room)
+    let (mut room, mut random) = (vec![0; bytes], Random::new(1));
+    move || pages.read(&mut client, random.index(pages.count), &mut room)
 }
 
 /// A directory service: a table of where pages are, at a server of its own, which is asked with a READ.
@@ -159,9 +160,9 @@ fn bare_pair(lab: &Lab, pages: usize) -> Result<(Served, Client, Pages), Failure
 fn asking(lab: &Lab, pages: Pages) -> Result<impl FnMut() -> Result<(), Failure> + use<>, Failure> {
     let mut directory = Directory::start(lab, "c1", "s2", pages)?;
     let mut client = client_in(lab, "c1")?;
-    let (mut room, mut drawn) = (vec![0; PAGE_BYTES], Drawn(1));
+    let (mut room, mut random) = (vec![0; PAGE_BYTES], Random::new(1));
     Ok(move || {
-        let page = drawn.below(pages.count);
+        let page = random.index(pages.count);
         let pointer = directory.look_up(page)?;
         client.read(pointer, &mut room).map_err(served::remote)?;
         served::is_page(page, &room)
@@ -212,12 +213,12 @@ fn full_table(task: &SwitchTask) -> Result<Result<FullTable, String>, Failure> {
 
 /// READs of 64 bytes in a second, with so many under way.
 fn rate(task: &SwitchTask, mut client: Client, pages: Pages) -> Result<f64, Failure> {
-    let (mut rooms, mut drawn, mut best) = (vec![[0; 64]; AT_ONCE], Drawn(1), 0.0_f64);
+    let (mut rooms, mut random, mut best) = (vec![[0; 64]; AT_ONCE], Random::new(1), 0.0_f64);
     for _ in 0..task.rounds {
         let calls = task.samples.div_ceil(AT_ONCE as u32).max(4);
         let start = Instant::now();
         for _ in 0..calls {
-            let wanted: Vec<usize> = rooms.iter().map(|_| drawn.below(pages.count)).collect();
+            let wanted: Vec<usize> = rooms.iter().map(|_| random.index(pages.count)).collect();
             let mut ranges: Vec<(Pointer, &mut [u8])> =
                 wanted.iter().zip(&mut rooms).map(|(&page, room)| (pages.pointer(page), &mut room[..])).collect();
             client.read_many(&mut ranges).map_err(served::remote)?;

@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use trellis::remote::Client;
+use trellis_base::Random;
 use trellis_switch::switches;
 
 use super::latency::{client_in, up};
 use super::placed::Placed;
-use super::served::{self, Drawn, PAGE_BYTES, Pages};
+use super::served::{self, PAGE_BYTES, Pages};
 use super::{Found, SwitchTask};
 use crate::exit::{self, Failure};
 
@@ -128,9 +129,9 @@ impl Load {
     }
 
     fn read(&self, client: &mut Client) {
-        let mut drawn = Drawn(1);
+        let mut random = Random::new(1);
         while !self.is_over.load(Ordering::Relaxed) {
-            self.read_one(client, drawn.below(self.pages.count));
+            self.read_one(client, random.index(self.pages.count));
         }
     }
 
@@ -146,9 +147,9 @@ impl Load {
     }
 
     fn write(&self, client: &mut Client) {
-        let mut drawn = Drawn(2);
+        let mut random = Random::new(2);
         while !self.is_over.load(Ordering::Relaxed) {
-            let page = drawn.below(self.pages.count);
+            let page = random.index(self.pages.count);
             let times = self.tried[page].load(Ordering::SeqCst) + 1;
             self.tried[page].store(times, Ordering::SeqCst);
             let bytes = [(page as u64).to_le_bytes(), times.to_le_bytes()].concat();

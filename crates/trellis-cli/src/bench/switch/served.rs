@@ -169,20 +169,6 @@ pub(crate) fn is_page(page: usize, bytes: &[u8]) -> Result<(), Failure> {
     Err(Failure::new(exit::FAILED, format!("page {page} came with the bytes of another one")))
 }
 
-/// Numbers that look drawn and are the same each time (SplitMix64).
-pub(crate) struct Drawn(pub(crate) u64);
-
-impl Drawn {
-    /// Below a bound.
-    pub(crate) fn below(&mut self, bound: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ mixed >> 31) % bound as u64) as usize
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -193,12 +179,5 @@ mod tests {
         assert!(is_page(0, &bytes).is_ok() && is_page(7, &bytes).is_err());
         bytes[0] = 7;
         assert!(is_page(7, &bytes).is_ok() && is_page(0, &bytes).is_err());
-    }
-
-    #[test]
-    fn drawn_numbers_reach_everything_below_their_bound() {
-        let (mut drawn, mut seen) = (Drawn(1), [false; 10]);
-        (0..200).for_each(|_| seen[drawn.below(10)] = true);
-        assert_eq!(seen, [true; 10]);
     }
 }

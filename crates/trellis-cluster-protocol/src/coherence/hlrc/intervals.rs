@@ -383,6 +383,7 @@ impl Reader<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use trellis_base::Random;
 
     fn notice(page: u32, stamp: u64) -> Notice {
         Notice { range: PageRange::one(PageIndex(page)), stamp }
@@ -492,22 +493,12 @@ mod tests {
         assert_eq!(release(&mut nodes, 1, 0), [notice(3, 1)]);
     }
 
-    /// Numbers that look random, the same in every run.
-    struct Dice(u64);
-
-    impl Dice {
-        fn below(&mut self, end: u64) -> u64 {
-            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (self.0 >> 33) % end
-        }
-    }
-
     /// Some stores, and a release of them to another node; how many notices and intervals that may be.
-    fn hand_over(nodes: &mut [Intervals], dice: &mut Dice, stamp: u64, stores_max: u64) -> usize {
-        let (from, to) = (dice.below(4) as usize, dice.below(4) as usize);
-        let stores = dice.below(stores_max + 1);
+    fn hand_over(nodes: &mut [Intervals], random: &mut Random, stamp: u64, stores_max: u64) -> usize {
+        let (from, to) = (random.index(4), random.index(4));
+        let stores = random.below(stores_max + 1);
         for _ in 0..stores {
-            nodes[from].note(notice(dice.below(1000) as u32, stamp));
+            nodes[from].note(notice(random.below(1000) as u32, stamp));
         }
         nodes[from].close();
         if from != to {
@@ -533,11 +524,11 @@ mod tests {
 
     #[test]
     fn a_long_run_of_locks_and_barriers_keeps_what_was_said_since_two_barriers_ago() {
-        let (mut nodes, mut dice) = (nodes(4), Dice(1));
+        let (mut nodes, mut random) = (nodes(4), Random::new(1));
         let mut before = vec![vec![0; 4]; 4];
         let (mut since, mut since_one_before, mut most) = (0, 0, 0);
         for stamp in 1..=10_000 {
-            since += hand_over(&mut nodes, &mut dice, stamp, 3);
+            since += hand_over(&mut nodes, &mut random, stamp, 3);
             for node in &nodes {
                 assert!(node.kept() <= since + since_one_before, "hand-over {stamp}: {} are kept", node.kept());
                 most = most.max(node.kept());
@@ -556,10 +547,10 @@ mod tests {
 
     #[test]
     fn without_barriers_locks_keep_a_bounded_number() {
-        let (mut nodes, mut dice) = (nodes(4), Dice(2));
+        let (mut nodes, mut random) = (nodes(4), Random::new(2));
         let mut noted = 0;
         for stamp in 1..=4_000 {
-            noted += hand_over(&mut nodes, &mut dice, stamp, 64);
+            noted += hand_over(&mut nodes, &mut random, stamp, 64);
             assert!(nodes.iter().all(|node| node.kept() <= NOTICES_MAX));
         }
         assert!(noted > NOTICES_MAX, "the run is too short to show it: {noted}");

@@ -1,5 +1,6 @@
 //! Pages that are cut out of ranges, go elsewhere, come home and are joined again, whatever becomes of hosts and controllers meanwhile.
 
+use trellis_base::Random;
 use trellis_fabric_protocol::lease::parts::PART_PAGES_MAX;
 use trellis_fabric_protocol::wire::address::PARTS_FROM;
 
@@ -499,31 +500,18 @@ fn who_tells_of_what_was_a_part_hears_of_its_range() {
     }
 }
 
-/// Numbers that look drawn and are the same each time (SplitMix64).
-struct Drawn(u64);
-
-impl Drawn {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ mixed >> 31) % bound
-    }
-}
-
 #[test]
 fn whatever_happens_each_page_is_in_one_place() {
     const HOSTS: [Host; 4] = [7, 8, 9, 10];
     for seed in 0..4 {
-        let (mut drawn, mut world) = (Drawn(seed), World::new(1));
+        let (mut random, mut world) = (Random::new(seed), World::new(1));
         HOSTS.into_iter().for_each(|host| world.serve(host, 100));
         world.run(1_500);
         for _ in 0..50 {
-            let (range, to) = (HOSTS[drawn.below(2) as usize], HOSTS[drawn.below(4) as usize]);
-            match drawn.below(10) {
+            let (range, to) = (HOSTS[random.index(2)], random.one_of(&HOSTS));
+            match random.below(10) {
                 0..=3 => {
-                    let (first, pages) = [(0, 2), (2, 3), (5, 3), (0, 8)][drawn.below(4) as usize];
+                    let (first, pages) = random.one_of(&[(0, 2), (2, 3), (5, 3), (0, 8)]);
                     // What cannot be is refused.
                     let _ = world.move_pages(range, to, first, pages);
                 }
@@ -533,7 +521,7 @@ fn whatever_happens_each_page_is_in_one_place() {
                     world.carry_out(orders);
                 }
                 5 => world.restart_controller(),
-                6 => world.dies = Some((drawn.below(3) as usize, drawn.below(2) == 0)),
+                6 => world.dies = Some((random.index(3), random.once_in(2))),
                 7 => world.cut = [to].into(),
                 8 => world.cut.clear(),
                 _ => {
@@ -542,7 +530,7 @@ fn whatever_happens_each_page_is_in_one_place() {
                 }
             }
             // It holds at every moment that no page is in two.
-            world.run(1 + drawn.below(700));
+            world.run(1 + random.below(700));
         }
         world.cut.clear();
         world.dies = None;

@@ -5,6 +5,7 @@ use super::*;
 use crate::wire::address::{Arguments, Cluster, Destination, Incarnation, Pointer, Source};
 use crate::wire::command::Command;
 use crate::wire::datagram::{Body, Operation, Request, TagKind};
+use trellis_base::Random;
 
 const HOME: Host = Host(7);
 const MAKER: Host = Host(3);
@@ -178,19 +179,12 @@ fn any_bytes_are_a_table_page_or_refused() {
     assert_eq!(table.read(2, &last).map(|page| page.len()), Some(44), "300 pages end in the third");
     assert_eq!(table.read(2, &bytes), None, "pages that the range does not have");
     // Whatever it says, an heir can make objects of it.
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut next = |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state as usize % below
-    };
-    let mut read = 0;
+    let (mut random, mut read) = (Random::new(1), 0);
     for _ in 0..2000 {
         let mut bytes = table.bytes(0);
         for _ in 0..4 {
-            let (record, at) = (next(8), [0, 2, 4, 6, 16, 24][next(6)]);
-            bytes[record * 32 + at] = next(4) as u8;
+            let (record, at) = (random.index(8), random.one_of(&[0, 2, 4, 6, 16, 24]));
+            bytes[record * 32 + at] = random.below(4) as u8;
         }
         if let Some(page) = table.read(0, &bytes) {
             read += 1;

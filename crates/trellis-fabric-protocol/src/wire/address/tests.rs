@@ -5,19 +5,12 @@ use super::*;
 use crate::wire::command::Class;
 use alloc::format;
 use alloc::string::ToString;
+use trellis_base::Random;
 
 const CLUSTER: Cluster = Cluster(0x12_3456);
 
 fn pointer() -> Pointer {
     Pointer::new(CLUSTER, Host(7), 0x89ab, 0x0102_0304_0506).unwrap()
-}
-
-/// xorshift64: the test must not depend on a source of randomness.
-fn random(state: &mut u64) -> u64 {
-    *state ^= *state << 13;
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    *state
 }
 
 #[test]
@@ -179,12 +172,11 @@ fn the_prefix_of_a_host_is_read() {
 
 #[test]
 fn any_bytes_are_read_or_refused_with_a_sentence() {
-    let mut state = 0x9e37_79b9_7f4a_7c15;
-    let mut accepted = 0;
+    let (mut random, mut accepted) = (Random::new(1), 0);
     for round in 0..100_000 {
         let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&random(&mut state).to_be_bytes());
-        bytes[8..].copy_from_slice(&random(&mut state).to_be_bytes());
+        bytes[..8].copy_from_slice(&random.draw().to_be_bytes());
+        bytes[8..].copy_from_slice(&random.draw().to_be_bytes());
         if round % 2 == 0 {
             bytes[0] = 0xfd;
         }

@@ -163,6 +163,7 @@ const fn tables() -> [[u32; 256]; 16] {
 mod tests {
     use super::*;
     use alloc::vec::Vec;
+    use trellis_base::Random;
 
     fn crc(bytes: &[u8]) -> u32 {
         Checksums.checksum(&[bytes])
@@ -191,18 +192,12 @@ mod tests {
 
     #[test]
     fn pieces_and_lengths_make_no_difference() {
-        let mut state = 0x9e37_79b9_7f4a_7c15u64;
-        let mut next = || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        let mut random = Random::new(1);
         for length in (0..70).chain([4095, 4096, 4097]) {
-            let bytes: Vec<u8> = (0..length).map(|_| next() as u8).collect();
+            let bytes: Vec<u8> = (0..length).map(|_| random.draw() as u8).collect();
             let expected = bit_by_bit(&bytes);
             assert_eq!(crc(&bytes), expected, "{length} bytes");
-            let (first, second) = bytes.split_at(next() as usize % (length + 1));
+            let (first, second) = bytes.split_at(random.index(length + 1));
             assert_eq!(Checksums.checksum(&[first, &[], second]), expected, "{} and {}", first.len(), second.len());
         }
     }

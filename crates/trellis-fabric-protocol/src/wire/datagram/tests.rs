@@ -6,6 +6,7 @@ use crate::wire::address::{Address, Arguments, Cluster, Destination, Host, Incar
 use alloc::format;
 use alloc::vec;
 use alloc::vec::Vec;
+use trellis_base::Random;
 
 fn cluster() -> Cluster {
     Cluster::new(0x12_3456).unwrap()
@@ -437,14 +438,7 @@ fn answers_with_other_lengths_are_refused() {
 
 #[test]
 fn any_bytes_are_decoded_or_refused_without_a_panic() {
-    // xorshift64: the test must not depend on a source of randomness.
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut random = Random::new(1);
     let requests = every_request();
     let replies = every_reply();
     let (mut accepted, mut refused) = (0, 0);
@@ -459,16 +453,16 @@ fn any_bytes_are_decoded_or_refused_without_a_panic() {
             (request.source.encode(), request.destination.encode(), payload_of(&request, &Checksums))
         };
         let (mut from, mut to) = (from, to);
-        for _ in 0..next() % 4 {
-            match next() % 8 {
-                0 => from.0[next() as usize % 16] = next() as u8,
-                1 => to.0[next() as usize % 16] = next() as u8,
-                2 => payload.truncate(next() as usize % (payload.len() + 1)),
-                3 => payload.push(next() as u8),
+        for _ in 0..random.below(4) {
+            match random.below(8) {
+                0 => from.0[random.index(16)] = random.draw() as u8,
+                1 => to.0[random.index(16)] = random.draw() as u8,
+                2 => payload.truncate(random.index(payload.len() + 1)),
+                3 => payload.push(random.draw() as u8),
                 _ => {
                     let length = payload.len().min(64);
                     if length > 0 {
-                        payload[next() as usize % length] = next() as u8;
+                        payload[random.index(length)] = random.draw() as u8;
                     }
                 }
             }

@@ -7,6 +7,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
+use trellis_base::Random;
+
 use crate::faults::Faults;
 
 /// The longest that a packet waits for the one that shall overtake it.
@@ -26,35 +28,26 @@ pub(super) struct Fate {
 /// Random numbers of all ports.
 pub(super) struct Fates {
     faults: Faults,
-    states: HashMap<u16, u64>,
+    of_ports: HashMap<u16, Random>,
 }
 
 impl Fates {
     pub(super) fn new(faults: Faults) -> Fates {
-        Fates { faults, states: HashMap::new() }
+        Fates { faults, of_ports: HashMap::new() }
     }
 
     /// What happens to the next packet of a port. Takes as many random numbers, whatever the answer.
     pub(super) fn next(&mut self, port: u16) -> Fate {
         let faults = self.faults;
         let begin = faults.seed.wrapping_add(u64::from(port).wrapping_mul(0xa076_1d64_78bd_642f));
-        let state = self.states.entry(port).or_insert(begin);
-        let mut chance = |ppm: u32| split_mix(state) % 1_000_000 < u64::from(ppm);
+        let random = self.of_ports.entry(port).or_insert(Random::new(begin));
+        let mut chance = |ppm: u32| random.draw() % 1_000_000 < u64::from(ppm);
         let (is_lost, is_repeated, is_overtaken) =
             (chance(faults.drop_ppm), chance(faults.duplicate_ppm), chance(faults.reorder_ppm));
         let jitter_ns = u64::try_from(faults.jitter.as_nanos()).unwrap_or(u64::MAX - 1);
-        let extra = split_mix(state) % (jitter_ns + 1);
+        let extra = random.draw() % (jitter_ns + 1);
         Fate { is_lost, is_repeated, is_overtaken, delay: faults.delay + Duration::from_nanos(extra) }
     }
-}
-
-/// The generator of Steele, Lea and Flood: one addition and a mix.
-fn split_mix(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 /// A packet on its way to a port.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use trellis_base::Random;
+
 use super::channel::{Channel, Draft};
 use super::memory;
 use super::receiving::Receiving;
@@ -75,47 +77,33 @@ impl Sink for Guarded {
     fn lost(&mut self, _peer: usize, _why: &Lost) {}
 }
 
-/// A generator whose numbers follow from its seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.0 >> 24
-    }
-
-    fn of(&mut self, choices: &[u64]) -> u64 {
-        choices[self.next() as usize % choices.len()]
-    }
-}
-
 #[test]
 fn whatever_a_peer_writes_nothing_beside_the_named_places_is_touched() {
     let mut refused = 0;
     let mut delivered = 0;
     for seed in 0..400 {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let (higher, lower) = channel();
         let mut receiving = Receiving::new(0);
         receiving.take_ring(lower);
         let mut sink = Guarded::new();
         for number in 0..8 {
             let lengths = [0, 1, 64, 600, 4096, 4097, 8192, 9000, u64::from(u16::MAX)];
-            let length = random.of(&lengths);
-            let total = if random.next().is_multiple_of(4) { random.next() & 0xffff_ffff } else { length };
-            let here = random.of(&[0, 1, length, length / 2, 32 << 10, 256 << 10, (256 << 10) + 1, 0xffff_ffff]);
+            let length = random.one_of(&lengths);
+            let total = if random.once_in(4) { random.draw() & 0xffff_ffff } else { length };
+            let here = random.one_of(&[0, 1, length, length / 2, 32 << 10, 256 << 10, (256 << 10) + 1, 0xffff_ffff]);
             let far = [0, 1, SHARED_BYTES as u64 - length.min(60_000), SHARED_BYTES as u64, u64::MAX, u64::MAX - 4096];
-            let kind = random.of(&[0, 1, 1, 1, 2, 3, 3, 4, 0xffff_ffff]);
-            let placement = random.of(&[0, 1, 2, 2, 3]);
-            let offset = random.of(&far);
-            let (kind, total, here, offset, placement) = match random.next() % 4 {
+            let kind = random.one_of(&[0, 1, 1, 1, 2, 3, 3, 4, 0xffff_ffff]);
+            let placement = random.one_of(&[0, 1, 2, 2, 3]);
+            let offset = random.one_of(&far);
+            let (kind, total, here, offset, placement) = match random.below(4) {
                 // A frame as it should be, so that what follows meets a receiver in any state.
                 0 | 1 => (1, length, length, 0, 2),
                 2 => (3, length, 0, 0, 2),
                 _ => (kind, total, here, offset, placement),
             };
             let header = placement | length << 8;
-            let words = [number + 1, kind | total << 32, here, offset, header, random.next(), random.next(), 0];
+            let words = [number + 1, kind | total << 32, here, offset, header, random.draw(), random.draw(), 0];
             higher.outgoing.forge_slot(number, words);
             let harvest = receiving.receive(&mut sink);
             sink.check();
@@ -165,18 +153,18 @@ fn frames_of_every_size_pass_through_many_rounds_of_the_ring() {
     sending.take_ring(higher);
     receiving.take_ring(lower);
     let mut sink = Guarded::new();
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let mut sent = Vec::new();
     for _ in 0..20_000 {
-        let (kind, most) = [(0, 1), (1, 4097), (2, PLACE_BYTES as u64 + 1)][random.next() as usize % 3];
-        let bytes = (random.next() % most) as u16;
+        let (kind, most) = random.one_of(&[(0, 1), (1, 4097), (2, PLACE_BYTES as u64 + 1)]);
+        let bytes = random.below(most) as u16;
         let mut header = [0; HEADER_BYTES];
         header[0] = kind;
         header[1..3].copy_from_slice(&bytes.to_le_bytes());
         let body = vec![sent.len() as u8; usize::from(bytes)];
         assert!(sending.send(&header, Payload::Copy(&body)).is_ok());
         sent.push((kind, bytes));
-        if random.next().is_multiple_of(40) {
+        if random.once_in(40) {
             while receiving.receive(&mut sink).came {
                 assert!(sending.flush().is_ok());
             }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use trellis_base::Random;
 use trellis_fabric_protocol::wire::address::{Host, HostPrefix, Incarnation, Source};
 use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::{Body, Operation, Status};
@@ -17,22 +18,11 @@ use super::{Client, Welcome};
 /// So many numbers are tried. A host has 1,024 sessions at a server and 32,768 numbers: each is taken in one of 32 cases.
 const DRAWS_MAX: u32 = 16;
 
-/// Numbers that follow from one that nobody can foretell (SplitMix64).
-pub(super) struct Draws(pub(super) u64);
-
-impl Draws {
-    fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    }
-}
-
 pub(super) struct Sessions {
     /// Drawn once: tells a server that it is the same process.
     identity: u64,
-    draws: Draws,
+    /// Its numbers follow from one that nobody can foretell.
+    draws: Random,
     incarnation: Incarnation,
     open: BTreeMap<Host, Session>,
 }
@@ -46,7 +36,7 @@ struct Session {
 }
 
 impl Sessions {
-    pub(super) fn new(identity: u64, mut draws: Draws) -> Sessions {
+    pub(super) fn new(identity: u64, mut draws: Random) -> Sessions {
         let incarnation = Incarnation::new(draws.draw() as u16);
         Sessions { identity, draws, incarnation, open: BTreeMap::new() }
     }

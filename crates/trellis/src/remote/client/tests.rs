@@ -15,7 +15,7 @@ fn prefix(host: Host) -> HostPrefix {
 
 fn client(identity: u64, seed: u64) -> Client {
     let options = ClientOptions::new(prefix(Host(9)));
-    Client::open_as(options, identity, Draws(seed)).expect("there is a socket")
+    Client::open_as(options, identity, Random::new(seed)).expect("there is a socket")
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use trellis_base::Random;
 use trellis_memory::{Catcher, Fault, FaultServer, Region, RegionOptions, Reserve};
 
 use super::model::{Client, Server};
@@ -192,13 +193,11 @@ fn atomic_additions_of_all_nodes_are_all_there() {
     std::thread::scope(|scope| {
         for (number, node) in nodes.iter().enumerate() {
             scope.spawn(move || {
-                let mut state = 0x9e37_79b9_7f4a_7c15u64 ^ number as u64;
+                let mut random = Random::new(number as u64);
                 for _ in 0..additions {
-                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                     // A few pages that all want, and many.
-                    let page =
-                        if state >> 63 == 0 { (state >> 40) as usize % 4 } else { (state >> 40) as usize % PAGES };
-                    node.word(page * WORDS).fetch_add(1, Ordering::SeqCst);
+                    let pages = if random.once_in(2) { 4 } else { PAGES };
+                    node.word(random.index(pages) * WORDS).fetch_add(1, Ordering::SeqCst);
                 }
             });
         }

@@ -336,6 +336,8 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
+    use trellis_base::Random;
+
     use super::*;
 
     fn patches() -> Vec<Patch> {
@@ -403,18 +405,14 @@ mod tests {
 
     #[test]
     fn differences_at_random_are_those_of_a_plain_comparison() {
-        let mut state = 0x9e37_79b9_7f4a_7c15u64;
-        let mut random = move |bound: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % bound
-        };
+        let mut random = Random::new(1);
         for round in 0..2_000 {
-            let twin: Vec<u8> = (0..PAGE_BYTES).map(|_| random(3) as u8).collect();
+            let twin: Vec<u8> = (0..PAGE_BYTES).map(|_| random.below(3) as u8).collect();
             let mut page = twin.clone();
-            for _ in 0..random(12) {
-                let from = random(PAGE_BYTES as u64) as usize;
-                let upto = (from + 1 + random(200) as usize).min(PAGE_BYTES);
-                page[from..upto].iter_mut().for_each(|byte| *byte = byte.wrapping_add(1 + random(2) as u8 * 127));
+            for _ in 0..random.below(12) {
+                let from = random.index(PAGE_BYTES);
+                let upto = (from + 1 + random.index(200)).min(PAGE_BYTES);
+                page[from..upto].iter_mut().for_each(|byte| *byte = byte.wrapping_add(1 + random.below(2) as u8 * 127));
             }
             let join = [0, 1, 7, 64][round % 4];
             let mut runs: Vec<(u16, Vec<u8>)> = Vec::new();

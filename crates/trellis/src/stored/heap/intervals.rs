@@ -94,22 +94,23 @@ impl Intervals {
 
 #[cfg(test)]
 mod tests {
+    use trellis_base::Random;
+
     use super::*;
 
     #[test]
     fn runs_join_split_and_are_counted_as_in_a_plain_set() {
         let (mut intervals, mut plain) = (Intervals::default(), [false; 64]);
-        let mut random = 12345u32;
+        let mut random = Random::new(1);
         for step in 0..4000 {
-            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let (a, b) = (random >> 8 & 63, random >> 16 & 63);
+            let (a, b, is_in) = (random.below(64) as u32, random.below(64) as u32, random.once_in(4));
             let pages = a.min(b)..a.max(b) + 1;
-            if random >> 30 == 0 {
+            if is_in {
                 intervals.insert(pages.clone());
             } else {
                 intervals.remove(pages.clone());
             }
-            pages.clone().for_each(|page| plain[page as usize] = random >> 30 == 0);
+            pages.clone().for_each(|page| plain[page as usize] = is_in);
             assert_eq!(intervals.total(), plain.iter().filter(|&&is_in| is_in).count() as u64, "step {step}");
             for page in 0..64u32 {
                 assert_eq!(intervals.run_of(page).is_some(), plain[page as usize], "step {step}, page {page}");

@@ -6,12 +6,13 @@ use std::ops::Range;
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
+use trellis_base::Random;
 use trellis_store::stores::embedded::Embedded;
 use trellis_store::wrap::{Failing, Fault};
 use trellis_store::{Applied, Change, Key, Kind as KeyKind, Operation, Store};
 
 use super::directory::Directory;
-use super::tests::{Random, with_seed};
+use super::tests::with_seed;
 use super::*;
 use crate::stored::departed::Departed;
 use crate::stored::end;
@@ -81,12 +82,12 @@ fn work(store: &Arc<dyn Store>, member: u64, random: &mut Random) -> Result<(), 
     for _ in 0..3 {
         for _ in 0..25 {
             if known.len() > BLOCKS {
-                let at = *known.keys().nth(random.below(known.len() as u64) as usize).unwrap();
+                let at = *known.keys().nth(random.index(known.len())).unwrap();
                 // Everything belongs to the only process that lives.
                 heap.free(at)?;
                 known.remove(&at);
             }
-            let bytes = if random.below(20) == 0 { 1_500_000 } else { random.below(5000) + 1 };
+            let bytes = if random.once_in(20) { 1_500_000 } else { random.below(5000) + 1 };
             let at = heap.malloc(bytes)?;
             let before = known.range(..=at).next_back().map_or(0, |(at, bytes)| at + bytes);
             let after = known.range(at..).next().map_or(u64::MAX, |(at, _)| *at);
@@ -109,7 +110,7 @@ fn list(store: &Arc<dyn Store>) -> Result<BTreeMap<u64, u64>, HeapError> {
 fn what_the_dead_had_is_used_again_at_whatever_call_they_died() {
     let test = "what_the_dead_had_is_used_again_at_whatever_call_they_died";
     with_seed(test, |seed| {
-        let (store, mut random) = (Arc::new(Embedded::new()) as Arc<dyn Store>, Random(seed | 1));
+        let (store, mut random) = (Arc::new(Embedded::new()) as Arc<dyn Store>, Random::new(seed));
         let mut died = 0;
         for round in 0.. {
             let (at, applied) = (round / 6 + 1, round % 2 == 0);

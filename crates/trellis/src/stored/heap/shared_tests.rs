@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use trellis_base::Random;
 use trellis_store::Applied;
 use trellis_store::stores::embedded::Embedded;
 use trellis_store::wrap::Counted;
 
-use super::tests::{Random, Words, with_seed};
+use super::tests::{Words, size, with_seed};
 use super::*;
 
 const BASE: u64 = 0x2000_0000_0000;
@@ -179,23 +180,23 @@ fn who_frees_learns_that_the_owner_is_another_one_now() {
 fn at_random(store: &Arc<dyn Store>, seed: u64, operations: u64) {
     let words = Words::new(BYTES, false);
     let processes: Vec<Process> = (1..=3).map(|member| process(store, &words, member)).collect();
-    let (mut random, mut blocks) = (Random(seed | 1), Vec::<(Range<u64>, u64)>::new());
+    let (mut random, mut blocks) = (Random::new(seed), Vec::<(Range<u64>, u64)>::new());
     for step in 0..operations {
-        let who = &processes[random.below(3) as usize];
-        if random.below(100) < 52 && blocks.len() < 20_000 {
-            let bytes = random.size(300_000);
+        let who = &processes[random.index(3)];
+        if random.percent(52) && blocks.len() < 20_000 {
+            let bytes = size(&mut random, 300_000);
             let Ok(address) = who.heap.malloc(bytes) else { continue };
             who.release();
             words.fill(&(address..address + bytes), step << 20);
             blocks.push((address..address + bytes, step << 20));
         } else if !blocks.is_empty() {
-            let (block, tag) = blocks.swap_remove(random.below(blocks.len() as u64) as usize);
+            let (block, tag) = blocks.swap_remove(random.index(blocks.len()));
             assert!(words.holds(&block, tag), "step {step}: block {block:x?} lost its contents");
-            if random.below(4) > 0 {
+            if !random.once_in(4) {
                 who.heap.free(block.start).unwrap();
                 continue;
             }
-            let bytes = random.size(10_000).max(1);
+            let bytes = size(&mut random, 10_000).max(1);
             let now = who.heap.realloc(block.start, bytes).unwrap();
             who.release();
             words.fill(&(now..now + bytes), tag);
@@ -233,17 +234,17 @@ fn processes_share_a_heap_at_the_same_time() {
             for ((number, receiver), process) in receivers.into_iter().enumerate().zip(&processes) {
                 let (words, senders) = (&words, senders.clone());
                 scope.spawn(move || {
-                    let mut random = Random(seed.wrapping_mul(number as u64 * 2 + 3) | 1);
+                    let mut random = Random::for_purpose(seed, number as u64);
                     let check = |(block, tag): (Range<u64>, u64)| {
                         assert!(words.holds(&block, tag), "block {block:x?} lost its contents");
                         process.heap.free(block.start).unwrap();
                     };
                     for step in 0..super::tests::operations() / 10 {
-                        let bytes = random.size(50_000);
+                        let bytes = size(&mut random, 50_000);
                         let Ok(address) = process.heap.malloc(bytes) else { continue };
                         let (block, tag) = (address..address + bytes, (step << 8 | number as u64) << 20);
                         words.fill(&block, tag);
-                        senders[random.below(3) as usize].send((block, tag)).unwrap();
+                        senders[random.index(3)].send((block, tag)).unwrap();
                         (0..2).filter_map(|_| receiver.try_recv().ok()).for_each(check);
                     }
                     drop(senders);

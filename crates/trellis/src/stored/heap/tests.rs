@@ -7,6 +7,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use trellis_base::Random;
+
 use super::*;
 
 const BASE: u64 = 0x2000_0000_0000;
@@ -88,26 +90,10 @@ impl Memory for Words {
     }
 }
 
-/// A small generator; the same numbers for the same seed.
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    pub(super) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    /// Mostly small, at times up to `bytes_max`.
-    pub(super) fn size(&mut self, bytes_max: u64) -> u64 {
-        let bits = self.below(u64::from(bytes_max.ilog2()) + 1).min(self.below(24)) as u32;
-        self.below(1 << bits).min(bytes_max)
-    }
+/// Mostly small, at times up to `bytes_max`.
+pub(super) fn size(random: &mut Random, bytes_max: u64) -> u64 {
+    let bits = random.below(u64::from(bytes_max.ilog2()) + 1).min(random.below(24));
+    random.below(1 << bits).min(bytes_max)
 }
 
 /// A block that the program has: where it ends as asked for, as it is, and what was written there.
@@ -130,7 +116,7 @@ impl Model {
     fn new(kind: Kind, zeroes: bool, seed: u64) -> Model {
         let words = Words::new(BYTES, zeroes);
         let heap = Heap::local(BASE..BASE + BYTES, kind, words.clone()).unwrap();
-        Model { heap, words, blocks: BTreeMap::new(), addresses: Vec::new(), random: Random(seed | 1), tag: 0 }
+        Model { heap, words, blocks: BTreeMap::new(), addresses: Vec::new(), random: Random::new(seed), tag: 0 }
     }
 
     fn step(&mut self) {
@@ -169,13 +155,13 @@ impl Model {
     }
 
     fn malloc(&mut self) {
-        let bytes = self.random.size(1 << 20);
+        let bytes = size(&mut self.random, 1 << 20);
         let answer = self.heap.malloc(bytes);
         self.took(answer, bytes, 16);
     }
 
     fn calloc(&mut self) {
-        let (count, bytes) = (self.random.size(200), self.random.size(2000));
+        let (count, bytes) = (size(&mut self.random, 200), size(&mut self.random, 2000));
         let answer = self.heap.calloc(count, bytes);
         if let Ok(address) = answer {
             assert!(self.words.is_zero(address..address + count * bytes), "calloc gave something else than zeros");
@@ -184,7 +170,7 @@ impl Model {
     }
 
     fn aligned(&mut self) {
-        let (bytes, align) = (self.random.size(40_000), 1 << self.random.below(18));
+        let (bytes, align) = (size(&mut self.random, 40_000), 1 << self.random.below(18));
         let answer = self.heap.aligned(align, bytes);
         self.took(answer, bytes, align);
     }
@@ -194,7 +180,7 @@ impl Model {
         if self.addresses.is_empty() {
             return None;
         }
-        let index = self.random.below(self.addresses.len() as u64) as usize;
+        let index = self.random.index(self.addresses.len());
         let address = self.addresses.swap_remove(index);
         let block = self.blocks.remove(&address).unwrap();
         assert!(self.words.holds(&(address..block.asked_end), block.tag), "block {address:#x} lost its contents");
@@ -203,7 +189,7 @@ impl Model {
 
     fn realloc(&mut self) {
         let Some((address, block)) = self.any() else { return };
-        let bytes = self.random.size(1 << 19).max(1);
+        let bytes = size(&mut self.random, 1 << 19).max(1);
         let answer = self.heap.realloc(address, bytes);
         let Ok(now) = answer else {
             self.blocks.insert(address, block);
@@ -335,17 +321,17 @@ fn across_threads(test: &str, kind: Kind) {
             for (thread, receiver) in receivers.into_iter().enumerate() {
                 let (heap, words, senders) = (&heap, &words, senders.clone());
                 scope.spawn(move || {
-                    let mut random = Random(seed.wrapping_mul(thread as u64 * 2 + 1) | 1);
+                    let mut random = Random::for_purpose(seed, thread as u64);
                     let check = |(block, tag): (Range<u64>, u64)| {
                         assert!(words.holds(&block, tag), "block {block:x?} lost its contents");
                         heap.free(block.start).unwrap();
                     };
                     for step in 0..operations() / THREADS as u64 {
-                        let bytes = random.size(100_000);
+                        let bytes = size(&mut random, 100_000);
                         let Ok(address) = heap.malloc(bytes) else { continue };
                         let (block, tag) = (address..address + bytes, (step << 8 | thread as u64) << 20);
                         words.fill(&block, tag);
-                        senders[random.below(THREADS as u64) as usize].send((block, tag)).unwrap();
+                        senders[random.index(THREADS)].send((block, tag)).unwrap();
                         // One more than it sends, at times, so that few are under way.
                         (0..2).filter_map(|_| receiver.try_recv().ok()).for_each(check);
                     }

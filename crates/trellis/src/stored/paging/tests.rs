@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use trellis_base::Random;
 use trellis_store::wrap::{Counted, Delayed};
 use trellis_store::{Change, Key, Operation, Store};
 
@@ -117,13 +118,6 @@ fn embedded(members: u64) -> Arc<dyn Store> {
     store
 }
 
-fn random(seed: &mut u64) -> u64 {
-    *seed ^= *seed << 13;
-    *seed ^= *seed >> 7;
-    *seed ^= *seed << 17;
-    *seed
-}
-
 #[test]
 fn a_program_larger_than_its_memory_finds_what_it_stored() {
     if cannot("a_program_larger_than_its_memory_finds_what_it_stored") {
@@ -153,9 +147,9 @@ fn a_program_larger_than_its_memory_finds_what_it_stored() {
             look(&process);
         }
     }
-    let mut seed = 0x5eed;
+    let mut random = Random::new(1);
     for _ in 0..2000 {
-        let page = random(&mut seed) as usize % (bytes / PAGE_BYTES);
+        let page = random.index(bytes / PAGE_BYTES);
         let seven = if (bytes / PAGE_BYTES - 1 - page).is_multiple_of(3) { 7 } else { 0 };
         let found = process.load(page * PAGE_BYTES + page % 4000, 8);
         assert_eq!(found, (page as u64 + 1).to_le_bytes(), "page {page}");
@@ -295,17 +289,17 @@ fn turns_with_little_memory_are_those_of_an_array() {
     let bytes = 4 * MIB;
     let seed = std::env::var("TRELLIS_TEST_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x7e57u64);
     let what = format!("TRELLIS_TEST_SEED={seed} cargo test -p trellis turns_with_little_memory");
-    let mut state = seed;
+    let mut random = Random::new(seed);
     let store = embedded(2);
     let processes = [Process::new(&store, shared(1, bytes, MIB)), Process::new(&store, shared(2, bytes, MIB))];
     let mut model = vec![0u8; bytes];
     for turn in 0..60usize {
         let (active, other) = (&processes[turn % 2], &processes[1 - turn % 2]);
         active.acquire();
-        for _ in 0..random(&mut state) % 600 {
-            let length = [1, 3, 8, 200][random(&mut state) as usize % 4];
-            let at = random(&mut state) as usize % (bytes - length);
-            if random(&mut state).is_multiple_of(3) {
+        for _ in 0..random.below(600) {
+            let length = random.one_of(&[1, 3, 8, 200]);
+            let at = random.index(bytes - length);
+            if random.once_in(3) {
                 assert_eq!(active.load(at, length), &model[at..at + length], "turn {turn} at {at}: {what}");
             } else {
                 let from: Vec<u8> = (0..length).map(|byte| (turn + byte) as u8 | 1).collect();
@@ -315,7 +309,7 @@ fn turns_with_little_memory_are_those_of_an_array() {
         }
         // The other one touches pages before it acquires, so that it has old copies, also of pages that are changed.
         for _ in 0..50 {
-            other.load(random(&mut state) as usize % (bytes - 8), 8);
+            other.load(random.index(bytes - 8), 8);
         }
         active.release();
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use trellis_base::Random;
 use trellis_store::Store;
 use trellis_store::wrap::Counted;
 
@@ -28,31 +29,23 @@ fn store(words: &Words, address: usize, from: &[u8]) {
     unsafe { words.store(address, from).expect("stored") };
 }
 
-/// Numbers that follow from a seed.
-fn random(seed: &mut u64) -> u64 {
-    *seed ^= *seed << 13;
-    *seed ^= *seed >> 7;
-    *seed ^= *seed << 17;
-    *seed
-}
-
 #[test]
 fn every_access_is_that_of_an_array() {
     let (words, _) = words(false);
     let mut model = vec![0u8; 64 * PAGE_BYTES];
-    let mut seed = 0x5eed_0001;
+    let mut random = Random::new(1);
     for round in 0..4000u64 {
-        let bytes = [1, 2, 4, 8, 16, 100, 5000][random(&mut seed) as usize % 7];
-        let at = random(&mut seed) as usize % (model.len() - bytes);
+        let bytes = random.one_of(&[1, 2, 4, 8, 16, 100, 5000]);
+        let at = random.index(model.len() - bytes);
         let what = format!("round {round}: {bytes} bytes at {at}");
-        match random(&mut seed) % 4 {
+        match random.below(4) {
             0 => {
                 let from: Vec<u8> = (0..bytes).map(|byte| (byte as u64 * 7 + round) as u8).collect();
                 store(&words, REGION_BASE + at, &from);
                 model[at..at + bytes].copy_from_slice(&from);
             }
             1 => {
-                let to = random(&mut seed) as usize % (model.len() - bytes);
+                let to = random.index(model.len() - bytes);
                 // SAFETY: addresses of the region.
                 unsafe { words.copy(REGION_BASE + to, REGION_BASE + at, bytes).expect(&what) };
                 model.copy_within(at..at + bytes, to);

@@ -4,6 +4,7 @@
 use super::*;
 use crate::lease::parts::PART_PAGES_MAX;
 use alloc::vec;
+use trellis_base::Random;
 
 const OWNER: Party = Party { host: 3, incarnation: 0x8123 };
 
@@ -198,22 +199,15 @@ fn many_leases_come_together_from_parts_in_any_order() {
 
 #[test]
 fn any_bytes_are_read_or_refused() {
-    // xorshift64: the test must not depend on a source of randomness.
-    let mut state = 0x9e37_79b9_7f4a_7c15u64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
+    let mut random = Random::new(1);
     let (mut read, mut refused) = (0, 0);
     let all = all();
     for round in 0..50_000 {
         let told = &all[round % all.len()];
         let mut body = told.encode();
-        for _ in 0..next() % 3 {
-            let at = next() as usize % body.len();
-            body[at] = next() as u8;
+        for _ in 0..random.below(3) {
+            let at = random.index(body.len());
+            body[at] = random.draw() as u8;
         }
         match Told::decode(told.command(), &body) {
             Some(other) => {

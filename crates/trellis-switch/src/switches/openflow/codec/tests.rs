@@ -3,6 +3,8 @@
 //!
 //! The expected bytes are written down by hand from the structures that are named beside them.
 
+use trellis_base::Random;
+
 use super::*;
 
 fn bytes(text: &str) -> Vec<u8> {
@@ -305,22 +307,6 @@ fn what_is_no_message_is_an_error() {
     assert_eq!(message_bytes(&bytes("04 02 00")), Ok(None));
 }
 
-/// Random numbers that are the same for the same seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-}
-
 fn samples() -> Vec<Vec<u8>> {
     let bodies = [
         Body::Hello { version: 4, versions: Some(0x12) },
@@ -357,20 +343,20 @@ fn samples() -> Vec<Vec<u8>> {
 #[test]
 fn damaged_messages_are_messages_or_errors() {
     const SEED: u64 = 0x0f13;
-    let mut random = Random(SEED);
+    let mut random = Random::new(SEED);
     let samples = samples();
     let (mut understood, mut refused) = (0, 0);
     for round in 0..40_000 {
-        let mut damaged = samples[random.below(samples.len())].clone();
+        let mut damaged = samples[random.index(samples.len())].clone();
         for _ in 0..=random.below(3) {
-            let at = random.below(damaged.len());
+            let at = random.index(damaged.len());
             match random.below(4) {
                 0 => damaged.truncate(at.max(1)),
-                1 => damaged.insert(at, random.next() as u8),
-                _ => damaged[at] = random.next() as u8,
+                1 => damaged.insert(at, random.draw() as u8),
+                _ => damaged[at] = random.draw() as u8,
             }
         }
-        if random.below(4) > 0 && damaged.len() >= HEADER_BYTES {
+        if !random.once_in(4) && damaged.len() >= HEADER_BYTES {
             // Most have a header that fits, so that the rest is looked at.
             let length = damaged.len() as u16;
             let kind = damaged[1] % 22;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use trellis_base::Random;
 use trellis_store::Store;
 use trellis_store::stores::embedded::Embedded;
 use trellis_store::wrap::{Counted, Failing, Fault as StoreFault};
@@ -45,7 +46,7 @@ struct Plan {
 
 impl Plan {
     fn seed(seed: u64) -> Plan {
-        Plan { chooser: Chooser::Random(seed), faults: Vec::new(), mutant: None }
+        Plan { chooser: Chooser::Random(Random::new(seed)), faults: Vec::new(), mutant: None }
     }
 
     fn first() -> Plan {
@@ -68,14 +69,14 @@ impl Plan {
 
     /// One or two faults of any kind, at any early call of any process.
     fn random_faults(mut self, seed: u64, processes: usize) -> Plan {
-        let mut state = seed ^ 0x5eed;
-        for _ in 0..1 + world::random(&mut state) % 2 {
-            let process = (world::random(&mut state) % processes as u64) as usize;
-            let call = (world::random(&mut state) % 16) as usize;
-            let fault = match world::random(&mut state) % 4 {
+        let mut random = Random::for_purpose(seed, 1);
+        for _ in 0..1 + random.below(2) {
+            let process = random.index(processes);
+            let call = random.index(16);
+            let fault = match random.below(4) {
                 0 => Fault::KilledBefore,
                 1 => Fault::KilledAfter,
-                _ => Fault::Stopped(Duration::from_millis(world::random(&mut state) % 4_000)),
+                _ => Fault::Stopped(Duration::from_millis(random.below(4_000))),
             };
             self.faults.push((process, call, fault));
         }

@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use trellis_base::Random;
 use trellis_store::stores::embedded::Embedded;
 use trellis_store::{Applied, Capabilities, Guard, Key, Kind, Operation, Store, StoreError};
 
@@ -28,7 +29,7 @@ thread_local! {
 /// Chooses among so many.
 pub(super) enum Chooser {
     /// By a seed.
-    Random(u64),
+    Random(Random),
     /// As told, then always the first; what there was to choose from is remembered.
     Path { told: Vec<usize>, taken: Vec<(usize, usize)> },
 }
@@ -36,7 +37,7 @@ pub(super) enum Chooser {
 impl Chooser {
     fn choose(&mut self, count: usize) -> usize {
         match self {
-            Chooser::Random(state) => (random(state) % count as u64) as usize,
+            Chooser::Random(random) => random.index(count),
             Chooser::Path { told, taken } => {
                 let choice = told.get(taken.len()).copied().unwrap_or(0);
                 taken.push((choice, count));
@@ -44,15 +45,6 @@ impl Chooser {
             }
         }
     }
-}
-
-/// splitmix64.
-pub(super) fn random(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
 }
 
 /// What happens to a process at one of its calls.
