@@ -1,16 +1,16 @@
-//! SIGINT and SIGTERM of who serves others: a controller, a switch.
+//! SIGINT and SIGTERM of who serves others: a store, a controller, a switch.
 //!
 //! Promises: the first one lets it end in order; one that comes before there is anything to end, or after the first, ends the process as if nobody had listened. Whoever ignored them goes on ignoring them. Runs no code in a handler.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::exit::Failure;
 
 /// How something is told to end.
-type Stop = Box<dyn Fn() + Send + Sync>;
+type Stop = Box<dyn FnOnce() + Send>;
 
 /// Waits for the signals; what it finds here is how they end it.
-pub(crate) struct Ends(Arc<OnceLock<Stop>>);
+pub(crate) struct Ends(Arc<Mutex<Option<Stop>>>);
 
 impl Ends {
     /// Takes the signals away from every thread that is started from now on.
@@ -26,7 +26,7 @@ impl Ends {
             }
             signals
         };
-        let stop: Arc<OnceLock<Stop>> = Arc::default();
+        let stop: Arc<Mutex<Option<Stop>>> = Arc::default();
         let known = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("signals".to_owned());
         let waits = thread.spawn(move || {
@@ -37,7 +37,7 @@ impl Ends {
                 libc::pthread_sigmask(libc::SIG_UNBLOCK, &signals, std::ptr::null_mut());
                 waited == 0
             };
-            match known.get() {
+            match known.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 Some(stop) if is_first => stop(),
                 // SAFETY: the signal is one of the two, or none, which does nothing.
                 _ => drop(unsafe { libc::raise(signal) }),
@@ -50,10 +50,9 @@ impl Ends {
         waits.map(|_| Ends(stop)).map_err(|_| Failure::system("start a thread"))
     }
 
-    /// The signals do this from now on.
-    pub(crate) fn by(&self, stop: impl Fn() + Send + Sync + 'static) {
-        // There is one of them in a process.
-        let _ = self.0.set(Box::new(stop));
+    /// The signals do this from now on, in place of what they did before.
+    pub(crate) fn by(&self, stop: impl FnOnce() + Send + 'static) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(stop));
     }
 }
 

@@ -124,7 +124,9 @@ fn everything_that_a_run_makes_has_the_mode_that_the_table_says() {
     let resp = folder.file("resp");
     let served = folder.start(&["store", "serve", "--store", &durable, "--resp", &format!("unix:{resp}")]);
     wait_until("the store is served", || is_socket(&resp));
-    end(served);
+    assert_eq!(fs::metadata(&resp).expect("it is there").permissions().mode() & 0o7777, 0o600);
+    let ended = end(served);
+    assert_eq!((ended.code, Path::new(&resp).exists()), (Some(0), false), "{ended:?}");
     for (command, new) in [("backup", "copy"), ("salvage", "salvaged")] {
         let ended = folder.start(&["store", command, &folder.file("store"), &folder.file(new)]).finish();
         assert_eq!(ended.code, Some(0), "{ended:?}");
@@ -138,6 +140,8 @@ fn everything_that_a_run_makes_has_the_mode_that_the_table_says() {
     let arguments = ["--cluster", "fd12:3456::/32", "--host", host, "--switch", "openflow", "--meet", &meeting];
     let switch = folder.start(&[&["switch", "run"], &arguments[..]].concat());
     let has = |part: &str| folder.list().iter().any(|(file, _)| file.to_string_lossy().contains(part));
+    let served = folder.start(&["store", "serve", "--store", "embedded:", "--resp", &format!("unix:{resp}")]);
+    wait_until("the other store is served", || is_socket(&resp));
     wait_until("the controller listens", || has("trellis-controller-"));
     wait_until("the switch is waited for", || is_socket(&openflow));
     wait_until("the nodes write", || has("output/node-1.out") && has(".secret"));
@@ -159,9 +163,14 @@ fn everything_that_a_run_makes_has_the_mode_that_the_table_says() {
     let rows: BTreeSet<&str> = table.iter().map(|(what, _)| what.as_str()).collect();
     assert_eq!(rows.difference(&seen).collect::<Vec<_>>(), Vec::<&&str>::new(), "rows of which nothing was made");
 
-    end(switch);
-    end(controller);
-    end(founders);
+    for run in [switch, controller, served, founders] {
+        end(run);
+    }
+    let left = folder.list().into_iter().map(|(file, _)| file);
+    let left: Vec<_> = left
+        .filter(|file| ["sock", "secret", "resp", "flow"].iter().any(|end| file.to_string_lossy().ends_with(end)))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
 }
 
 /// Ends a command that would go on.

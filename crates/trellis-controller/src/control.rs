@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn who_comes_when_all_places_are_taken_is_told_so_and_the_next_is_heard() {
         let path = std::env::temp_dir().join(format!("trellis-control-{}", std::process::id()));
-        let listener = trellis_switch::control::listen(&path, "controller").expect("a socket");
+        let listener = trellis_switch::control::listen(&path, "controller", "--control").expect("a socket");
         let (asked, questions) = std::sync::mpsc::channel::<Asked>();
         std::thread::spawn(move || serve(&listener, &asked, |asked| asked));
         std::thread::spawn(move || questions.iter().for_each(|(_, answer)| drop(answer.send(Answer::Done))));

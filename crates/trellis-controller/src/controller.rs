@@ -160,7 +160,7 @@ impl Controller {
         let endpoint = Endpoint::open(port).map_err(|error| ControllerError::Socket { port, error })?;
         let endpoint = Arc::new(endpoint);
         let path = options.control.display().to_string();
-        let listener = trellis_switch::control::listen(&options.control, "controller")
+        let listener = trellis_switch::control::listen(&options.control, "controller", "--control")
             .map_err(|error| ControllerError::Control { path, error })?;
         let drawn = drawn().map_err(ControllerError::System)?;
         let region = records::region(prefix.cluster.number());

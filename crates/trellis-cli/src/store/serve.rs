@@ -9,6 +9,7 @@ use clap::Args;
 use trellis_store::resp::{Options, Server};
 
 use super::Which;
+use crate::ending::Ends;
 use crate::exit::{self, Ending, Failure};
 use crate::terminal::announce;
 
@@ -47,6 +48,8 @@ pub(crate) struct ServeArguments {
 
 /// `trellis store serve`.
 pub(super) fn serve(arguments: &ServeArguments) -> Ending {
+    // Before any thread: none of them is to be interrupted.
+    let ends = Ends::listen()?;
     let store = arguments.which.open()?;
     let options = Options {
         password: arguments.password_file.as_deref().map(password).transpose()?,
@@ -57,6 +60,7 @@ pub(super) fn serve(arguments: &ServeArguments) -> Ending {
     let refused = |error: std::io::Error| Failure::new(exit::SYSTEM, format!("--resp {}: {error}", arguments.resp));
     let server = Server::bind(&arguments.resp, store, &options).map_err(refused)?;
     let running = server.start().map_err(refused)?;
+    ends.by(running.stopper());
     announce(format_args!("listening on {}", running.address()));
     running.wait();
     Ok(exit::FINE)

@@ -4,6 +4,7 @@
 //! into it, and the next one takes the socket over.
 
 use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, mpsc};
@@ -80,9 +81,19 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     let listed = listed(arguments)?;
     // Before any thread: none of them is to be interrupted.
     let ends = Ends::listen()?;
+    if let Some(Meeting::ListenFile(file)) = arguments.meet.clone() {
+        // Until the other program has come, there is nothing else to end.
+        ends.by(move || {
+            // It may not be there yet, and what is no socket is somebody else's.
+            if std::fs::symlink_metadata(&file).is_ok_and(|about| about.file_type().is_socket()) {
+                let _ = std::fs::remove_file(file);
+            }
+            std::process::exit(128 + libc::SIGTERM);
+        });
+    }
     let (switch, ports) = open(arguments, cluster, &listed)?;
     let control = arguments.control.display();
-    let listener = control::listen(&arguments.control, "switch")
+    let listener = control::listen(&arguments.control, "switch", "--control")
         .map_err(|error| Failure::new(exit::SYSTEM, format!("cannot listen at {control}: {error}")))?;
     let (stop, is_over) = mpsc::channel();
     ends.by(move || {

@@ -91,6 +91,14 @@ pub(super) struct Shared {
     stopped: AtomicBool,
 }
 
+impl Shared {
+    /// Ends all loops.
+    fn stop(&self) {
+        self.stopped.store(true, Ordering::Relaxed);
+        self.loops.iter().for_each(Mailbox::wake);
+    }
+}
+
 /// What other threads leave for a loop.
 pub(super) struct Mailbox {
     answers: Mutex<Vec<(u64, Vec<u8>)>>,
@@ -238,7 +246,13 @@ impl Running {
         &self.address
     }
 
-    /// Serves until the process ends.
+    /// Ends the serving, from any thread: [`Running::wait`] returns, and the socket's file is gone.
+    pub fn stopper(&self) -> impl Fn() + Send + Sync + 'static {
+        let shared = Arc::clone(&self.shared);
+        move || shared.stop()
+    }
+
+    /// Serves until it is stopped.
     pub fn wait(mut self) {
         for thread in self.threads.drain(..) {
             thread.join().ok();
@@ -248,8 +262,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.shared.stopped.store(true, Ordering::Relaxed);
-        self.shared.loops.iter().for_each(Mailbox::wake);
+        self.shared.stop();
         for thread in self.threads.drain(..) {
             thread.join().ok();
         }

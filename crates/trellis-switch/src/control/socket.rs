@@ -13,20 +13,21 @@ use rustix::net;
 const CONNECTING_MAX: i32 = 128;
 
 /// Takes a socket, its owner's alone (mode 0600). One that was left behind, and at which nobody listens any more, is taken
-/// over; what is no socket stays as it is. `who` is what listens at such a socket, as sentences call it.
+/// over; what is no socket stays as it is. `who` is what listens at such a socket, and `option` what names it, as sentences call
+/// them.
 ///
 /// # Errors
 ///
 /// When somebody listens there, something else has the name, or the system does not let us.
-pub fn listen(path: &Path, who: &str) -> io::Result<UnixListener> {
+pub fn listen(path: &Path, who: &str, option: &str) -> io::Result<UnixListener> {
     let taken = |what: String| io::Error::new(ErrorKind::AddrInUse, what);
     let listener = match bind(path) {
         Err(error) if error.kind() == ErrorKind::AddrInUse => {
             if !fs::symlink_metadata(path)?.file_type().is_socket() {
-                return Err(taken("what is there is no socket; give another --control".to_owned()));
+                return Err(taken(format!("what is there is no socket; give another {option}")));
             }
             if UnixStream::connect(path).is_ok() {
-                return Err(taken(format!("a {who} runs there; end that one, or give another --control")));
+                return Err(taken(format!("a {who} runs there; end that one, or give another {option}")));
             }
             fs::remove_file(path)?;
             bind(path)?
@@ -38,7 +39,7 @@ pub fn listen(path: &Path, who: &str) -> io::Result<UnixListener> {
 
 /// A socket for its owner alone. The mode of the socket becomes that of the file (unix(7)), so there is no moment at which others
 /// could connect.
-pub(crate) fn bind(path: &Path) -> io::Result<UnixListener> {
+fn bind(path: &Path) -> io::Result<UnixListener> {
     let socket = net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, net::SocketFlags::CLOEXEC, None)?;
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     net::bind(&socket, &net::SocketAddrUnix::new(path)?)?;
@@ -57,12 +58,12 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("trellis-socket-{}", std::process::id()));
         fs::create_dir(&folder).unwrap();
         let (socket, file, link) = (folder.join("socket"), folder.join("file"), folder.join("link"));
-        let first = listen(&socket, "switch").unwrap();
+        let first = listen(&socket, "switch", "--control").unwrap();
         assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
-        let sentence = |path: &Path| listen(path, "switch").unwrap_err().to_string();
+        let sentence = |path: &Path| listen(path, "switch", "--control").unwrap_err().to_string();
         assert_eq!(sentence(&socket), "a switch runs there; end that one, or give another --control");
         drop(first);
-        drop(listen(&socket, "switch").unwrap());
+        drop(listen(&socket, "switch", "--control").unwrap());
         fs::write(&file, "dear").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
         for path in [&file, &link, &folder] {

@@ -105,7 +105,7 @@ impl Place {
             }
             Meeting::ListenFile(file) => {
                 // Who answers there as a switch learns where requests go.
-                let listener = crate::control::socket::bind(file)?;
+                let listener = crate::control::listen(file, "switch that waits to be met", "--meet")?;
                 listener.set_nonblocking(true)?;
                 Place::Unix(listener)
             }
