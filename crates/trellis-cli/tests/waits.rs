@@ -3,7 +3,11 @@
 
 mod support;
 
+use std::sync::Mutex;
+
+use support::node::nodes_and_stopped;
 use support::{signal, start_nodes, wait_until};
+use trellis::waits::{Limit, Wait};
 
 /// Longer than it takes until a wait is reported would be a failure of the test's own watchdog, so nothing here is timed.
 #[test]
@@ -30,6 +34,60 @@ fn a_page_that_its_holder_keeps_ends_the_run_with_who_has_it() {
         let said = &ended.stderr;
         assert!(said.contains("page 0 did not come within 2 s; it is locked at node 0"), "{catcher}: {said}");
     }
+}
+
+/// What no stopped node makes: who comes to no cluster at all is looked at in `cluster.rs` of the library, and for a page of a node
+/// that leaves a coordinator waits only while somebody else has the page locked.
+fn is_elsewhere(wait: Wait) -> bool {
+    matches!(wait, Wait::Start | Wait::TakeOver(_))
+}
+
+/// A node is stopped, so that it lives and does nothing; nothing else ends the waits for it than their limits.
+#[test]
+fn every_wait_ends_at_its_limit_and_names_who_is_in_the_way() {
+    let (left, wrong) = (Mutex::new(Wait::ALL.to_vec()), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some(wait) = { left.lock().unwrap().pop() } {
+                    if !is_elsewhere(wait)
+                        && let Some(what) = waits_in_vain(wait)
+                    {
+                        wrong.lock().unwrap().push(what);
+                    }
+                }
+            });
+        }
+    });
+    let wrong = wrong.into_inner().unwrap();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+/// What is wrong with how it ended.
+fn waits_in_vain(wait: Wait) -> Option<String> {
+    let (nodes, stopped) = nodes_and_stopped(wait);
+    let coherence = match wait {
+        Wait::Publication | Wait::Placement(_) => "coherence=hlrc",
+        Wait::LockRange(_) => "coherence=lock(dynamic)",
+        _ => "coherence=dynamic",
+    };
+    let home = if matches!(wait, Wait::Placement(_)) { "home=first-touch" } else { "home=manager" };
+    // Longer than anything else, where it is not what ends the wait.
+    let silence = if wait.limit() == Limit::Members { "silence_seconds_max=7" } else { "silence_seconds_max=600" };
+    let settings = ["wait_seconds_max=2", "fault_seconds_max=2", "region_bytes=64MiB", coherence, home, silence];
+    let options: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+    let ended = start_nodes(nodes, &format!("stuck {wait}"), &options).finish();
+    let name = format!("node {stopped} ");
+    let line = |begins: &str| ended.stderr.lines().any(|line| line.contains(begins) && line.contains(&name));
+    let is_named = match wait {
+        Wait::ReadFault(_) | Wait::WriteFault(_) => line("page 0 did not come within 2 s"),
+        Wait::Inquiry => line("did not answer"),
+        Wait::Leave => line("done, and serving until"),
+        // Page 0 of the wait is a page that the program did not choose.
+        Wait::Placement(_) => line("choosing a home for page"),
+        wait => line(wait.to_string().trim_end_matches(" 0")),
+    };
+    (ended.code != Some(70) || !is_named).then(|| format!("{wait}: {ended:?}"))
 }
 
 /// Not a test of its own: what runs inside the processes that the tests above start.

@@ -60,17 +60,14 @@ pub enum Wait {
 pub enum Limit {
     /// As long as this key of the configuration says, in seconds.
     Key(&'static str),
-    /// So long; for a page that a program keeps locked, as long as `wait_seconds_max` says.
-    Fault(Duration),
+    /// As long as `fault_seconds_max` says; for a page that a program keeps locked, as long as `wait_seconds_max` says.
+    Fault,
     /// So long.
     Fixed(Duration),
     /// As long as the others live: a member that dies or falls silent ends it.
     Members,
 }
 
-/// How long one fault may take before the node gives up: a page travels in microseconds, and a peer that is dead or silent is
-/// reported long before this.
-const FAULT_MAX: Duration = Duration::from_secs(120);
 /// How long the others have to say how they stand to an object.
 const INQUIRY_MAX: Duration = Duration::from_secs(1);
 
@@ -96,19 +93,19 @@ const ROWS: [Row; 21] = [
     Row {
         code: 3,
         wait: Wait::ReadFault(0),
-        limit: Limit::Fault(FAULT_MAX),
+        limit: Limit::Fault,
         error: "the node ends (exit status 70); the page's home, and who was asked for it last or keeps it locked",
     },
     Row {
         code: 4,
         wait: Wait::WriteFault(0),
-        limit: Limit::Fault(FAULT_MAX),
+        limit: Limit::Fault,
         error: "the node ends (exit status 70); the page's home, and who was asked for it last or keeps it locked",
     },
     Row {
         code: 18,
         wait: Wait::Fetch(0),
-        limit: Limit::Fault(FAULT_MAX),
+        limit: Limit::Fault,
         error: "`WaitError::TooLong`; the page's home, and who was asked for it last",
     },
     Row { code: 5, wait: Wait::Barrier(0), limit: WAIT_KEY, error: "`WaitError::TooLong`; who has not come" },
@@ -207,7 +204,8 @@ impl Wait {
         match self.limit() {
             Limit::Key("start_seconds_max") => config.start_seconds_max.saturating_mul(1_000_000_000),
             Limit::Key(_) => config.wait_seconds_max.saturating_mul(1_000_000_000),
-            Limit::Fault(time) | Limit::Fixed(time) => nanoseconds(time),
+            Limit::Fault => config.fault_seconds_max.saturating_mul(1_000_000_000),
+            Limit::Fixed(time) => nanoseconds(time),
             Limit::Members => u64::MAX,
         }
     }
@@ -323,7 +321,7 @@ impl fmt::Display for Limit {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Limit::Key(key) => write!(formatter, "`{key}`"),
-            Limit::Fault(time) => write!(formatter, "{} s; of a locked page `wait_seconds_max`", time.as_secs()),
+            Limit::Fault => formatter.write_str("`fault_seconds_max`; of a locked page `wait_seconds_max`"),
             Limit::Fixed(time) => write!(formatter, "{} s", time.as_secs()),
             Limit::Members => formatter.write_str("as long as all members live (`silence_seconds_max`)"),
         }
@@ -356,13 +354,13 @@ mod tests {
 
     #[test]
     fn limits_come_from_the_keys_that_the_table_names() {
-        let config = Config { start_seconds_max: 2, wait_seconds_max: 3, ..Config::default() };
+        let config = Config { start_seconds_max: 2, wait_seconds_max: 3, fault_seconds_max: 4, ..Config::default() };
         for wait in Wait::ALL {
             let expected = match wait.limit() {
                 Limit::Key("start_seconds_max") => 2_000_000_000,
                 Limit::Key("wait_seconds_max") => 3_000_000_000,
                 Limit::Key(key) => panic!("{wait}: no such key: {key}"),
-                Limit::Fault(_) => 120_000_000_000,
+                Limit::Fault => 4_000_000_000,
                 Limit::Fixed(_) => 1_000_000_000,
                 Limit::Members => u64::MAX,
             };

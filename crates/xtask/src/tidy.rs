@@ -96,18 +96,29 @@ fn wait_violations(files: &[File]) -> Vec<String> {
     wrong
 }
 
-/// The name and the length of `const …PATIENCE: Duration = Duration::from_secs(20);`.
+/// The name and the length of `const …PATIENCE: Duration = Duration::from_secs(20);`, or of `const …_MS_MAX: u64 = 20_000;`.
 fn limit_of_a_wait(line: &str) -> Option<(&str, String)> {
-    let (head, value) = line.split_once(": Duration = Duration::from_")?;
+    let (head, value) = line.split_once(": ").filter(|(head, _)| head.contains("const "))?;
     let name = head.rsplit_once("const ")?.1;
-    let is_limit = ["PATIENCE", "_TIME", "DEADLINE", "_TIME_FAILED"].iter().any(|end| name.ends_with(end));
-    let (unit, number) = value.split_once('(')?;
+    let plain = |number: &str| number.trim_end_matches(");").trim_end_matches(';').replace('_', "");
+    if let Some(number) = value.strip_prefix("u64 = ") {
+        let nanoseconds_each = match name {
+            _ if name.ends_with("_NS_MAX") => 1,
+            _ if name.ends_with("_MS_MAX") => 1_000_000,
+            _ => return None,
+        };
+        let milliseconds = plain(number).parse::<u64>().ok()? * nanoseconds_each / 1_000_000;
+        return Some((name, format!("{milliseconds} ms")));
+    }
+    let (unit, number) = value.strip_prefix("Duration = Duration::from_")?.split_once('(')?;
+    let ends = ["PATIENCE", "_TIME", "DEADLINE", "_TIME_FAILED", "DEAD_AFTER", "_FOR", "GRACE", "LEASE"];
+    let is_limit = ends.iter().any(|end| name.ends_with(end));
     let unit = match unit {
         "secs" => "s",
         "millis" => "ms",
         _ => return None,
     };
-    is_limit.then(|| (name, format!("{} {unit}", number.trim_end_matches(");"))))
+    is_limit.then(|| (name, format!("{} {unit}", plain(number))))
 }
 
 fn read_all(root: &Path) -> Result<Vec<File>> {
@@ -481,6 +492,10 @@ mod tests {
         assert_eq!(count(&[source(patience), page("")]), 1, "it is not named");
         assert_eq!(count(&[source(&patience.replace("20", "30")), page(row)]), 1, "it is another one");
         assert_eq!(count(&[source(""), page(row)]), 1, "it is no more");
+        let (number, row) =
+            ("const STALL_MS_MAX: u64 = 1_500;", "| `x` | it | 1500 ms | ends | `a/src/lib.rs` `STALL_MS_MAX` |");
+        assert_eq!(wait_violations(&[source(number), page(row)]), Vec::<String>::new());
+        assert_eq!(count(&[source(&number.replace("1_500", "2_000")), page(row)]), 1, "it is another one");
         assert_eq!(count(&[source("const PAUSE: Duration = Duration::from_secs(1);"), page("")]), 0, "a pause");
         assert_eq!(count(&[file("crates/a/src/tests.rs", patience), page("")]), 0, "a test");
     }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use trellis::Cluster;
+use trellis::waits::Wait;
 
 /// Runs a role to its end. Failing roles do not return.
 pub(crate) fn act(role: &str) {
@@ -15,6 +16,7 @@ pub(crate) fn act(role: &str) {
         "hold" => hold_a_lock(&cluster),
         "keep" => keep_a_page(&cluster, AWAY),
         "keep for ever" => keep_a_page(&cluster, std::time::Duration::from_secs(600)),
+        stuck if stuck.starts_with("stuck ") => stuck_in(&cluster, &stuck["stuck ".len()..]),
         "visit" => (0..25).for_each(|round| count(&cluster, round)),
         "stop" => cluster.atomic(STOP).store(1).unwrap_or_else(|error| refuse(&error)),
         "wait" => wait_until_asked(&cluster),
@@ -126,6 +128,101 @@ fn keep_a_page(cluster: &Cluster, time: std::time::Duration) {
     cluster.phase("after it");
     drop(kept);
     cluster.barrier(2).unwrap_or_else(|error| refuse(&error));
+}
+
+/// How many nodes a program has in which one waits, and which of them the first that is not it has stopped.
+pub(crate) fn nodes_and_stopped(wait: Wait) -> (usize, usize) {
+    // The heap's directory is at node 0, and the home of some pages at the last node.
+    if matches!(wait, Wait::Placement(_)) { (3, 2) } else { (2, 0) }
+}
+
+/// Node 1 stops another node, and then waits for it: as it is said, one of [`Wait::ALL`].
+fn stuck_in(cluster: &Cluster, what: &str) {
+    let wait = Wait::ALL.into_iter().find(|wait| wait.to_string() == what).expect("it is a wait");
+    let (nodes, stopped) = nodes_and_stopped(wait);
+    // The home of the first is node 0, of the second node 1.
+    let (theirs, own) = (nodes as u64 * 2, nodes as u64 * 2 + 1);
+    let fine = |done: Result<(), trellis::WaitError>| done.unwrap_or_else(|error| refuse(&error));
+    let region = cluster.region();
+    let (word, process) = (region.base().cast::<u64>(), region.base().cast::<u64>().wrapping_add(5 * 512));
+    let mut kept = None;
+    if cluster.node() == stopped {
+        // SAFETY: inside the region and aligned; nobody reads before the barrier.
+        unsafe { (word.write_volatile(1), process.write_volatile(u64::from(std::process::id()))) };
+        match wait {
+            Wait::Lock(_) => fine(cluster.lock_acquire(own)),
+            Wait::ReadWriteLock(_) => fine(cluster.rwlock(theirs).write_acquire()),
+            Wait::Once(_) => fine(cluster.once(theirs).begin().map(drop)),
+            Wait::LockRange(_) => kept = Some(region.lock_range(0, 8).unwrap_or_else(|error| refuse(&error))),
+            _ => {}
+        }
+    }
+    fine(cluster.barrier(1));
+    if cluster.node() != 1 {
+        std::thread::sleep(std::time::Duration::from_secs(600));
+    }
+    // SAFETY: inside the region and aligned; nobody stores any more.
+    let process = unsafe { process.read_volatile() };
+    if matches!(wait, Wait::Publication) {
+        // A copy must be here to store to.
+        // SAFETY: as above.
+        unsafe { word.read_volatile() };
+    }
+    stop(process as libc::pid_t);
+    fine(match wait {
+        Wait::ReadFault(_) => {
+            // SAFETY: as above.
+            unsafe { word.read_volatile() };
+            Ok(())
+        }
+        Wait::WriteFault(_) => {
+            // SAFETY: as above; the other one does nothing any more.
+            unsafe { word.write_volatile(7) };
+            Ok(())
+        }
+        Wait::Fetch(_) => cluster.prefetch(0, 8, true),
+        Wait::Barrier(_) => cluster.barrier(theirs),
+        Wait::Lock(_) => cluster.lock_acquire(own),
+        Wait::Atomic(_) => cluster.atomic(theirs).load().map(drop),
+        Wait::CountingBarrier(_) => cluster.barrier_of(theirs, 2).map(drop),
+        Wait::ReadWriteLock(_) | Wait::Inquiry => cluster.rwlock(theirs).read_acquire(),
+        Wait::Semaphore(_) => cluster.semaphore(theirs).wait(),
+        Wait::Event(_) => cluster.event(theirs).wait(),
+        Wait::Once(_) => cluster.once(theirs).begin().map(drop),
+        Wait::Condition(_) => {
+            let mut guard = cluster.lock(own).unwrap_or_else(|error| refuse(&error));
+            cluster.condition(theirs).wait(&mut guard)
+        }
+        Wait::LockRange(_) => region.lock_range(0, 8).map(drop),
+        Wait::Publication => {
+            fine(cluster.lock_acquire(own));
+            // SAFETY: as above.
+            unsafe { word.write_volatile(7) };
+            cluster.lock_release(own)
+        }
+        Wait::Placement(_) | Wait::Heap => {
+            let block = cluster.heap().allocate::<u64>(1 << 20, trellis::Home::Here);
+            block.map(|_| ()).unwrap_or_else(|error| refuse(&error));
+            Ok(())
+        }
+        Wait::ProtocolChange => region.set_protocol(0, region.page_bytes(), "migrate"),
+        Wait::Leave => Ok(()),
+        Wait::Start | Wait::TakeOver(_) => panic!("no node is stopped while one is {what}"),
+    });
+    drop(kept);
+}
+
+/// Stops a process, and returns when it does nothing any more.
+fn stop(process: libc::pid_t) {
+    // SAFETY: no memory is passed.
+    assert_eq!(unsafe { libc::kill(process, libc::SIGSTOP) }, 0);
+    let is_stopped = || {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+    };
+    while !is_stopped() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 }
 
 /// A word that is set when the founders shall end.

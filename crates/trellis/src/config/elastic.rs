@@ -25,6 +25,7 @@ impl Config {
             ("security", self.security_in_use().to_string()),
             ("silence_seconds_max", self.silence_seconds_max.to_string()),
             ("wait_seconds_max", self.wait_seconds_max.to_string()),
+            ("fault_seconds_max", self.fault_seconds_max.to_string()),
         ];
         let provider = self.fabric_provider.as_ref().map(|provider| ("fabric_provider", provider.clone()));
         keys.iter().chain(&provider).map(|(name, value)| format!("{name}={value}\n")).collect()

@@ -339,6 +339,16 @@ pub const KEYS: &[Key] = &[
         },
     },
     Key {
+        name: "fault_seconds_max",
+        default: "120",
+        accepted: "1 to 604800",
+        meaning: "How long a thread waits for a page, which travels in microseconds, before the node gives up.",
+        apply: |config, raw| {
+            config.fault_seconds_max = values::number(raw, 1, 604_800)?;
+            Ok(())
+        },
+    },
+    Key {
         name: "spin_microseconds_max",
         default: "200",
         accepted: "0 to 1000000",

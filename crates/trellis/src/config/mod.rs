@@ -104,6 +104,8 @@ pub struct Config {
     pub silence_seconds_max: u64,
     /// How long a barrier or a lock waits.
     pub wait_seconds_max: u64,
+    /// How long a thread waits for a page that no program keeps locked.
+    pub fault_seconds_max: u64,
     /// How long a waiting thread polls before it sleeps.
     pub spin_microseconds_max: u64,
     /// How many pages a sequential access may ask for at once.
@@ -152,6 +154,7 @@ impl Default for Config {
             start_seconds_max: 60,
             silence_seconds_max: 10,
             wait_seconds_max: 3_600,
+            fault_seconds_max: 120,
             spin_microseconds_max: 200,
             prefetch_pages_max: 128,
             record: None,

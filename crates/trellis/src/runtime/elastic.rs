@@ -20,7 +20,8 @@ use super::faults::Why;
 use super::ordered::{Ordered, Rank, lock};
 use super::pages::{Shard, Waiting, runs};
 use super::progress::Waited;
-use super::{LEAVE_LOOK_NS, LEAVE_WORD_NS, Node};
+use super::watchdog::LeaveWords;
+use super::{LEAVE_LOOK_NS, Node};
 use crate::cluster::WaitError;
 use crate::waits::Wait;
 
@@ -200,18 +201,13 @@ impl Node {
     fn wait_until(&self, done: impl Fn() -> bool) {
         let ticket = self.waiters.take();
         self.leaver.store(ticket.name(), Ordering::SeqCst);
-        let mut next_word = self.now() + LEAVE_WORD_NS;
+        let mut words = LeaveWords::new(self.now());
         while !done() && !self.is_over() {
             self.wait_unseen(None, &ticket, self.now() + LEAVE_LOOK_NS);
             ticket.rearm();
-            if self.now() >= next_word {
-                next_word = self.now() * 2;
-                let coordinator = self.name_of(NodeId(self.config.manager as u16));
-                trellis_store::complain(format_args!(
-                    "node {}: leaving, and waiting for {coordinator} to take over",
-                    self.me.0
-                ));
-            }
+            words.say(self, || {
+                format!("leaving, and waiting for {} to take over", self.name_of(NodeId(self.config.manager as u16)))
+            });
         }
     }
 
@@ -226,6 +222,7 @@ impl Node {
 
     /// Pages that were asked for ahead may still be under way.
     fn wait_for_own_requests(&self) {
+        let since = self.now();
         for run in runs(0..self.region.pages() as u32) {
             while !self.is_over() {
                 let ticket = self.waiters.take();
@@ -234,6 +231,7 @@ impl Node {
                 shard.waiting.push(Waiting::Thread { page, ticket: ticket.name() });
                 drop(shard);
                 self.wait_unseen(None, &ticket, self.now() + LEAVE_LOOK_NS);
+                self.give_up_late(Wait::ReadFault(u64::from(page.0)), since);
             }
         }
     }

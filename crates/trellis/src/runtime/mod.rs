@@ -61,6 +61,7 @@ use ordered::{Ordered, Rank};
 use pages::Shard;
 use progress::Progress;
 use waiters::Waiters;
+use watchdog::LeaveWords;
 
 /// Independent parts of the page protocol, each with a lock of its own; neighbouring chunks are in different ones.
 const SHARDS: u32 = 16;
@@ -71,8 +72,6 @@ const EPOCH: u32 = 1;
 const RUN_BYTES_MAX: usize = 4 << 20;
 /// A leaving node looks this often whether the others have left, besides being told.
 const LEAVE_LOOK_NS: u64 = 250_000_000;
-/// A leaving node says for whom it stays after this long, and then ever more seldom.
-const LEAVE_WORD_NS: u64 = 30_000_000_000;
 
 /// Everything that one node of a cluster is.
 pub(crate) struct Node {
@@ -454,17 +453,10 @@ impl Node {
     pub(crate) fn wait_until_all_left(&self) {
         let ticket = self.waiters.take();
         self.leaver.store(ticket.name(), Ordering::SeqCst);
-        let mut next_word = self.now() + LEAVE_WORD_NS;
+        let mut words = LeaveWords::new(self.now());
         while !self.is_over() {
             self.wait_unseen(None, &ticket, self.now() + LEAVE_LOOK_NS);
-            if self.now() >= next_word {
-                next_word = self.now() * 2;
-                let missing = self.members_missing().join(", ");
-                trellis_store::complain(format_args!(
-                    "node {}: done, and serving until {missing} leave too",
-                    self.me.0
-                ));
-            }
+            words.say(self, || format!("done, and serving until {} leave too", self.members_missing().join(", ")));
         }
     }
 

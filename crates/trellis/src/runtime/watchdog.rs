@@ -157,6 +157,28 @@ impl Watch {
     }
 }
 
+/// What a node that leaves says of for whom it stays: as often as is said of any other wait.
+pub(super) struct LeaveWords {
+    since_ns: u64,
+    next_ns: u64,
+}
+
+impl LeaveWords {
+    pub(super) fn new(now: u64) -> LeaveWords {
+        LeaveWords { since_ns: now, next_ns: REPORT_NS }
+    }
+
+    /// Says it if it is time to.
+    pub(super) fn say(&mut self, node: &Node, what: impl FnOnce() -> String) {
+        let waited_ns = node.now().saturating_sub(self.since_ns);
+        if waited_ns >= self.next_ns {
+            self.next_ns = waited_ns.saturating_mul(AGAIN);
+            let seconds = waited_ns / 1_000_000_000;
+            trellis_store::complain(format_args!("node {}: {} ({seconds} s)", node.me.0, what()));
+        }
+    }
+}
+
 impl Node {
     /// Tells people who waits for whom.
     fn report_wait(&self, Waits { wait, since_ns, until_ns }: Waits, now: u64, threads: usize) {
