@@ -252,9 +252,13 @@ impl Shell {
     }
 
     fn wait_for(&mut self, since: usize, what: &str, mut is_it: impl FnMut(&str) -> bool) -> (usize, String) {
-        let deadline = Instant::now() + LONG;
+        // What goes on says something; a long program is no hanging one.
+        let (mut deadline, mut lines) = (Instant::now() + LONG, 0);
         loop {
             let said = self.since(since);
+            if said.len() > lines {
+                (deadline, lines) = (Instant::now() + LONG, said.len());
+            }
             if let Some(at) = said.iter().position(|line| is_it(line)) {
                 return (at, said[at].clone());
             }

@@ -361,12 +361,12 @@ mod tests {
             store.apply(&[Operation::Change { key, change }], None).expect("stored");
             load(&*store, region(1)).expect_err("no record").to_string()
         };
-        assert!(put(b"nothing").contains("the record of range 1001 cannot be read"));
+        assert!(put(b"nothing").contains("the record of range 0x1001 cannot be read"));
         let later = RangeRecord { version: 9, ..record(1, None) };
         assert!(put(&text(&later)).contains("it has version 9, and this controller reads 2"));
         assert!(put(b"{\"version\":1,\"pages\":5}").contains("it has version 1"), "whatever else it has");
         let mut of_parts = record(1, None);
         of_parts.parts = vec![PartRecord { number: 0xf000, first: 2, pages: 3, since: 1 }];
-        assert!(put(&text(&of_parts)).contains("its part f000 has no record"));
+        assert!(put(&text(&of_parts)).contains("its part 0xf000 has no record"));
     }
 }

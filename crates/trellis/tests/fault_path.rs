@@ -18,6 +18,8 @@ struct Counting;
 
 static IS_COUNTING: AtomicBool = AtomicBool::new(false);
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+/// The first bytes of the name of the last thread that was counted.
+static ALLOCATOR: AtomicU64 = AtomicU64::new(0);
 /// How many nodes are not past the barrier before.
 static IN_BARRIER: AtomicU64 = AtomicU64::new(0);
 
@@ -25,7 +27,7 @@ static IN_BARRIER: AtomicU64 = AtomicU64::new(0);
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if IS_COUNTING.load(Ordering::Relaxed) {
-            ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+            note_allocation();
         }
         // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
@@ -34,6 +36,18 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         // SAFETY: the caller's promise.
         unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// Counts it, and keeps the name of the thread for the sentence of a failure. What tells people of a long wait is no part of the
+/// path: a busy machine makes waits long.
+fn note_allocation() {
+    let mut name = [0_u8; 16];
+    // SAFETY: the kernel writes 16 bytes at most (PR_GET_NAME(2const)).
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    if !name.starts_with(b"trellis-watchdo") {
+        ALLOCATOR.store(u128::from_ne_bytes(name) as u64, Ordering::Relaxed);
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -100,7 +114,9 @@ fn the_fault_path_allocates_nothing() {
                 cluster.barrier(1).unwrap();
             });
             let allocations = ALLOCATIONS.load(Ordering::SeqCst);
-            assert_eq!(allocations, 0, "{coherence}, {catch}: allocations in {} turns", TURNS * PAGES as u64);
+            let name = ALLOCATOR.load(Ordering::SeqCst).to_ne_bytes();
+            let (turns, name) = (TURNS * PAGES as u64, String::from_utf8_lossy(&name));
+            assert_eq!(allocations, 0, "{coherence}, {catch}: allocations in {turns} turns, the last of thread {name}");
         }
     }
 }

@@ -112,6 +112,9 @@ fn a_role() {
                     store(page * PAGE_BYTES / 8 + page % 500, round);
                 }
                 memory.release(&[], None).expect("released");
+                if round == 1 {
+                    println!("released");
+                }
             }
         }
         other => panic!("there is no role {other}"),
@@ -155,11 +158,11 @@ fn a_killed_process_leaves_whole_releases() {
     let memory = open(&redis.url(), Mode::Words);
     let words = memory.words().expect("a mode of words");
     let mut least = 0;
-    for milliseconds in [3, 17, 40, 90] {
+    for (milliseconds, after) in [(3, "ready"), (17, "ready"), (40, "ready"), (90, "released")] {
         let mut child = process("killed", &redis.url());
         let mut lines = BufReader::new(child.stdout.take().expect("it is piped"));
         let mut line = String::new();
-        while !line.contains("ready") {
+        while !line.contains(after) {
             line.clear();
             assert_ne!(lines.read_line(&mut line).expect("readable"), 0, "it ended early");
         }

@@ -493,7 +493,7 @@ mod tests {
         assert_eq!(count(&[source(&patience.replace("20", "30")), page(row)]), 1, "it is another one");
         assert_eq!(count(&[source(""), page(row)]), 1, "it is no more");
         let (number, row) =
-            ("const STALL_MS_MAX: u64 = 1_500;", "| `x` | it | 1500 ms | ends | `a/src/lib.rs` `STALL_MS_MAX` |");
+            ("const STALL_MS_MAX: u64 = 1_500;", "| `x` | it | 1500 ms | ends | `a/src/b.rs` `STALL_MS_MAX` |");
         assert_eq!(wait_violations(&[source(number), page(row)]), Vec::<String>::new());
         assert_eq!(count(&[source(&number.replace("1_500", "2_000")), page(row)]), 1, "it is another one");
         assert_eq!(count(&[source("const PAUSE: Duration = Duration::from_secs(1);"), page("")]), 0, "a pause");

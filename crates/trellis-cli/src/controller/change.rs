@@ -244,14 +244,18 @@ pub(super) fn drain(arguments: &DrainArguments) -> Ending {
         return Ok(exit::FINE);
     }
     let began = Instant::now();
-    let (mut shown, mut since) = (None, began);
+    let (mut shown, mut seen, mut since) = (None, None, began);
     loop {
         let status = status(&mut controller)?;
         let homes = status.ranges.iter().filter(|range| range.home == host).count();
         let copies = status.ranges.iter().filter(|range| range.backups.contains(&host)).count();
         if shown != Some((homes, copies)) {
             say!("host {host:#x}: home of {homes} ranges, copies of {copies}");
-            (shown, since) = (Some((homes, copies)), Instant::now());
+            shown = Some((homes, copies));
+        }
+        let places = Some(places(&status));
+        if seen != places {
+            (seen, since) = (places, Instant::now());
         }
         if since.elapsed() >= STUCK_MIN
             && let Some(sentence) = hindrance(&status, host)
@@ -271,13 +275,29 @@ pub(super) fn drain(arguments: &DrainArguments) -> Ending {
     }
 }
 
+/// What changes while something goes anywhere: what ranges have, and the room that servers have.
+fn places(status: &Status) -> (Vec<RangeStatus>, Vec<(u16, bool, u64)>) {
+    let of_range = |range: &RangeStatus| RangeStatus { tenure_left_ms: 0, requests_per_second: 0, ..range.clone() };
+    let servers = status.servers.iter().map(|server| (server.host, server.is_there, server.spare_bytes));
+    (status.ranges.iter().map(of_range).collect(), servers.collect())
+}
+
+/// Whether a server could have a copy of a range. What a server has just given up counts from when it says so.
+fn is_room_for(status: &Status, range: &RangeStatus) -> bool {
+    status.servers.iter().any(|server| {
+        let has_it = range.home == server.host || range.backups.contains(&server.host);
+        server.is_there && !server.is_drained && !has_it && server.spare_bytes >= range.pages * PAGE_BYTES
+    })
+}
+
 /// Why nothing more goes away from a host: of all that it has nothing is under way, and nothing can be.
 fn hindrance(status: &Status, host: u16) -> Option<String> {
     let is_of_host = |range: &&RangeStatus| range.home == host || range.backups.contains(&host);
     // A home may still go to one that has a copy, though nobody can have another copy.
     let is_stuck = |range: &RangeStatus| {
         let is_under_way = range.moving.is_some() || range.introduced.is_some();
-        !range.is_served || range.lacks_room && !is_under_way && range.backups.len() == range.complete.len()
+        let is_settled = !is_under_way && range.backups.len() == range.complete.len();
+        !range.is_served || range.lacks_room && is_settled && !is_room_for(status, range)
     };
     let left: Vec<&RangeStatus> = status.ranges.iter().filter(is_of_host).collect();
     if left.is_empty() || !left.iter().all(|range| is_stuck(range)) {
@@ -365,7 +385,7 @@ pub(super) fn status(controller: &mut Remote) -> Result<Status, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use trellis_controller::ranges::CutStatus;
+    use trellis_controller::ranges::{CutStatus, ServerStatus};
     use trellis_controller::records::WithinRecord;
 
     fn range(range: u16, home: u16, within: Option<WithinRecord>) -> RangeStatus {
@@ -418,6 +438,19 @@ mod tests {
         RangeStatus { backups, complete, is_served, lacks_room, moving, pages: 2, ..range(number, 0x1001, None) }
     }
 
+    fn server(host: u16, spare_bytes: u64) -> ServerStatus {
+        ServerStatus {
+            host,
+            is_there: true,
+            heard_ms: Some(1),
+            spare_bytes,
+            homes: 0,
+            backups: 0,
+            requests_per_second: 0,
+            is_drained: false,
+        }
+    }
+
     fn of(ranges: Vec<RangeStatus>) -> Option<String> {
         hindrance(&Status { ranges, ..Status::default() }, 0x1001)
     }
@@ -428,6 +461,10 @@ mod tests {
         let without_room = left(0x1001, true, true, None);
         let sentence = of(vec![without_room.clone()]).expect("there is no room");
         assert!(sentence.contains("no other server has room for 8192 bytes"), "{sentence}");
+        let server = |is_there| ServerStatus { is_there, ..server(0x1003, 2 * PAGE_BYTES) };
+        let with = |server| Status { ranges: vec![without_room.clone()], servers: vec![server], ..Status::default() };
+        assert_eq!(hindrance(&with(server(true)), 0x1001), None, "there is room, and it will be found");
+        assert!(hindrance(&with(server(false)), 0x1001).is_some());
         let unserved = left(0x1003, false, false, None);
         let sentence = of(vec![without_room.clone(), unserved]).expect("nothing is under way");
         assert!(
