@@ -380,6 +380,8 @@ typedef struct trellis_counters {
     uint64_t lock_wait_ns;
     uint64_t barrier_wait_ns;
     uint64_t strangers_refused;     /* connections that did not know the secret */
+    uint64_t nodes_refused;         /* nodes with the secret and another version, configuration, or no place */
+    uint64_t packets_refused;       /* datagrams that were damaged, forged or sent twice */
     uint64_t frames_refused;        /* frames of a peer that broke the format */
     uint64_t upgrade_owner_faults;  /* stores to a page held for reading that this node owned */
     uint64_t retries;               /* answers that a page is locked */

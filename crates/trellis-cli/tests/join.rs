@@ -195,6 +195,15 @@ fn a_cluster_without_places_takes_nobody_in() {
     let refused = start_role("visit", &["--join", &address, "--secret-file", secret]).finish();
     assert_eq!(refused.code, Some(70), "{refused:?}");
     assert!(refused.stderr.contains("started without places for others"), "{}", refused.stderr);
+    // Whoever keeps the cluster hears it, too, and of somebody who says nothing that can be understood.
+    let mut stranger = std::net::TcpStream::connect(address.trim()).expect("it listens");
+    std::io::Write::write_all(&mut stranger, &[7; 512]).expect("it is taken");
+    for said in [
+        "was refused, and told of this cluster: it was started without places for others",
+        "attempts to connect are refused (1 so far)",
+    ] {
+        wait_until(said, || founders.standard_error().contains(said));
+    }
     signal(founders.pid(), libc::SIGTERM);
     founders.finish();
     let wrong = start_command(&["run", "--join", "nowhere", "true"]).finish();

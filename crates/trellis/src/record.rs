@@ -103,6 +103,10 @@ counters! {
     barrier_wait_ns,
     /// Connections refused because they did not know the secret.
     strangers_refused,
+    /// Nodes refused that know the secret: another version, another configuration, or no place for them.
+    nodes_refused,
+    /// Datagrams refused that were damaged, forged or sent twice.
+    packets_refused,
     /// Frames refused because a number in them was out of range.
     frames_refused,
     /// Writes to a page that was held for reading and that this node owned.

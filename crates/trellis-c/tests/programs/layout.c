@@ -43,6 +43,8 @@ int main(void) {
     FIELD(lock_wait_ns);
     FIELD(barrier_wait_ns);
     FIELD(strangers_refused);
+    FIELD(nodes_refused);
+    FIELD(packets_refused);
     FIELD(frames_refused);
     FIELD(upgrade_owner_faults);
     FIELD(retries);

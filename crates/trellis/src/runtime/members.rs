@@ -62,6 +62,8 @@ impl Node {
         let (statistics, counters) = (self.link.statistics(), self.counters());
         for (counter, count) in [
             (&counters.strangers_refused, statistics.strangers_refused),
+            (&counters.nodes_refused, statistics.nodes_refused),
+            (&counters.packets_refused, statistics.packets_refused),
             (&counters.packets_in, statistics.packets_in),
             (&counters.packets_out, statistics.packets_out),
         ] {

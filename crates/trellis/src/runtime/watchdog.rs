@@ -77,15 +77,42 @@ struct Watch {
     /// What the last look saw. Made with room, as those below, so that a look that has nothing to say allocates nothing.
     waits: Vec<Waits>,
     blocked: Vec<(Wait, u64)>,
+    strangers: Refused,
+    packets: Refused,
+}
+
+/// How many of a kind were refused when that was said last.
+#[derive(Default)]
+struct Refused {
+    said: u64,
+}
+
+impl Refused {
+    /// Whether it is to be said of so many: of the first, and of ten times as many as were said last.
+    fn is_due(&mut self, count: u64) -> bool {
+        let is_due = count > 0 && count >= self.said.saturating_mul(AGAIN);
+        if is_due {
+            self.said = count;
+        }
+        is_due
+    }
 }
 
 impl Watch {
     fn new() -> Watch {
         let (waits, blocked) = (Vec::with_capacity(2 * WAITERS_MAX), Vec::with_capacity(WAITERS_MAX));
-        Watch { reported: Vec::new(), normal: Vec::new(), waits, blocked }
+        Watch {
+            reported: Vec::new(),
+            normal: Vec::new(),
+            waits,
+            blocked,
+            strangers: Refused::default(),
+            packets: Refused::default(),
+        }
     }
 
     fn look(&mut self, node: &Node) {
+        self.say_refused(node);
         self.see(node);
         let now = node.now();
         self.forget_ended();
@@ -111,6 +138,25 @@ impl Watch {
         }
         if self.reported.is_empty() {
             node.status.set_waiting("");
+        }
+    }
+
+    /// Tells people of those who were refused and cannot be answered.
+    fn say_refused(&mut self, node: &Node) {
+        let statistics = node.link.statistics();
+        let (strangers, packets, me) = (statistics.strangers_refused, statistics.packets_refused, node.me.0);
+        if self.strangers.is_due(strangers) {
+            trellis_store::complain(format_args!(
+                "node {me}: attempts to connect are refused ({strangers} so far), because whoever makes them does not know the secret; look who \
+                 connects to {}, or let only the cluster's hosts reach it",
+                node.name_of(node.me)
+            ));
+        }
+        if self.packets.is_due(packets) {
+            trellis_store::complain(format_args!(
+                "node {me}: datagrams are refused ({packets} so far), because they are damaged, forged or come twice; look at the network of {}",
+                node.name_of(node.me)
+            ));
         }
     }
 

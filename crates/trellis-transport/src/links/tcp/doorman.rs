@@ -308,6 +308,10 @@ impl Doorman {
                 "this process speaks link version {theirs}, the cluster version {LINK_VERSION}; run the same release"
             ))
         };
+        if let Err(why) = &answered {
+            self.peers.nodes_refused.fetch_add(1, Ordering::Relaxed);
+            (self.options.refused)(format!("a process that asks to join was refused, and told of this cluster: {why}"));
+        }
         let reply = match &answered {
             Ok(text) => self.rules().card(OUTSIDER as usize, false, text),
             Err(why) => self.rules().card(OUTSIDER as usize, true, &admission::shortened(why)),
