@@ -211,6 +211,22 @@ fn a_program_whose_heap_cannot_lie_in_a_store_is_refused_before_it_starts() {
     }
 }
 
+/// The launcher sees `env` alone; the shell that `env` becomes says it itself. One that a program starts is no concern.
+#[test]
+fn a_shell_behind_another_program_is_refused_and_one_that_a_program_starts_is_not() {
+    let run = ["store", "run", "--store", "embedded:", "--"];
+    let ended =
+        start_command(&[&run[..], &["env", "nice", "bash", "-c", "echo started; true | true"]].concat()).finish();
+    if ended.stderr.contains("the compiler's parts") {
+        return;
+    }
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(70), ""), "{ended:?}");
+    assert!(ended.stderr.contains("bash is a shell, and what it starts is a forked child"), "{ended:?}");
+    let program = "BEGIN { exit system(\"echo started\") }";
+    let ended = start_command(&[&run[..], &["awk", program]].concat()).finish();
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "started\n"), "{ended:?}");
+}
+
 #[test]
 fn a_file_with_a_password_that_is_none_is_named_with_its_option() {
     let serve = ["store", "serve", "--store", "embedded:", "--resp", "127.0.0.1:0", "--password-file", "/nowhere/word"];

@@ -12,6 +12,7 @@ use trellis::stored::StoredError;
 use trellis::stored::coherence::Shared;
 use trellis::stored::end::end_process;
 use trellis::stored::heap::{self, Heap, Share};
+use trellis::stored::launched;
 use trellis::stored::memory::{HeapMemory, Memory, Mode};
 use trellis::stored::settings::Settings;
 use trellis::stored::synchronisation::{self, Session};
@@ -125,6 +126,9 @@ pub(crate) fn open(settings: Option<Settings>, mode: Mode) -> Result<&'static Ar
         return Ok(&process.memory);
     }
     let by_environment = settings.is_none();
+    if by_environment && let Some(why) = launched::hindrance() {
+        return Err(StoredError::Argument(why));
+    }
     let settings = settings.map_or_else(Settings::from_environment, Ok)?;
     let memory = Memory::open(&settings, mode)?;
     install_heap(&memory)?;

@@ -70,6 +70,8 @@ pub(super) fn run(arguments: &RunArguments) -> Ending {
     check(&given)?;
     command.envs(given.into_iter().filter_map(|given| Some((given.variable, given.value?))));
     command.env("LD_PRELOAD", preloaded(&libraries, std::env::var_os("LD_PRELOAD")));
+    // It has this process's number, and no child of it has.
+    command.env(trellis::stored::launched::PROCESS, std::process::id().to_string());
     let error = command.exec();
     let program = arguments.program[0].to_string_lossy();
     Err(match error.kind() {

@@ -13,17 +13,17 @@ use object::elf::{FileHeader64, PT_INTERP};
 use object::endian::Endianness;
 use object::read::elf::{FileHeader, ProgramHeader};
 
-use crate::exit::{self, Failure};
+use trellis::stored::launched::is_shell;
 
-/// Programs that start others as forked children, which have no part of the heap.
-const SHELLS: [&str; 11] = ["sh", "ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "mksh", "tcsh", "zsh"];
+use crate::exit::{self, Failure};
 
 /// Refuses a program whose heap cannot lie in a store. What is not there is left to the attempt to start it.
 pub(super) fn check(name: &OsStr) -> Result<(), Failure> {
     let Some(path) = in_path(name) else { return Ok(()) };
     // The link `sh` says less than the file that it leads to.
     let Ok(file) = path.canonicalize() else { return Ok(()) };
-    let Ok(contents) = fs::read(&file) else { return Ok(()) };
+    // What is no file, such as a pipe, would be waited for.
+    let Some(Ok(contents)) = file.is_file().then(|| fs::read(&file)) else { return Ok(()) };
     let shown = match path.as_os_str() == name {
         true => path.display().to_string(),
         false => format!("{} ({})", name.display(), path.display()),
@@ -39,10 +39,6 @@ fn in_path(name: &OsStr) -> Option<PathBuf> {
     }
     let folders = std::env::var_os("PATH")?;
     std::env::split_paths(&folders).map(|folder| folder.join(name)).find(|path| path.is_file())
-}
-
-fn is_shell(path: &Path) -> bool {
-    path.file_name().and_then(OsStr::to_str).is_some_and(|name| SHELLS.contains(&name))
 }
 
 /// Why a file does not do; nothing when it does.
@@ -89,15 +85,26 @@ fn not_ours(contents: &[u8]) -> String {
 /// The loader loads nothing first for who gets rights that its caller lacks (ld.so(8), "secure-execution mode").
 fn privileged(file: &Path) -> Option<String> {
     const SET_USER: u32 = 0o4000;
+    // Without the right to execute for the group it is a mark of mandatory locking (inode(7)).
+    const SET_GROUP: u32 = 0o2010;
     let about = fs::metadata(file).ok()?;
     // The owner of what the kernel says of us is the user whose rights we have (proc(5)).
-    let me = fs::metadata("/proc/self").ok()?.uid();
-    let gains = about.mode() & SET_USER != 0 && about.uid() != me;
-    gains.then(|| {
-        "runs with the rights of another user (set-user-ID), and the system loads nothing into such a program; run a copy \
-         without that right"
-            .to_owned()
-    })
+    let me = fs::metadata("/proc/self").ok()?;
+    let gains = if about.mode() & SET_USER != 0 && about.uid() != me.uid() {
+        "the rights of another user (set-user-ID)"
+    } else if about.mode() & SET_GROUP == SET_GROUP && about.gid() != me.gid() {
+        "the rights of another group (set-group-ID)"
+    } else if me.uid() != 0 && has_capabilities(file) {
+        "capabilities of its file (capabilities(7))"
+    } else {
+        return None;
+    };
+    Some(format!("runs with {gains}, and the system loads nothing into such a program; run a copy without that right"))
+}
+
+fn has_capabilities(file: &Path) -> bool {
+    // Into no room only the length is told (getxattr(2)).
+    rustix::fs::getxattr(file, "security.capability", &mut [0_u8; 0][..]).is_ok_and(|bytes| bytes > 0)
 }
 
 /// What a script asks to be run by, as a person would write it; nothing when the file is no script.
@@ -127,6 +134,26 @@ mod tests {
         assert_eq!(of("#!/usr/bin/env -S LANG=C python3 -u\n").as_deref(), Some("python3"));
         assert_eq!(of("#!"), None);
         assert_eq!(of("ls\n"), None);
+    }
+
+    #[test]
+    fn what_gains_rights_is_refused() {
+        use std::os::unix::fs::PermissionsExt;
+
+        let file = std::env::temp_dir().join(format!("trellis-gains-{}", std::process::id()));
+        fs::write(&file, "").unwrap();
+        let refusal = |mode| {
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            privileged(&file)
+        };
+        assert_eq!(refusal(0o755), None);
+        // Only root makes files of others.
+        if std::os::unix::fs::chown(&file, Some(65534), Some(65534)).is_ok() {
+            assert!(refusal(0o4755).is_some_and(|why| why.contains("set-user-ID")));
+            assert!(refusal(0o2755).is_some_and(|why| why.contains("set-group-ID")));
+            assert_eq!(refusal(0o2745), None, "nobody of the group executes it");
+        }
+        fs::remove_file(&file).unwrap();
     }
 
     #[test]

@@ -28,6 +28,7 @@ pub(crate) mod fenced;
 pub(crate) mod frames;
 pub(crate) mod gate;
 pub mod heap;
+pub mod launched;
 pub mod layout;
 pub mod lines;
 pub mod memory;
