@@ -173,7 +173,7 @@ fn a_failing_run_repeats_alone_and_is_told() {
     }
     let story = tell_with(&report.failures[0].options(&options), &start).unwrap().join("\n");
     println!("{story}");
-    assert!(story.contains("the threads start") && story.contains("hears from node"));
+    assert!(story.contains("the threads start") && story.contains("hears from n"));
 }
 
 #[test]

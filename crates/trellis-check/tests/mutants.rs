@@ -109,7 +109,7 @@ fn a_violation_is_told_as_a_story() {
     };
     println!("{}\n=> {what}", trace.join("\n"));
     assert!(trace[0].contains("begins"), "a story begins with an access: {}", trace[0]);
-    assert!(trace.iter().any(|line| line.contains("invalidate page 0")));
+    assert!(trace.iter().any(|line| line.contains("invalidate p0")));
     assert_eq!(trace.last().map(|line| line.trim_start().trim_start_matches("! ")), Some(what.as_str()));
 }
 

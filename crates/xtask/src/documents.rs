@@ -53,7 +53,11 @@ const BEGIN: &str = r#"set -eE -o pipefail
 trap 'echo "$document:$line: \`$BASH_COMMAND\` ended with status $?" >&2' ERR
 cargo() {
     case "$1" in
-    xtask | test) (cd "$repository" && command cargo "$@") ;;
+    xtask | test) (
+        cd "$repository"
+        [ -z "${built-}" ] || export CARGO_TARGET_DIR="$built"
+        command cargo "$@"
+    ) ;;
     *) command cargo "$@" ;;
     esac
 }
@@ -116,8 +120,9 @@ fn carry_out(workspace: &Workspace, name: &str) -> Result<()> {
     command.env("CARGO_HOME", kept("CARGO_HOME", ".cargo")).env("RUSTUP_HOME", kept("RUSTUP_HOME", ".rustup"));
     // There is no other network: crates are those that the build has fetched.
     command.env("CARGO_NET_OFFLINE", "true").env("repository", &workspace.root).env("document", name);
+    // Of the repository alone: what a reader builds lies in the reader's own folder.
     if let Some(target) = std::env::var_os("CARGO_TARGET_DIR") {
-        command.env("CARGO_TARGET_DIR", target);
+        command.env("built", target);
     }
     let status = command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).status();
     let status = status.context("cannot start `unshare`, which gives a document a network of its own")?;

@@ -59,7 +59,7 @@ impl Letter {
             (number, since) => format!(" of part {number:x} since {since}"),
         };
         let value = self.value.map_or(String::new(), |value| format!(", bytes {value}"));
-        format!("{}{about}{value}", message_text(&self.message))
+        format!("{:#}{about}{value}", self.message)
     }
 
     /// Whether a switch decides where it arrives.
@@ -513,7 +513,7 @@ fn text(effect: &Effect) -> String {
     match effect {
         Effect::Send { to, message, bytes } => {
             let with = if *bytes == Bytes::Nothing { "" } else { ", with bytes" };
-            format!("send {}: {}{with}", name(*to), message_text(message))
+            format!("send {}: {message:#}{with}", name(*to))
         }
         other => format!("{other:?}").to_lowercase(),
     }
@@ -524,42 +524,5 @@ pub fn name(party: Party) -> String {
     match party.incarnation {
         0 => format!("h{}", party.host),
         life => format!("h{}.{life}", party.host),
-    }
-}
-
-fn run_text(page: PageNumber, pages: PageNumber) -> String {
-    if pages == 1 { format!("p{page}") } else { format!("p{page} to p{}", page + pages - 1) }
-}
-
-/// A message in a few words.
-pub fn message_text(message: &Message) -> String {
-    let epoch = |epoch: u64| format!("{}.{}", epoch >> 48, epoch & 0xffff_ffff_ffff);
-    match message {
-        Message::Request { page, request, ask } => {
-            let what = match ask {
-                Ask::Read => "read".to_string(),
-                Ask::Copy => "copy".to_string(),
-                Ask::Update => "update".to_string(),
-                Ask::Renew(of) => format!("renew {}", epoch(*of)),
-                Ask::Commit { epoch: of, release } => {
-                    format!("commit {}{}", epoch(*of), if *release { " and release" } else { "" })
-                }
-                Ask::Release(of) => format!("release {}", epoch(*of)),
-            };
-            format!("{what} p{page} #{request}")
-        }
-        Message::Reply { page, request, status, epoch: of, .. } => {
-            format!("{status:?} p{page} #{request}, {}", epoch(*of))
-        }
-        Message::Recall { page, epoch: of } => format!("recall p{page} {}", epoch(*of)),
-        Message::Invalidate { page, epoch: of } => format!("invalidate p{page} before {}", epoch(*of)),
-        Message::Invalidated { page, epoch: of } => format!("invalidated p{page} before {}", epoch(*of)),
-        Message::Store { page, pages, incarnation, epoch: of } => {
-            format!("store {} {} by {incarnation}", run_text(*page, *pages), epoch(*of))
-        }
-        Message::Stored { page, pages, incarnation, epoch: of } => {
-            format!("stored {} {} by {incarnation}", run_text(*page, *pages), epoch(*of))
-        }
-        other => format!("{other:?}"),
     }
 }

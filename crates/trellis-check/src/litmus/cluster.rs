@@ -7,7 +7,6 @@
 //! ends. It must never help a protocol: nothing is retried, nothing is delivered that was not sent.
 
 use super::program::{ALIEN, Code, LOCATIONS_MAX};
-use super::words;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message, Purpose};
 use trellis_cluster_protocol::{Access, Nanoseconds, NodeId, PageIndex, PageRange};
 
@@ -183,8 +182,7 @@ impl<N: Node> Cluster<N> {
         };
         let views: Vec<String> = (0..self.nodes.len()).map(views).collect();
         let under_way = self.messages.iter();
-        let under_way: Vec<String> =
-            under_way.map(|m| format!("; {} to {}: {}", m.from, m.to, words::message(&m.message))).collect();
+        let under_way: Vec<String> = under_way.map(|m| format!("; {} to {}: {}", m.from, m.to, m.message)).collect();
         format!("views of the pages: {}{}", views.join(", "), under_way.concat())
     }
 
@@ -277,7 +275,7 @@ impl<N: Node> Cluster<N> {
     /// Tells the protocol at `node` a fact and carries out what it orders; `draw` gives the
     /// priorities of new messages.
     pub(super) fn step(&mut self, node: u8, input: Input, draw: &mut impl FnMut() -> u32) {
-        self.tell(|_| words::input(node, &input));
+        self.tell(|_| format!("n{node} {input}"));
         let mut effects = std::mem::take(&mut self.effects);
         self.nodes[usize::from(node)].step(self.now, input, &mut effects);
         for effect in effects.drain(..) {
@@ -287,7 +285,7 @@ impl<N: Node> Cluster<N> {
     }
 
     fn carry_out(&mut self, node: u8, effect: Effect, draw: &mut impl FnMut() -> u32) {
-        self.tell(|_| format!("    {}", words::effect(&effect)));
+        self.tell(|_| format!("    {effect}"));
         match effect {
             Effect::Revoke(range) => self.change(node, range, Access::None),
             Effect::Downgrade(range) => self.change(node, range, Access::Read),
@@ -368,7 +366,7 @@ impl<N: Node> Cluster<N> {
 
     fn send(&mut self, from: u8, to: NodeId, message: Message, priority: u32) {
         if to.0 == u16::from(from) || usize::from(to.0) >= self.nodes.len() {
-            return self.note(|| format!("node {from} sends to {to}: {}", words::message(&message)));
+            return self.note(|| format!("node {from} sends to {to}: {}", message));
         }
         if self.checks_contract && message.bytes().is_some() {
             self.check_read_out(from, message);

@@ -17,7 +17,6 @@ pub mod real;
 pub mod released;
 mod run;
 pub mod simulate;
-mod words;
 
 use oracle::Allowed;
 use program::{Condition, Outcome, Program, Quantifier};
@@ -130,7 +129,7 @@ pub struct ShapeReport {
     pub name: String,
     /// How often it ran.
     pub runs: u64,
-    /// Its question in words, and how many runs its formula held in.
+    /// Its question in and how many runs its formula held in.
     pub condition: Option<(String, u64)>,
     /// Of each allowed outcome, whether it was seen.
     pub seen: Vec<bool>,

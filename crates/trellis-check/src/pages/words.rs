@@ -3,8 +3,6 @@
 use super::actions::{Action, Operation};
 use super::cluster::{Cluster, PURPOSES};
 use super::{Envelope, Node, Order, PageSet, Pages};
-use trellis_cluster_protocol::PageRange;
-use trellis_cluster_protocol::coherence::{Content, Message};
 
 impl<N: Node> Pages<N> {
     /// Carries out `action` and tells it, with everything that the protocol ordered.
@@ -109,39 +107,6 @@ impl<N: Node> Pages<N> {
 
     fn envelope_text(&self, number: u32) -> String {
         let Envelope { from, to, message } = self.envelopes.value(number);
-        format!("{}->{} {}", from.0, to.0, message_text(message))
-    }
-}
-
-fn message_text(message: &Message) -> String {
-    let run = |name: &str, range: PageRange, write: bool| {
-        format!("{name} {range} for {}", if write { "stores" } else { "loads" })
-    };
-    match *message {
-        Message::Request { demand, range, write, announced, requester, hops } => {
-            let announced = if announced { ", announced" } else { "" };
-            let text = run("request", range, write);
-            format!("{text} of {requester} ({demand} waited for{announced}, {hops} hops)")
-        }
-        Message::Redirect { page, owner } => format!("redirect {page} to {owner}"),
-        Message::Forward { range, write, requester, after, sequence, .. } => {
-            let text = run("forward", range, write);
-            format!("{text} to {requester}, after {after}, number {sequence}")
-        }
-        Message::Grant { range, write, content, sequence, .. } => {
-            let content = match content {
-                Content::Kept => "kept",
-                Content::Zero => "zero",
-                Content::Bytes => "with bytes",
-            };
-            format!("{}, {content}, number {sequence}", run("grant", range, write))
-        }
-        Message::Confirm { range, .. } => format!("confirm {range}"),
-        Message::Invalidate { page, owner } => format!("invalidate {page}, {owner} will own it"),
-        Message::Invalidated { page } => format!("invalidated {page}"),
-        Message::Retry { page } => format!("retry {page}"),
-        Message::Again { page } => format!("again {page}"),
-        // Those of `hlrc`, which is explored elsewhere.
-        ref other => format!("{other:?}"),
+        format!("{}->{} {}", from.0, to.0, message)
     }
 }

@@ -1,7 +1,7 @@
 //! Whole clusters in virtual time: one seed, one run, the same on every machine.
 //!
 //! A seed gives the nodes, pages, protocol, programs, network and faults ([`Scenario`]); the real state machines run:
-//! the coherence protocols, locks, barriers and words, the membership, and under the messages of half the seeds the
+//! the coherence protocols, locks, barriers and the membership, and under the messages of half the seeds the
 //! delivery of the `udp` link. What must hold:
 //!
 //! 1. *At every effect*: single writer or many readers; downgrade before read-out before send; bytes stay put until
@@ -25,7 +25,6 @@ mod node;
 mod record;
 mod scenario;
 mod threads;
-mod words;
 mod workload;
 mod world;
 
@@ -131,7 +130,7 @@ pub struct Tally {
     pub stores: u64,
     /// Turns that were taken, with [`Pattern::Turns`] and [`Pattern::Exchanges`].
     pub turns: u64,
-    /// Calls that waited: locks, barriers, words, ranges.
+    /// Calls that waited: locks, barriers, ranges.
     pub calls: u64,
     /// Faults.
     pub faults: u64,

@@ -3,7 +3,6 @@
 //! Promises: two runs have the same number exactly when the same things happened at the same times (up to collisions of
 //! 64 bits); the words are bounded. It must never change what happens.
 
-use super::words;
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
 use trellis_base::mixed;
@@ -44,13 +43,13 @@ impl Recorder {
         node.hash(&mut fold);
         input.hash(&mut fold);
         if self.lines.is_some() {
-            self.note(now, || format!("n{node} {}", words::input(input)));
+            self.note(now, || format!("n{node} {input}"));
         }
     }
 
     pub(super) fn effect(&mut self, effect: &Effect) {
         if let Some(lines) = &mut self.lines {
-            lines.add(format!("                 {}", words::effect(effect)));
+            lines.add(format!("                 {effect}"));
         }
     }
 

@@ -11,7 +11,7 @@ use super::network::Network;
 use super::node::{Doing, Node, State, Thread};
 use super::record::Recorder;
 use super::scenario::{Pattern, Scenario, Wires};
-use super::{Start, Tally, words};
+use super::{Start, Tally};
 use std::collections::BTreeMap;
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input};
@@ -305,7 +305,7 @@ impl<'a, S: Start> World<'a, S> {
             Some(_) if to.0 == from => return Err(format!("node {from} sends to itself")),
             Some(State::Absent) => return Err(format!("node {from} sends to {to}, which has not joined")),
             Some(State::Left) => {
-                let said = words::said(&message);
+                let said = message.to_string();
                 return Err(format!("node {from} sends to {to}, which has left: {said}"));
             }
             Some(State::Crashed | State::Failed(..) | State::Present) => {}

@@ -59,6 +59,7 @@ mod ivy;
 pub mod lock;
 mod migrate;
 mod ranges;
+mod words;
 
 pub use choices::{Protocol, Running};
 pub use dynamic::{Dynamic, HOPS_PER_NODE_MAX, Variation};

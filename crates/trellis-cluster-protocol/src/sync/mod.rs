@@ -25,6 +25,7 @@ mod once;
 mod read_write_lock;
 mod reduction;
 mod semaphore;
+mod words;
 
 pub use atomic::Operation;
 pub use condition::ConditionDemand;

@@ -37,6 +37,8 @@ mod heap;
 mod membership;
 mod sync;
 
+use core::fmt;
+
 use crate::coherence::Content;
 use crate::coherence::hlrc::intervals::KNOWLEDGE_BYTES_MAX;
 use crate::page::{NodeId, PageIndex, PageRange, PageSet};
@@ -121,6 +123,17 @@ pub enum Message {
     Membership(crate::membership::Message),
     /// About the shared heap.
     Heap(crate::heap::Message),
+}
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Message::Coherence(message) => message.fmt(f),
+            Message::Sync(message) => message.fmt(f),
+            Message::Membership(message) => write!(f, "{message:?}"),
+            Message::Heap(message) => write!(f, "{message:?}"),
+        }
+    }
 }
 
 /// What a received number is checked against.

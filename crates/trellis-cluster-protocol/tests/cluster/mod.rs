@@ -7,8 +7,6 @@
 //! do not leave and are nobody else's. It must never let a thread look again that was not woken,
 //! nor an alarm go off that was not set.
 
-pub(crate) mod words;
-
 use std::collections::{BTreeMap, BTreeSet};
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Message, Protocol, Purpose, Running};
 use trellis_cluster_protocol::homes::Home;
@@ -174,7 +172,7 @@ impl Cluster {
     /// An alarm goes off, at whatever time.
     pub(crate) fn alarm(&mut self, node: u16, page: u32, purpose: Purpose) {
         let was_set = self.alarms.remove(&(node, page, purpose));
-        assert!(was_set.is_some(), "node {node} set no alarm {} for page {page}", words::purpose(purpose));
+        assert!(was_set.is_some(), "node {node} set no alarm {} for page {page}", purpose);
         let ends = |call: &Call| {
             purpose == Purpose::Expiry && (call.node, call.range.first().0) == (node, page) && call.is_timed
         };
@@ -236,13 +234,13 @@ impl Cluster {
     }
 
     fn step(&mut self, node: u16, page: u32, input: Input) {
-        self.log.push(words::input(node, &input));
+        self.log.push(format!("n{node} {input}"));
         let shard = self.shard_of(page);
         let mut effects = Vec::new();
         self.nodes[usize::from(node)][shard].step(self.now, input, &mut effects);
         let mut touched = BTreeSet::from([page]);
         for effect in effects {
-            self.log.push(format!("  {}", words::effect(&effect)));
+            self.log.push(format!("  {}", effect));
             touched.extend(self.carry_out(node, effect));
         }
         for page in touched {

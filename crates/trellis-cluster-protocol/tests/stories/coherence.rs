@@ -1,7 +1,7 @@
 //! Scripts about pages.
 
 use super::{Story, Words, range};
-use crate::cluster::{Cluster, Outcome, words};
+use crate::cluster::{Cluster, Outcome};
 use trellis_cluster_protocol::coherence::{Protocol, Purpose};
 use trellis_cluster_protocol::homes::{Home, Interleaved, Manager};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
@@ -67,8 +67,7 @@ impl Script {
         let (from, to) = words.link()?;
         let kind = words.at(1).ok();
         let index = self.cluster.under_way.iter().position(|envelope| {
-            (envelope.from.0, envelope.to.0) == (from, to)
-                && kind.is_none_or(|kind| kind == words::name(&envelope.message))
+            (envelope.from.0, envelope.to.0) == (from, to) && kind.is_none_or(|kind| kind == envelope.message.name())
         });
         self.cluster.deliver(index.ok_or("no such message is under way")?);
         Ok(())
@@ -102,7 +101,7 @@ impl Script {
             self.cluster.log.push(line);
         }
         for envelope in &self.cluster.under_way {
-            let text = words::message(&envelope.message);
+            let text = envelope.message.to_string();
             self.cluster.log.push(format!("under way n{}->n{}: {text}", envelope.from.0, envelope.to.0));
         }
     }
@@ -159,12 +158,8 @@ impl Story for Script {
     }
 
     fn left_over(&self) -> Vec<String> {
-        let mut left: Vec<String> = self
-            .cluster
-            .under_way
-            .iter()
-            .map(|envelope| format!("`{}` is under way", words::message(&envelope.message)))
-            .collect();
+        let mut left: Vec<String> =
+            self.cluster.under_way.iter().map(|envelope| format!("`{}` is under way", envelope.message)).collect();
         for (node, waiting) in self.cluster.waiting.iter().enumerate() {
             left.extend(waiting.iter().map(|waiting| format!("n{node} waits for p{}", waiting.page)));
         }
@@ -183,7 +178,7 @@ impl Story for Script {
 
 fn purpose(word: &str) -> Result<Purpose, String> {
     let all = [Purpose::Retry, Purpose::Expiry, Purpose::Threshold];
-    all.into_iter().find(|&purpose| words::purpose(purpose) == word).ok_or_else(|| format!("`{word}` is no purpose"))
+    all.into_iter().find(|&purpose| purpose.to_string() == word).ok_or_else(|| format!("`{word}` is no purpose"))
 }
 
 /// `500us`, in nanoseconds.

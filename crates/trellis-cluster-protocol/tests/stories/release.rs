@@ -6,7 +6,6 @@
 //! protocol: knowledge that goes from one node to another.
 
 use super::{Story, Words};
-use crate::cluster::words;
 use std::collections::BTreeMap;
 use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Learnt, Notice};
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Hlrc, Input, Message, Propagation};
@@ -237,14 +236,14 @@ impl Script {
         let (from, to) = words.link()?;
         let kind = words.at(1).ok();
         let index = self.under_way.iter().position(|envelope| {
-            (envelope.from, envelope.to) == (from, to) && kind.is_none_or(|kind| kind == words::name(&envelope.message))
+            (envelope.from, envelope.to) == (from, to) && kind.is_none_or(|kind| kind == envelope.message.name())
         });
         self.deliver_one(index.ok_or("no such message is under way")?);
         Ok(())
     }
 
     fn step(&mut self, node: u16, input: Input, body: &Body) {
-        self.log.push(words::input(node, &input));
+        self.log.push(format!("n{node} {input}"));
         let mut effects = Vec::new();
         self.node(node).protocol.step(0, input, &mut effects);
         let came = match input {
@@ -254,7 +253,7 @@ impl Script {
         let mut changed = Vec::new();
         let mut last: Option<(Message, Vec<Diff>)> = None;
         for effect in effects {
-            let mut line = format!("  {}", words::effect(&effect));
+            let mut line = format!("  {}", effect);
             match effect {
                 Effect::Send { to, message } => {
                     let sent = self.body_of(node, message, came, body, &mut last);
@@ -377,7 +376,7 @@ impl Script {
             self.log.push(line);
         }
         for Envelope { from, to, message, .. } in &self.under_way {
-            self.log.push(format!("under way n{from}->n{to}: {}", words::message(message)));
+            self.log.push(format!("under way n{from}->n{to}: {}", message));
         }
     }
 }
@@ -458,7 +457,7 @@ impl Story for Script {
     }
 
     fn left_over(&self) -> Vec<String> {
-        let under_way = self.under_way.iter().map(|envelope| words::message(&envelope.message));
+        let under_way = self.under_way.iter().map(|envelope| envelope.message.to_string());
         let mut left: Vec<String> = under_way.map(|text| format!("`{text}` is under way")).collect();
         for (node, this) in self.nodes.iter().enumerate() {
             left.extend(this.waiting.iter().map(|waiting| format!("n{node} waits for p{}", waiting.page)));

@@ -4,7 +4,7 @@ use super::{Story, Words};
 use std::collections::BTreeMap;
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::sync::{
-    ConditionDemand, Contribution, Demand, Effect, EventDemand, Input, Kind, Message, OnceDemand, Operation, Outcome,
+    ConditionDemand, Contribution, Demand, Effect, EventDemand, Input, Kind, Message, OnceDemand, Operation,
     ReadWriteDemand, Reduction, SemaphoreDemand, Subject, Sync, Waiter,
 };
 
@@ -34,7 +34,7 @@ impl Script {
             lines.push(match effect {
                 Effect::Send(to, message) => {
                     self.under_way.push((NodeId(node), to, message));
-                    format!("  send n{}: {}", to.0, text(&message))
+                    format!("  send n{}: {}", to.0, message)
                 }
                 Effect::Wake(waiter, value) => format!("  {} is done, {value}", self.take(waiter)),
                 Effect::Refused(waiter, what) => format!("  {} is refused: {what}", self.take(waiter)),
@@ -58,7 +58,7 @@ impl Script {
 
     fn deliver(&mut self, index: usize, lines: &mut Vec<String>) {
         let (from, to, message) = self.under_way.remove(index);
-        lines.push(format!("n{} hears from n{}: {}", to.0, from.0, text(&message)));
+        lines.push(format!("n{} hears from n{}: {}", to.0, from.0, message));
         self.step(to.0, Input::Message(from, message), lines);
     }
 
@@ -254,55 +254,7 @@ impl Story for Script {
 
     fn left_over(&self) -> Vec<String> {
         let waiting = self.waiting.values().map(|(_, name)| format!("{name} waits"));
-        let under_way = self.under_way.iter().map(|(_, _, message)| format!("`{}` is under way", text(message)));
+        let under_way = self.under_way.iter().map(|(_, _, message)| format!("`{}` is under way", message));
         waiting.chain(under_way).collect()
-    }
-}
-
-fn text(message: &Message) -> String {
-    match *message {
-        Message::LockRequest(id, false) => format!("request lock {id}"),
-        Message::LockRequest(id, true) => format!("request lock {id} if it is free"),
-        Message::LockForward(id, next, false) => format!("hand lock {id} to n{}", next.0),
-        Message::LockForward(id, next, true) => format!("hand lock {id} to n{}, which tries", next.0),
-        Message::LockBusy(id) => format!("lock {id} is busy"),
-        Message::LockToken(id) => format!("lock {id}"),
-        Message::LockReturn(id) => format!("ask for lock {id}, which I leave"),
-        Message::BarrierArrive(id, generation, brought) => {
-            format!("arrived at barrier {id}, use {generation}{}", with(brought))
-        }
-        Message::BarrierRelease(id, generation, result) => {
-            format!("leave barrier {id}, use {generation}{}", with(result))
-        }
-        Message::AtomicRequest(id, operation, _) => format!("{operation:?} on word {id}"),
-        Message::AtomicReply(id, _, before) => format!("word {id} was {before}"),
-        Message::ObjectRequest(_, demand, call) => format!("call {call} demands {}", name(demand)),
-        Message::ObjectReply(_, call, Outcome::Done(value)) => format!("call {call} is done, {value}"),
-        Message::ObjectReply(_, call, outcome) => format!("call {call}: {outcome:?}"),
-        Message::ObjectAbandon(_, kind, call) => format!("call {call} gave up, {kind:?}"),
-        Message::ObjectUndo(_, demand, call, value) => format!("undo {} of call {call}, {value}", name(demand)),
-        Message::Inquiry(subject, generation, _) => {
-            format!("how do you stand to {:?} {}, use {generation}?", subject.kind, subject.id)
-        }
-        Message::Standing(_, standing) => format!("I hold {}, wait {}", standing.holds, standing.waits),
-    }
-}
-
-fn with(contribution: Contribution) -> String {
-    match contribution {
-        Contribution::Nothing => String::new(),
-        Contribution::Value(reduction, value) => format!(", {reduction:?} {value}"),
-        Contribution::Mixed => ", different wishes".to_owned(),
-    }
-}
-
-fn name(demand: Demand) -> String {
-    match demand {
-        Demand::ReadWriteLock(demand) => format!("{demand:?}"),
-        Demand::Semaphore(demand) => format!("{demand:?}"),
-        Demand::Event(demand) => format!("{demand:?}"),
-        Demand::Once(demand) => format!("{demand:?}"),
-        Demand::Condition(demand) => format!("{demand:?}"),
-        Demand::CountingBarrier(count) => format!("to meet {count}"),
     }
 }

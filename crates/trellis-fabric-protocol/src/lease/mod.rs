@@ -58,6 +58,7 @@ pub mod reader;
 mod rights;
 pub mod server;
 pub mod settling;
+mod words;
 
 use crate::Nanoseconds;
 use alloc::vec::Vec;

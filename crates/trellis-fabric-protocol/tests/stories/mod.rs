@@ -4,7 +4,7 @@ use trellis_fabric_protocol::lease::client::{self, Client};
 use trellis_fabric_protocol::lease::controller::{self, Controller, Record};
 use trellis_fabric_protocol::lease::reader::{self, Reader};
 use trellis_fabric_protocol::lease::server::{self, Server};
-use trellis_fabric_protocol::lease::{Ask, Bytes, Effect, Host, Message, Party, State, Timing};
+use trellis_fabric_protocol::lease::{Bytes, Effect, Host, Message, Party, State, Timing};
 use trellis_testing::scripts::{Story, Words};
 
 /// Clients' and readers' hosts begin here, and the controller is this one.
@@ -133,7 +133,7 @@ impl Script {
                         Bytes::Page => Some(node.bytes[page as usize]),
                         Bytes::Staged => Some(node.staged[page as usize]),
                     };
-                    lines.push(format!("  send {}: {}{}", name_of(to), text(&message), with(value)));
+                    lines.push(format!("  send {}: {}{}", name_of(to), message, with(value)));
                     self.letters.push(Letter { from: node.party, to, message, value });
                     continue;
                 }
@@ -166,7 +166,7 @@ impl Script {
             return;
         }
         let me = name_of(self.nodes[number].party);
-        lines.push(format!("{me} hears from {}: {}{}", name_of(from), text(&message), with(value)));
+        lines.push(format!("{me} hears from {}: {}{}", name_of(from), message, with(value)));
         let now = self.now;
         self.step(number, value, lines, |node, effects| match &mut node.machine {
             Machine::Server(server) => server.step(now, server::Input::Message(from, message), effects),
@@ -340,10 +340,8 @@ impl Story for Script {
     }
 
     fn left_over(&self) -> Vec<String> {
-        let under_way = self
-            .letters
-            .iter()
-            .map(|letter| format!("{} is under way to {}", text(&letter.message), name_of(letter.to)));
+        let under_way =
+            self.letters.iter().map(|letter| format!("{} is under way to {}", letter.message, name_of(letter.to)));
         let waits = self.nodes.iter().filter(|node| match &node.machine {
             Machine::Client(client) => client.pages.values().any(|hold| hold.wait.is_some()),
             _ => false,
@@ -363,48 +361,4 @@ fn name_of(party: Party) -> String {
 
 fn with(value: Option<u64>) -> String {
     value.map_or(String::new(), |value| format!(", bytes {value}"))
-}
-
-fn epoch(epoch: u64) -> String {
-    format!("{}.{}", epoch >> 48, epoch & 0xffff_ffff_ffff)
-}
-
-fn run(page: u64, pages: u64) -> String {
-    if pages == 1 { format!("p{page}") } else { format!("p{page} to p{}", page + pages - 1) }
-}
-
-fn text(message: &Message) -> String {
-    match message {
-        Message::Request { page, ask, .. } => match ask {
-            Ask::Read => format!("read p{page}"),
-            Ask::Copy => format!("copy p{page}"),
-            Ask::Update => format!("update p{page}"),
-            Ask::Renew(of) => format!("renew p{page} {}", epoch(*of)),
-            Ask::Commit { epoch: of, release } => {
-                format!("commit p{page} {}{}", epoch(*of), if *release { " and release" } else { "" })
-            }
-            Ask::Release(of) => format!("release p{page} {}", epoch(*of)),
-        },
-        Message::Reply { page, status, epoch: of, .. } => {
-            format!("{} p{page} {}", format!("{status:?}").to_lowercase(), epoch(*of))
-        }
-        Message::Recall { page, epoch: of } => format!("recall p{page} {}", epoch(*of)),
-        Message::Invalidate { page, epoch: of } => format!("invalidate p{page} before {}", epoch(*of)),
-        Message::Invalidated { page, epoch: of } => format!("invalidated p{page} before {}", epoch(*of)),
-        Message::Store { page, pages, epoch: of, incarnation } => {
-            format!("store {} {} by incarnation {incarnation}", run(*page, *pages), epoch(*of))
-        }
-        Message::Stored { page, pages, epoch: of, incarnation } => {
-            format!("stored {} {} by incarnation {incarnation}", run(*page, *pages), epoch(*of))
-        }
-        Message::Leases { incarnation, entries } => format!("leases of incarnation {incarnation}: {}", entries.len()),
-        Message::Taken { incarnation } => format!("taken, incarnation {incarnation}"),
-        Message::Report { state, .. } => format!("report: {}", format!("{state:?}").to_lowercase()),
-        Message::Locate => "locate".to_string(),
-        Message::Placed { request, placement, .. } => {
-            let what = if *request == 0 { "call" } else { "placed" };
-            let hand = placement.hand_to.map_or(String::new(), |to| format!(", hand over to s{to}"));
-            format!("{what}: home is s{} in incarnation {}{hand}", placement.home, placement.incarnation)
-        }
-    }
 }

@@ -1,42 +1,99 @@
-//! Inputs, effects and messages in the words of the scripts.
+//! Inputs, effects and messages in words: those of scripts, traces and counterexamples.
+//!
+//! Promises: one line for each, without its end; the words of a page are `p3`, of a run `p3-5`, of a node `n1`. They must never
+//! be needed to decide anything, nor be asked for where pages travel: making them allocates.
 
-use trellis_cluster_protocol::coherence::{Content, Effect, Input, Message, Purpose};
-use trellis_cluster_protocol::{Access, PageIndex, PageRange, PageSet};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
 
-pub(crate) fn input(node: u16, input: &Input) -> String {
-    match *input {
-        Input::Fault { page, write, wish } => {
-            format!(
-                "n{node} faults: {} {}{}",
-                if write { "store to" } else { "load from" },
-                one(page),
-                wished(page, wish)
-            )
-        }
-        Input::Prefetch { wish, write, announced } => {
-            let verb = if announced { "announces" } else { "guesses" };
-            format!("n{node} {verb}: {} {}", if write { "stores to" } else { "loads from" }, run(wish))
-        }
-        Input::Message { from, message } => format!("n{node} hears from n{}: {}", from.0, self::message(&message)),
-        Input::Resumed { page } => format!("n{node} resumed {}", one(page)),
-        Input::Alarm { page, purpose } => format!("n{node}: alarm {} {}", one(page), self::purpose(purpose)),
-        Input::Lock { range, call, stay } => {
-            let stay = stay.map_or(String::new(), |stay| format!(" for {}", time(stay)));
-            format!("n{node} locks {}{stay} (call {call})", run(range))
-        }
-        Input::Unlock { range, call } => format!("n{node} unlocks {} (call {call})", run(range)),
-        Input::Gone { node: gone, successor } => format!("n{node}: n{} is gone, ask n{}", gone.0, successor.0),
-        Input::Stored { range } => format!("n{node} finds marks: {}", run(range)),
-        Input::Publish { .. } => format!("n{node} publishes"),
-        Input::Notice { range, stamp } => format!("n{node} has notice: {} changed at time {stamp}", run(range)),
-        Input::Changed { page } => format!("n{node} finds {} changed", one(page)),
-        Input::Place { range, node: home } => format!("n{node} wants {} at n{}", run(range), home.0),
-        Input::Close { range } => format!("n{node} closes {}", run(range)),
-        Input::Carry { to, .. } => format!("n{node} hands a lock to n{}", to.0),
+use super::{Content, Effect, Input, Message, Purpose};
+use crate::{Access, PageIndex, PageRange, PageSet};
+
+impl fmt::Display for Input {
+    /// What follows the name of the node, as in `n1 faults: load from p3`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&input(self))
     }
 }
 
-pub(crate) fn effect(effect: &Effect) -> String {
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&effect(self))
+    }
+}
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&message(self))
+    }
+}
+
+impl fmt::Display for Purpose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Purpose::Retry => "retry",
+            Purpose::Expiry => "expiry",
+            Purpose::Threshold => "threshold",
+        })
+    }
+}
+
+impl Message {
+    /// The first word of its text: which kind it is.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Message::Request { .. } => "request",
+            Message::Forward { .. } => "forward",
+            Message::Grant { .. } => "grant",
+            Message::Confirm { .. } => "confirm",
+            Message::Invalidate { .. } => "invalidate",
+            Message::Invalidated { .. } => "invalidated",
+            Message::Redirect { .. } => "redirect",
+            Message::Retry { .. } => "retry",
+            Message::Again { .. } => "again",
+            Message::Copy { .. } => "copy",
+            Message::Diff { .. } => "diff",
+            Message::Diffed { .. } => "diffed",
+            Message::Update { .. } => "update",
+            Message::Updated { .. } => "updated",
+            Message::Carried { .. } => "carried",
+            Message::Place { .. } => "place",
+            Message::Placed { .. } => "placed",
+        }
+    }
+}
+
+fn input(input: &Input) -> String {
+    match *input {
+        Input::Fault { page, write, wish } => {
+            format!("faults: {} {}{}", if write { "store to" } else { "load from" }, one(page), wished(page, wish))
+        }
+        Input::Prefetch { wish, write, announced } => {
+            let verb = if announced { "announces" } else { "guesses" };
+            format!("{verb}: {} {}", if write { "stores to" } else { "loads from" }, run(wish))
+        }
+        Input::Message { from, message } => format!("hears from n{}: {message}", from.0),
+        Input::Resumed { page } => format!("resumed {}", one(page)),
+        Input::Alarm { page, purpose } => format!("has alarm {} {purpose}", one(page)),
+        Input::Lock { range, call, stay } => {
+            let stay = stay.map_or(String::new(), |stay| format!(" for {}", time(stay)));
+            format!("locks {}{stay} (call {call})", run(range))
+        }
+        Input::Unlock { range, call } => format!("unlocks {} (call {call})", run(range)),
+        Input::Gone { node: gone, successor } => format!("is told that n{} is gone, ask n{}", gone.0, successor.0),
+        Input::Stored { range } => format!("finds marks: {}", run(range)),
+        Input::Publish { .. } => "publishes".to_string(),
+        Input::Notice { range, stamp } => format!("has notice: {} changed at time {stamp}", run(range)),
+        Input::Changed { page } => format!("finds {} changed", one(page)),
+        Input::Place { range, node: home } => format!("wants {} at n{}", run(range), home.0),
+        Input::Close { range } => format!("closes {}", run(range)),
+        Input::Carry { to, .. } => format!("hands a lock to n{}", to.0),
+    }
+}
+
+fn effect(effect: &Effect) -> String {
     match *effect {
         Effect::Revoke(range) => format!("revoke {}", run(range)),
         Effect::Downgrade(range) => format!("downgrade {}", run(range)),
@@ -45,15 +102,15 @@ pub(crate) fn effect(effect: &Effect) -> String {
             format!("install {} {}{zero}", run(range), if access == Access::Write { "for stores" } else { "for loads" })
         }
         Effect::Upgrade(range) => format!("upgrade {}", run(range)),
-        Effect::Send { to, message } => format!("send n{}: {}", to.0, self::message(&message)),
+        Effect::Send { to, message } => format!("send n{}: {message}", to.0),
         Effect::Wake(range) => format!("wake {}", run(range)),
         Effect::Hold(page) => format!("hold {}", one(page)),
         Effect::Alarm { page, purpose, after } => {
-            format!("set alarm {} {} in {}", one(page), self::purpose(purpose), time(after))
+            format!("set alarm {} {} in {}", one(page), purpose, time(after))
         }
         Effect::Locked { range, call } => format!("locked {} (call {call})", run(range)),
         Effect::Violation { from, what } => format!("violation by n{}: {what}", from.0),
-        Effect::SendTwins { to, message } => format!("send n{}: {}, from the twin", to.0, self::message(&message)),
+        Effect::SendTwins { to, message } => format!("send n{}: {}, from the twin", to.0, message),
         Effect::KeepTwin(range) => format!("keep twin of {}", run(range)),
         Effect::Apply { pages, twins } => {
             let twins = twins.map_or(String::new(), |twins| format!(", and into the twin of {}", set(twins)));
@@ -66,7 +123,7 @@ pub(crate) fn effect(effect: &Effect) -> String {
     }
 }
 
-pub(crate) fn message(message: &Message) -> String {
+fn message(message: &Message) -> String {
     let text = |name: &str, range: PageRange, write: bool| {
         format!("{name} {} {}", run(range), if write { "for stores" } else { "for loads" })
     };
@@ -132,38 +189,6 @@ pub(crate) fn message(message: &Message) -> String {
     }
 }
 
-/// The first word of [`message`], by which scripts pick one.
-pub(crate) fn name(message: &Message) -> &'static str {
-    match message {
-        Message::Request { .. } => "request",
-        Message::Forward { .. } => "forward",
-        Message::Grant { .. } => "grant",
-        Message::Confirm { .. } => "confirm",
-        Message::Invalidate { .. } => "invalidate",
-        Message::Invalidated { .. } => "invalidated",
-        Message::Redirect { .. } => "redirect",
-        Message::Retry { .. } => "retry",
-        Message::Again { .. } => "again",
-        Message::Copy { .. } => "copy",
-        Message::Diff { .. } => "diff",
-        Message::Diffed { .. } => "diffed",
-        Message::Update { .. } => "update",
-        Message::Updated { .. } => "updated",
-        Message::Carried { .. } => "carried",
-        Message::Place { .. } => "place",
-        Message::Placed { .. } => "placed",
-    }
-}
-
-/// The word of a purpose.
-pub(crate) fn purpose(purpose: Purpose) -> &'static str {
-    match purpose {
-        Purpose::Retry => "retry",
-        Purpose::Expiry => "expiry",
-        Purpose::Threshold => "threshold",
-    }
-}
-
 fn time(nanoseconds: u64) -> String {
     match nanoseconds % 1000 {
         0 => format!("{}us", nanoseconds / 1000),
@@ -171,7 +196,7 @@ fn time(nanoseconds: u64) -> String {
     }
 }
 
-pub(crate) fn run(range: PageRange) -> String {
+fn run(range: PageRange) -> String {
     match range.count() {
         1 => format!("p{}", range.first().0),
         _ => format!("p{}-{}", range.first().0, range.end() - 1),
