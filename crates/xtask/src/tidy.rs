@@ -53,11 +53,24 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     wrong.extend(unsafe_violations(&files, UNSAFE_FILES));
     wrong.extend(index_violations(&files));
     wrong.extend(wait_violations(&files));
+    wrong.extend(module_violations(&files));
     eprintln!("    {} files", files.len());
     if !wrong.is_empty() {
         bail!("{} violations\n{}", wrong.len(), wrong.join("\n"));
     }
     Ok(())
+}
+
+/// Modules with a folder whose own file lies beside it: there is one way to lay out a module, `mod.rs` in the folder.
+fn module_violations(files: &[File]) -> Vec<String> {
+    let is_source = |file: &&File| file.path.contains("/src/") && file.path.ends_with(".rs");
+    let folders: BTreeSet<&str> =
+        files.iter().filter(is_source).filter_map(|file| Some(file.path.rsplit_once('/')?.0)).collect();
+    let beside = files.iter().filter(is_source).filter_map(|file| {
+        let folder = file.path.strip_suffix(".rs")?;
+        folders.contains(folder).then(|| format!("{}: belongs into its folder, as {folder}/mod.rs", file.path))
+    });
+    beside.collect()
 }
 
 /// Limits of waits that the page of waits does not name as they are, and rows of that page without a limit in the sources.
@@ -498,5 +511,19 @@ mod tests {
         assert_eq!(count(&[source(&number.replace("1_500", "2_000")), page(row)]), 1, "it is another one");
         assert_eq!(count(&[source("const PAUSE: Duration = Duration::from_secs(1);"), page("")]), 0, "a pause");
         assert_eq!(count(&[file("crates/a/src/tests.rs", patience), page("")]), 0, "a test");
+    }
+
+    #[test]
+    fn a_module_lies_in_its_folder() {
+        let of = |path: &str| file(path, "");
+        let good = [
+            of("crates/a/src/b/mod.rs"),
+            of("crates/a/src/b/c.rs"),
+            of("crates/a/src/d.rs"),
+            of("crates/a/tests/b.rs"),
+        ];
+        assert_eq!(module_violations(&good), Vec::<String>::new());
+        let wrong = module_violations(&[of("crates/a/src/b.rs"), of("crates/a/src/b/c.rs")]);
+        assert_eq!(wrong, ["crates/a/src/b.rs: belongs into its folder, as crates/a/src/b/mod.rs"]);
     }
 }
