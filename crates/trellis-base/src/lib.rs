@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod random;
+pub mod size_classes;
 
 pub use random::{Random, mixed, seed_of_run};
 

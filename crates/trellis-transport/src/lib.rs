@@ -15,6 +15,7 @@
 #![deny(unsafe_code)]
 
 pub mod links;
+mod random;
 pub mod wrap;
 
 #[cfg(feature = "fabric")]
@@ -26,6 +27,7 @@ pub use links::udp::{Multicast, Udp, UdpOptions};
 pub use links::{
     Choice, Link, LinkStatistics, Lost, Payload, PeerStatistics, Placement, Refused, SendError, SharedMemory, Sink,
 };
+pub use random::random;
 pub use wrap::faulty::Faults;
 pub use wrap::secure::Security;
 

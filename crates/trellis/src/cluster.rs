@@ -8,9 +8,9 @@ use crate::config::Config;
 use crate::join;
 pub use crate::join::JoinError;
 use crate::launch::Activity;
-use crate::record::Counters;
 use crate::runtime::Node;
 use crate::waits::Wait;
+use trellis_record::Counters;
 
 /// One process's part in a cluster. Clones are the same node.
 ///

@@ -25,11 +25,8 @@ mod heap;
 mod join;
 pub mod launch;
 mod ranges;
-pub mod record;
-pub mod remote;
 mod runtime;
 pub mod secret;
-pub mod stored;
 pub mod synchronisation;
 pub mod waits;
 
@@ -37,13 +34,15 @@ pub use cluster::{Cluster, JoinError, Region, WaitError};
 pub use config::{Config, ConfigError};
 pub use heap::{Heap, HeapError, HeapStatistics, Home, Padding};
 pub use ranges::{RangeGuard, ToProtocol};
-pub use record::Counters;
 pub use synchronisation::{Atomic, LockGuard};
 /// Which protocols there are, and how they combine.
 pub use trellis_cluster_protocol::coherence::Protocol;
+pub use trellis_record::Counters;
 /// The leaves, for tools that look below the runtime (`trellis doctor`, embedders with a link of their own).
 pub use trellis_store::complain;
 pub use {trellis_memory as memory, trellis_transport as transport};
+/// Memory of other machines, memory in stores, and what a run leaves behind: crates of their own.
+pub use {trellis_record as record, trellis_remote as remote, trellis_stored as stored};
 
 /// Joins the cluster that the environment describes: the one that `trellis run` started, or a cluster of one node when
 /// the program was started by itself.

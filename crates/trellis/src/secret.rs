@@ -54,7 +54,7 @@ impl Secret {
 
     /// A new secret that nobody can guess.
     pub fn random() -> Result<Secret, SecretError> {
-        let bytes = random()
+        let bytes = trellis_transport::random()
             .map_err(|cause| SecretError(format!("no secret can be drawn from getrandom ({cause}); see random(4)")))?;
         Ok(Secret { bytes })
     }
@@ -225,15 +225,6 @@ fn make_key_file(folder: &Path, path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
         other => other,
     }
-}
-
-/// Bytes that nobody can guess; at most 256.
-pub(crate) fn random<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
-    const { assert!(COUNT <= 256) };
-    let mut bytes = [0; COUNT];
-    // SAFETY: the buffer is valid for its length, and up to 256 bytes are never cut short.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), COUNT, 0) };
-    if got == COUNT as isize { Ok(bytes) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use crate::step;
 use crate::workspace::Workspace;
 
 /// Crates of ours, and those of ours that each may be built on. What only tests need is `trellis-testing` or `trellis-base`.
-const LAYERS: [(&str, &[&str]); 8] = [
+const LAYERS: [(&str, &[&str]); 12] = [
     ("trellis-base", &[]),
     ("trellis-testing", &[]),
     ("trellis-cluster-protocol", &["trellis-base"]),
@@ -20,6 +20,21 @@ const LAYERS: [(&str, &[&str]); 8] = [
     ("trellis-transport", &["trellis-base"]),
     ("trellis-store", &[]),
     ("trellis-switch", &["trellis-base"]),
+    ("trellis-record", &[]),
+    ("trellis-cache", &["trellis-memory", "trellis-store"]),
+    (
+        "trellis-remote",
+        &[
+            "trellis-base",
+            "trellis-cache",
+            "trellis-fabric-protocol",
+            "trellis-memory",
+            "trellis-record",
+            "trellis-store",
+            "trellis-transport",
+        ],
+    ),
+    ("trellis-stored", &["trellis-base", "trellis-cache", "trellis-memory", "trellis-remote", "trellis-store"]),
 ];
 /// Which crate tests of all layers may use.
 const TESTING: &str = "trellis-testing";
@@ -259,6 +274,6 @@ mod tests {
         assert_eq!(wrong.len(), 3, "{wrong:?}");
         assert!(wrong[0].contains("trellis-memory depends on trellis-cluster-protocol"));
         assert!(wrong[1].contains("trellis-memory depends on trellis-testing"));
-        assert!(wrong[2].contains("trellis-switch is no crate"));
+        assert!(wrong[2].contains("trellis-stored is no crate"));
     }
 }

@@ -21,7 +21,8 @@ const ROUNDS: usize = 10;
 const AT_ONCE: usize = 4;
 
 /// Those tests: the packages, and their programs.
-const WAITING_PACKAGES: &[&str] = &["trellis", "trellis-cli", "trellis-c", "trellis-store", "trellis-transport"];
+const WAITING_PACKAGES: &[&str] =
+    &["trellis", "trellis-cli", "trellis-c", "trellis-remote", "trellis-store", "trellis-stored", "trellis-transport"];
 const WAITING: &[&str] = &[
     "backups",
     "cluster",

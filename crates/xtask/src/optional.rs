@@ -21,7 +21,7 @@ const TESTS: &[(&[&str], &[&str], Option<&str>)] = &[
     (&["trellis-transport"], &["conformance"], Some("fabric_")),
     (&["trellis"], &["fabric"], None),
     (&["trellis-store"], &[LIBRARY, "bigtable", "datastore", "etcd", "spanner"], None),
-    (&["trellis"], &["stored_stores"], None),
+    (&["trellis-stored"], &["stored_stores"], None),
     (&["trellis-cli"], &["stores", "controllers"], None),
     (&["trellis-switch"], &[LIBRARY, "bpf", "memory"], None),
     (&["trellis-cli"], &["lab", "in_kernel", "bench_switch"], None),

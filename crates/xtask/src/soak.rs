@@ -112,7 +112,7 @@ const STEPS: [Step; 20] = [
     Step { name: "transport lifetime", weight: 3, work: Work::Repeat("-p trellis-transport --test lifetime") },
     Step { name: "libivy programs", weight: 3, work: Work::Repeat("-p trellis-c --test libivy") },
     Step { name: "memory in a store", weight: 3, work: Work::Repeat("-p trellis --test stored") },
-    Step { name: "locks in a store", weight: 3, work: Work::Repeat("-p trellis --test stored_synchronisation") },
+    Step { name: "locks in a store", weight: 3, work: Work::Repeat("-p trellis-stored --test stored_synchronisation") },
     Step {
         name: "memory in a store, long",
         weight: 14,

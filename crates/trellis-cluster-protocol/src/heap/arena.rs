@@ -5,7 +5,7 @@
 //! at most one empty span that nobody asked it to keep.
 
 use super::span::{Blocks, Past};
-use super::{Block, Geometry, Request, Run, Statistics, classes};
+use super::{Block, Geometry, Request, Run, Statistics, size_classes};
 use crate::page::NodeId;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -92,7 +92,7 @@ impl Arena {
             let pages = request.bytes.div_ceil(page_bytes).clamp(1, u64::from(u32::MAX)) as u32;
             return (pages, pages);
         };
-        let least = (BLOCKS_MIN * u64::from(classes::size_of(key.class))).div_ceil(page_bytes) as u32;
+        let least = (BLOCKS_MIN * u64::from(size_classes::size_of(key.class))).div_ceil(page_bytes) as u32;
         let spans = self.pools.get(&key).map_or(0, |pool| pool.spans);
         (least, (least << spans.min(GROWTH_SHIFT_MAX)).min(SPAN_BYTES_MAX / self.geometry.page_bytes).max(least))
     }
@@ -179,7 +179,7 @@ impl Arena {
 
     fn key_of(&self, request: &Request) -> Option<Key> {
         let is_cut = !request.own_pages && request.align <= u64::from(self.geometry.page_bytes);
-        let class = is_cut.then(|| classes::class_of(request.bytes, request.align)).flatten()?;
+        let class = is_cut.then(|| size_classes::class_of(request.bytes, request.align)).flatten()?;
         Some(Key { home: request.home, class })
     }
 

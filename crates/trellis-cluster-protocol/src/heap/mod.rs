@@ -17,12 +17,11 @@
 //! first takes over what it was told. [`Message::releases`] says which messages carry that.
 
 mod arena;
-pub mod classes;
 mod directory;
 mod span;
 
-pub use classes::{ALIGN_BYTES_MIN, SMALL_BYTES_MAX};
 pub use directory::SPANS_MAX;
+pub use trellis_base::size_classes::{self, ALIGN_BYTES_MIN, SMALL_BYTES_MAX};
 
 use crate::page::NodeId;
 use alloc::collections::BTreeMap;

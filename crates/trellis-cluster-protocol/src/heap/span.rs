@@ -3,7 +3,7 @@
 //! Promises: no block is handed out twice; what is freed twice, or was never handed out, is refused and changes nothing.
 //! What it knows about its blocks lies here, in private memory, and not in the pages.
 
-use super::classes;
+use super::size_classes;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -34,7 +34,7 @@ pub(super) struct Blocks {
 impl Blocks {
     /// As many as fit into `bytes`, which are fresh or were somebody's.
     pub(super) fn new(class: u8, bytes: u64, is_fresh: bool) -> Blocks {
-        let count = (bytes / u64::from(classes::size_of(class))) as u32;
+        let count = (bytes / u64::from(size_classes::size_of(class))) as u32;
         let words = count.div_ceil(64) as usize;
         let mut used = vec![0; words];
         // What lies past the last block can never be handed out.
@@ -46,7 +46,7 @@ impl Blocks {
     }
 
     pub(super) fn size(&self) -> u32 {
-        classes::size_of(self.class)
+        size_classes::size_of(self.class)
     }
 
     pub(super) fn live(&self) -> u32 {
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn blocks_are_handed_out_once_and_remember_who_had_them() {
-        let class = classes::class_of(48, 16).unwrap();
+        let class = size_classes::class_of(48, 16).unwrap();
         let mut blocks = Blocks::new(class, 4096, true);
         let taken: Vec<u32> = core::iter::from_fn(|| blocks.take())
             .map(|(index, past)| {

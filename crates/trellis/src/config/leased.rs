@@ -13,7 +13,7 @@ pub(super) const LEASE: &str = "lease";
 /// The most memory servers of a region.
 const SERVERS_MAX: usize = 32;
 /// The least memory in which pages are cached.
-const CACHE_BYTES_MIN: usize = crate::remote::paging::ROOM_BYTES_MIN;
+const CACHE_BYTES_MIN: usize = trellis_remote::paging::ROOM_BYTES_MIN;
 
 impl Config {
     /// Whether the bytes of the region lie at memory servers, and nodes have pages under leases.

@@ -12,9 +12,9 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 
-use crate::record::LiveCounters;
 use crate::secret::{Secret, SecretError};
 use crate::waits::Wait;
+use trellis_record::LiveCounters;
 
 /// The number of the node.
 pub const NODE_VARIABLE: &str = "TRELLIS_NODE";
@@ -32,8 +32,7 @@ pub const MEMORY_ENDS_VARIABLE: &str = "TRELLIS_MEMORY_ENDS";
 /// The variables that name descriptors. They are no keys of the configuration.
 pub const VARIABLES: [&str; 4] = [LISTEN_FD_VARIABLE, SECRET_FD_VARIABLE, STATUS_FD_VARIABLE, MEMORY_ENDS_VARIABLE];
 
-/// The exit status of a node that the cluster failed.
-pub const EXIT_CLUSTER: i32 = 70;
+pub use trellis_cache::end::EXIT_CLUSTER;
 /// The exit status of a node whose configuration was refused.
 pub const EXIT_CONFIGURATION: i32 = 78;
 

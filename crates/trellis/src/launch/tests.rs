@@ -3,7 +3,7 @@
 use std::os::fd::IntoRawFd;
 
 use super::*;
-use crate::record::Counters;
+use trellis_record::Counters;
 
 /// The same page, as the other side sees it.
 fn other_side(page: &StatusPage) -> StatusPage {

@@ -8,11 +8,10 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::time::Instant;
 
 use super::Node;
-use super::progress::thread_time_ns;
-use crate::record::{Counters, LiveCounters};
+use trellis_record::thread_time_ns;
+use trellis_record::{Counters, LiveCounters};
 
 /// Numbers of nodes of this process, from 1: a thread knows whether it was counted at the node that it works for.
 static NODES: AtomicU64 = AtomicU64::new(1);
@@ -126,20 +125,6 @@ impl Node {
         }
         counters.load()
     }
-}
-
-/// What one reading costs here: of the clock, and of the time that a thread has run.
-pub(crate) fn clock_costs_ns() -> (f64, f64) {
-    const READINGS: u32 = 2000;
-    let cost = |read: &dyn Fn() -> u64| {
-        let started = Instant::now();
-        for _ in 0..READINGS {
-            std::hint::black_box(read());
-        }
-        started.elapsed().as_nanos() as f64 / f64::from(READINGS)
-    };
-    let zero = Instant::now();
-    (cost(&|| zero.elapsed().as_nanos() as u64), cost(&thread_time_ns))
 }
 
 #[cfg(test)]

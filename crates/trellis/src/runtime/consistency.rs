@@ -19,8 +19,8 @@ use super::ordered::{Ordered, Rank, lock};
 use super::pages::{Shard, Waiting, runs};
 use super::progress::Waited;
 use crate::cluster::WaitError;
-use crate::record::LiveCounters;
 use crate::waits::Wait;
+use trellis_record::LiveCounters;
 
 /// Bytes of pages that a node has sent to homes and that are not acknowledged: as much as fits a link's queue several
 /// times over, and enough to keep it busy.

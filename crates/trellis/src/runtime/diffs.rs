@@ -12,7 +12,7 @@ use trellis_memory::{MapError, diff};
 use trellis_transport::SendError;
 
 use super::{EPOCH, Node, with_attached};
-use crate::record::LiveCounters;
+use trellis_record::LiveCounters;
 
 const _: () = assert!(diff::bytes_max(1 << 12) + 4 <= wire::diff_bytes_max(1 << 12));
 const _: () = assert!(diff::bytes_max(1 << 21) + 4 <= wire::diff_bytes_max(1 << 21));

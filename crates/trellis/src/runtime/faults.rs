@@ -18,8 +18,8 @@ use super::progress::{Polling, Waited};
 use super::{Node, Ticket};
 use crate::cluster::WaitError;
 use crate::launch::Activity;
-use crate::record::{FaultKind, LiveCounters};
 use crate::waits::Wait;
+use trellis_record::{FaultKind, LiveCounters};
 
 /// Most runs that an announced access asks for before it waits for the first of them.
 const RUNS_UNDER_WAY_MAX: usize = 8;

@@ -18,8 +18,8 @@ use super::{Node, Ticket};
 use crate::cluster::WaitError;
 use crate::config::Config;
 use crate::heap::{HeapError, Home};
-use crate::record::LiveCounters;
 use crate::waits::Wait;
+use trellis_record::LiveCounters;
 
 /// Interleaved pages change their home after so many, unless that would be more often than [`STRIPES_MAX`] times.
 const STRIPE_PAGES_MIN: u32 = 16;

@@ -2,7 +2,7 @@
 //! rest of the node.
 //!
 //! The manager makes the region's objects when all have met, and tells the others in words of our own; when all have left it
-//! takes them away. Between, nodes do not ask each other for pages: each asks the servers ([`crate::remote::paging`]).
+//! takes them away. Between, nodes do not ask each other for pages: each asks the servers ([`trellis_remote::paging`]).
 //! Everything else goes over the link as under any protocol.
 //!
 //! Promises: no node's program begins before it knows where the region is; a node has committed everything it changed when
@@ -21,9 +21,9 @@ use super::synchronisation::Patience;
 use super::{Node, synchronisation::RESERVED_FIRST};
 use crate::cluster::WaitError;
 use crate::launch::MEMORY_ENDS_VARIABLE;
-use crate::record::{FaultKind, LiveCounters};
-use crate::remote::paging::{self, Paging, objects};
 use crate::waits::Wait;
+use trellis_record::{FaultKind, LiveCounters};
+use trellis_remote::paging::{self, Paging, objects};
 
 /// The event that is set when the words below say where the region is; nothing else of ours uses words or events where
 /// pages are leased.

@@ -44,16 +44,15 @@ use trellis_transport::{Link, Payload, SendError};
 use crate::cluster::WaitError;
 use crate::config::{Config, Reserve, Security, Start, WriteDetection};
 use crate::launch::{Activity, StatusPage, monotonic_ns};
-use crate::record::LiveCounters;
+use trellis_record::LiveCounters;
 
-pub(crate) use breakdown::clock_costs_ns;
 pub(crate) use failure::Failure;
 pub(crate) use faults::Server;
 pub(crate) use heap::Wish;
 pub(crate) use progress::start_service;
 pub(crate) use range_locks::RangeLock;
 pub(crate) use recorder::Recorder;
-pub(crate) use synchronisation::{Guarding, Patience, this_thread};
+pub(crate) use synchronisation::{Guarding, Patience};
 pub(crate) use waiters::Ticket;
 
 use elastic::Elastic;

@@ -14,7 +14,7 @@ use super::ordered::lock;
 use super::range_locks::LockCall;
 use super::{Node, SHARDS};
 use crate::config::{self, Config};
-use crate::record::LiveCounters;
+use trellis_record::LiveCounters;
 
 /// How long a granted page stays, once somebody else wants it, for a thread that was told that it may run on: the time
 /// to return from a signal handler and to retry one instruction.

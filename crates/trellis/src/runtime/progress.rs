@@ -342,7 +342,7 @@ impl Node {
 
     fn serve_forever(&self) {
         let mut next_tick = 0;
-        let mut ran_ns = thread_time_ns();
+        let mut ran_ns = trellis_record::thread_time_ns();
         let mut faults = Vec::with_capacity(trellis_memory::FAULT_BATCH);
         while !self.is_over() {
             let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
@@ -435,14 +435,6 @@ impl Node {
             self.progress.wake_at(self.now(), due);
         }
     }
-}
-
-/// How long this thread has run.
-pub(super) fn thread_time_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel writes one timespec to this stack; the clock is always there.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Starts the thread that serves the link while no thread of the program does.

@@ -14,11 +14,11 @@ use trellis_cluster_protocol::{Access, PageIndex, PageRange};
 use super::ordered::lock;
 use super::pages::{Shard, Waiting, runs};
 use super::progress::Waited;
-use super::synchronisation::this_thread;
 use super::{Node, Ticket};
 use crate::cluster::WaitError;
-use crate::record::LiveCounters;
 use crate::waits::Wait;
+use trellis_cache::this_thread;
+use trellis_record::LiveCounters;
 
 /// A call of the program for the pages of a run: waits for them, or holds them.
 pub(super) struct LockCall {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::Node;
 use super::ordered::{Ordered, Rank, lock};
 use crate::config::Config;
-use crate::record::{Counters, FaultKind, FaultRecord, Phase, Record, VERSION};
+use trellis_record::{Counters, FaultKind, FaultRecord, Phase, Record, VERSION};
 
 /// Most threads whose faults are told apart; later ones count as the last.
 const THREADS_MAX: usize = 1024;

@@ -9,7 +9,7 @@ use trellis_transport::{INLINE_BODY_BYTES_MAX, Lost, Placement, QUEUE_BYTES_MAX,
 
 use super::Node;
 use super::ordered::{Ordered, Rank, lock};
-use crate::record::LiveCounters;
+use trellis_record::LiveCounters;
 
 /// A run this long is worth one system call that makes its memory exist, instead of a kernel fault per page.
 const POPULATE_PAGES_MIN: u32 = 8;

@@ -49,7 +49,7 @@ pub(super) struct Door {
 
 impl Door {
     pub(super) fn open() -> io::Result<Door> {
-        let name = sockets::random()?;
+        let name = crate::random()?;
         Ok(Door { listener: sockets::listen(&name)?, name })
     }
 }
@@ -183,7 +183,7 @@ impl Shm {
     fn send_card(&self, peer: usize) {
         let card = || -> Result<Vec<u8>, String> {
             let (door, host) = (self.door.as_ref()?, self.host.as_ref()?);
-            let token: Token = sockets::random().map_err(|error| format!("no token can be drawn: {error}"))?;
+            let token: Token = crate::random().map_err(|error| format!("no token can be drawn: {error}"))?;
             *lock(&self.pairs[peer].token) = Some(token);
             Ok([host.as_slice(), &door.name, &token].concat())
         };

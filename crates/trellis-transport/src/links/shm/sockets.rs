@@ -38,14 +38,6 @@ pub(super) enum Arrived {
     Over,
 }
 
-/// Bytes that nobody can guess.
-pub(super) fn random<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
-    let mut bytes = [0; BYTES];
-    // SAFETY: the buffer is writable for its whole length; so few bytes come whole or not at all.
-    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), BYTES, 0) };
-    if got == BYTES as isize { Ok(bytes) } else { Err(io::Error::last_os_error()) }
-}
-
 /// Listens under a name.
 pub(super) fn listen(name: &[u8; NAME_BYTES]) -> io::Result<Descriptor> {
     let socket = make()?;
@@ -213,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_message_brings_its_descriptors() {
-        let name = random().unwrap();
+        let name = crate::random().unwrap();
         let listener = listen(&name).unwrap();
         assert!(accept(listener.raw()).unwrap().is_none());
         let one = connect(&name).unwrap();
@@ -232,6 +224,6 @@ mod tests {
 
     #[test]
     fn nobody_is_found_under_a_name_that_nobody_has() {
-        assert!(connect(&random().unwrap()).is_err());
+        assert!(connect(&crate::random().unwrap()).is_err());
     }
 }

@@ -23,7 +23,7 @@ fn channel() -> (Arc<Channel>, Arc<Channel>) {
     let (event, shared) = (Event::new().unwrap(), memory::create(SHARED_BYTES).unwrap());
     let draft = Draft::new().unwrap();
     let parcel = |files: &[i32]| -> Parcel {
-        let name = sockets::random().unwrap();
+        let name = crate::random().unwrap();
         let listener = sockets::listen(&name).unwrap();
         let one = sockets::connect(&name).unwrap();
         let other = sockets::accept(listener.raw()).unwrap().unwrap();

@@ -4,9 +4,6 @@
 //! the one that took it, so what is noted here goes with the lock and not with the thread. Must never refuse what could come
 //! about: only who holds something itself is refused.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use super::{Node, Patience, WaitError, lock};
 
 /// What a thread holds.
@@ -21,21 +18,6 @@ pub(in crate::runtime) enum Holding {
 /// What threads of a node hold: how, which number, and which thread.
 pub(in crate::runtime) type Held = Vec<(Holding, u64, u64)>;
 
-static NEXT_THREAD: AtomicU64 = AtomicU64::new(1);
-
-thread_local! {
-    /// 0 until the thread has taken something.
-    static THREAD: Cell<u64> = const { Cell::new(0) };
-}
-
-/// A number that no other thread of the process ever has.
-pub(crate) fn this_thread() -> u64 {
-    if THREAD.get() == 0 {
-        THREAD.set(NEXT_THREAD.fetch_add(1, Ordering::Relaxed));
-    }
-    THREAD.get()
-}
-
 impl Node {
     /// Refuses what this thread would wait for in vain, because it is itself in the way. Who waits for a time of its own
     /// choice hears after that time that it was in vain.
@@ -43,7 +25,7 @@ impl Node {
         if matches!(patience, Patience::For(_)) {
             return Ok(());
         }
-        let me = this_thread();
+        let me = trellis_cache::this_thread();
         let in_the_way = |how: Holding| match wanted {
             Holding::Lock => how == Holding::Lock,
             Holding::Read => how == Holding::Write,
@@ -74,12 +56,12 @@ impl Node {
     }
 
     pub(super) fn note_held(&self, how: Holding, id: u64) {
-        lock(&self.held).push((how, id, this_thread()));
+        lock(&self.held).push((how, id, trellis_cache::this_thread()));
     }
 
     /// Given back by this thread, or by it for another one.
     pub(super) fn note_given_back(&self, how: Holding, id: u64) {
-        let me = this_thread();
+        let me = trellis_cache::this_thread();
         let mut held = lock(&self.held);
         let is_it = |one: &(Holding, u64, u64)| one.0 == how && one.1 == id;
         let own = held.iter().rposition(|one| is_it(one) && one.2 == me);

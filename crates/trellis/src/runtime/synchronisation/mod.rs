@@ -19,12 +19,11 @@ use super::ordered::{Guard, lock};
 use super::progress::Waited;
 use super::{Node, Ticket};
 use crate::cluster::WaitError;
-use crate::record::LiveCounters;
 use crate::waits::Wait;
+use trellis_record::LiveCounters;
 
 pub(super) use held::Held;
 use held::Holding;
-pub(crate) use held::this_thread;
 pub(crate) use objects::Guarding;
 
 /// Numbers of barriers, locks and other objects from here on are for Trellis itself.

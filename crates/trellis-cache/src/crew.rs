@@ -1,0 +1,175 @@
+//! Threads that look after pages: how they wait for faults and for pages to fetch ahead, and how they end.
+//!
+//! Stored memory (`trellis_stored::paging`) and leased remote memory (`trellis_remote::paging`) each decide for themselves what a
+//! fault means; both have threads of this kind round the same table of frames and the same guesses.
+//!
+//! Promises: one thread at a time waits for faults; a thread that waits here is woken when it is over. A thread that panics
+//! ends the process: the program would wait for its page for ever.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use trellis_memory::Region;
+
+use crate::readahead::Window;
+
+/// Windows that wait to be fetched, at most: more would be read so late that what they guess is old.
+const WINDOWS_MAX: usize = 64;
+
+/// The threads, and what they wait for.
+pub struct Crew {
+    lead: Mutex<()>,
+    stop: AtomicBool,
+    bell: OwnedFd,
+    creator: u32,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// What is to be fetched before it is touched.
+    windows: Mutex<VecDeque<Window>>,
+    window_came: Condvar,
+}
+
+impl Crew {
+    /// Nobody yet.
+    ///
+    /// # Errors
+    ///
+    /// The system has no descriptor left.
+    pub fn new() -> std::io::Result<Crew> {
+        // SAFETY: takes a number and flags by value and gives a new descriptor.
+        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if bell < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        Ok(Crew {
+            lead: Mutex::new(()),
+            stop: AtomicBool::new(false),
+            // SAFETY: the kernel just gave us this descriptor; nobody else has it.
+            bell: unsafe { OwnedFd::from_raw_fd(bell) },
+            creator: std::process::id(),
+            threads: Mutex::default(),
+            windows: Mutex::default(),
+            window_came: Condvar::new(),
+        })
+    }
+
+    /// One more thread.
+    ///
+    /// # Errors
+    ///
+    /// The system starts none.
+    pub fn spawn(&self, name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+            if ran.is_err() {
+                crate::end::end_process(
+                    &"a thread that looks after pages panicked; please report it with the message above",
+                );
+            }
+        })?;
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        Ok(())
+    }
+
+    /// Whether the threads shall end.
+    pub fn is_over(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Says that it is over, to threads that wait here. False when it was said before, or in a fork of the process.
+    pub fn end(&self) -> bool {
+        if std::process::id() != self.creator || self.stop.swap(true, Ordering::SeqCst) {
+            return false;
+        }
+        let one = 1u64;
+        // SAFETY: writes the eight bytes of `one`, as eventfd(2) wants.
+        unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
+        drop(self.windows());
+        self.window_came.notify_all();
+        true
+    }
+
+    /// Waits until all threads have ended.
+    pub fn join(&self) {
+        let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // A thread that panicked has said why.
+            let _ = thread.join();
+        }
+    }
+
+    /// Who has it takes faults.
+    pub fn lead(&self) -> MutexGuard<'_, ()> {
+        self.lead.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until faults may be taken from a region; false when it is over.
+    pub fn wait_for_faults(&self, region: &Region) -> bool {
+        let Some(event) = region.event_fd() else { return false };
+        let wait = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut waits = [wait(event), wait(self.bell.as_raw_fd())];
+        // SAFETY: two valid entries. An interrupted call says nothing, and is repeated by the caller.
+        unsafe { libc::poll(waits.as_mut_ptr(), 2, -1) };
+        !self.is_over()
+    }
+
+    /// Lets a thread fetch a window. Where too many wait, the one that waited the longest is dropped: it is a guess, and
+    /// its pages come when they are touched.
+    pub fn queue(&self, window: Window) {
+        let mut windows = self.windows();
+        if windows.len() == WINDOWS_MAX {
+            windows.pop_front();
+        }
+        windows.push_back(window);
+        drop(windows);
+        self.window_came.notify_one();
+    }
+
+    /// Waits for a window that is to be fetched, and says how many pages it has; none when it is over.
+    pub fn wait_for_window(&self) -> Option<usize> {
+        let mut windows = self.windows();
+        loop {
+            if self.is_over() {
+                return None;
+            }
+            if let Some(window) = windows.front() {
+                return Some((window.pages.end - window.pages.start) as usize);
+            }
+            windows = self.window_came.wait(windows).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// The window that waited the longest, when it was not taken meanwhile.
+    pub fn next_window(&self) -> Option<Window> {
+        self.windows().pop_front()
+    }
+
+    /// The window with this page, when nobody has begun to fetch it; it is the caller's then.
+    pub fn take_window_with(&self, page: u64) -> Option<Window> {
+        let mut windows = self.windows();
+        let index = windows.iter().position(|window| window.pages.contains(&page))?;
+        windows.remove(index)
+    }
+
+    fn windows(&self) -> MutexGuard<'_, VecDeque<Window>> {
+        self.windows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_that_nobody_fetches_do_not_pile_up() {
+        let crew = Crew::new().expect("a descriptor can be had");
+        for first in 0..1000 {
+            crew.queue(Window { pages: first..first + 1, trigger: None });
+        }
+        assert_eq!(crew.windows().len(), WINDOWS_MAX);
+        assert!(crew.take_window_with(999).is_some(), "the youngest guesses are kept");
+        assert!(crew.take_window_with(0).is_none());
+    }
+}

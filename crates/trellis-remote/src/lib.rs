@@ -1,0 +1,66 @@
+//! Remote memory: a server that keeps bytes for others, and a client that makes, reads, writes and deletes objects there.
+//!
+//! An object is named by a [`Pointer`], an IPv6 address, and every request about it is one datagram to that very address
+//! (`docs/reference/ipv6-address.md`, `docs/reference/ipv6-datagram.md`): nobody keeps a table of where objects are. The
+//! rules are [`trellis_fabric_protocol::memory_server`]'s; here are memory, sockets and time.
+//!
+//! Promises: every call of a [`Client`] ends until its deadline, and an error says which host or pointer it is about; what
+//! was acknowledged was done, once for requests that change something by what was there. Must never be told an address of
+//! a machine's own memory: a pointer is an offset in a server's, and the server checks it.
+//!
+//! What the machine needs: routes that take the cluster's addresses in and out (`trellis serve --help` names them).
+
+mod client;
+mod error;
+pub mod leased;
+mod memory;
+pub mod pages;
+pub mod paging;
+mod server;
+
+pub use client::{Call, Client, ClientOptions, Outcome, Welcome};
+pub use error::RemoteError;
+pub use memory::{ServerMemory, entry_word};
+pub use server::{Event, Place, Server, ServerOptions, Stop};
+pub use trellis_fabric_protocol::wire::address::{Host, HostPrefix, PAGE_BYTES, PORT, Pointer};
+pub use trellis_fabric_protocol::wire::refusals;
+
+use trellis_fabric_protocol::wire::datagram::Tags;
+
+/// Checksums by the processor's own instruction, where it has one; no keys.
+struct Hardware;
+
+impl Tags for Hardware {
+    fn checksum(&self, pieces: &[&[u8]]) -> u32 {
+        pieces.iter().fold(0, |checksum, piece| crc32c::crc32c_append(checksum, piece))
+    }
+}
+
+/// By how many millionths the rate of a machine's clock may be wrong.
+const CLOCK_ERROR_PPM: u32 = 1000;
+
+/// Nanoseconds since a moment of this process.
+fn nanoseconds(since: std::time::Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Bits that nobody can foretell.
+fn drawn() -> Result<u64, RemoteError> {
+    trellis_transport::random().map(u64::from_ne_bytes).map_err(RemoteError::Random)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trellis_fabric_protocol::wire::datagram::Checksums;
+
+    #[test]
+    fn both_ways_to_compute_a_checksum_agree() {
+        let bytes: Vec<u8> = (0..5_000_u32).map(|at| (at * 31) as u8).collect();
+        for (from, upto) in [(0, 0), (0, 1), (3, 4_099), (17, 5_000)] {
+            let pieces = [&bytes[..from], &bytes[from..upto], &bytes[upto..]];
+            assert_eq!(Hardware.checksum(&pieces), Checksums.checksum(&pieces));
+        }
+        assert_eq!(Hardware.checksum(&[b"123456789"]), 0xe306_9283);
+    }
+}

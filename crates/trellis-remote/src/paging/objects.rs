@@ -1,0 +1,244 @@
+//! The objects in which a region lies: each at a memory server, one after the other in the region.
+//!
+//! Promises: a page is asked for where it lies; an error names the server and the part of the region that lies there. Must
+//! never change which page is where while a cluster runs.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use trellis_fabric_protocol::wire::address::{HostPrefix, PAGE_BYTES, Pointer};
+
+use super::{Events, Pages, Paging};
+use crate::leased::{self, Bytes, Leased, LeasedOptions};
+use crate::{Client, ClientOptions, RemoteError};
+
+/// After so long without an answer something is said again: a server that many nodes ask at once is slow before it is gone.
+const RETRY: Duration = Duration::from_millis(50);
+
+/// How many pages of a region each of so many servers has; the last may have fewer.
+pub fn pages_of_each(pages: u64, servers: usize) -> u64 {
+    pages.div_ceil(servers.max(1) as u64)
+}
+
+/// Makes a region's objects, all zero: one at each server.
+///
+/// # Errors
+///
+/// A sentence: a server has no room, or does not answer.
+pub fn create(
+    servers: &[HostPrefix],
+    prefix: HostPrefix,
+    pages: u64,
+    deadline: Duration,
+) -> Result<Vec<Pointer>, String> {
+    let mut client = client(prefix, deadline)?;
+    let each = pages_of_each(pages, servers.len());
+    let mut objects: Vec<Pointer> = Vec::with_capacity(servers.len());
+    for (number, server) in servers.iter().enumerate() {
+        let first = number as u64 * each;
+        let count = each.min(pages.saturating_sub(first)).max(1);
+        match client.create(server.host, count * PAGE_BYTES) {
+            Ok(object) => objects.push(object),
+            Err(error) => {
+                for object in objects {
+                    // What stays there is the lesser trouble.
+                    let _ = client.delete(object);
+                }
+                return Err(sentence(*server, first, first + count, &error));
+            }
+        }
+    }
+    Ok(objects)
+}
+
+/// Takes a region's objects away.
+///
+/// # Errors
+///
+/// A sentence: what stays, and where.
+pub fn delete(objects: &[Pointer], prefix: HostPrefix, deadline: Duration) -> Result<(), String> {
+    let mut client = client(prefix, deadline)?;
+    objects.iter().try_for_each(|object| {
+        client.delete(*object).map_err(|error| {
+            format!("the region's memory {object} stays at its server, until that is started again: {error}")
+        })
+    })
+}
+
+fn client(prefix: HostPrefix, deadline: Duration) -> Result<Client, String> {
+    let options = ClientOptions { deadline, ..ClientOptions::new(prefix) };
+    Client::open(options).map_err(|error| error.to_string())
+}
+
+fn sentence(server: HostPrefix, first: u64, end: u64, error: &RemoteError) -> String {
+    format!(
+        "pages {first} to {} of the region cannot be had at memory server {server}: {error}; look whether `trellis serve` runs \
+         there and the network takes {server} to it",
+        end - 1
+    )
+}
+
+/// A region's objects, for the pages of this process.
+pub struct Objects {
+    parts: Vec<Part>,
+}
+
+struct Part {
+    server: HostPrefix,
+    /// Of the region.
+    first: u64,
+    end: u64,
+    leased: Mutex<Option<Arc<Leased>>>,
+}
+
+impl Objects {
+    /// Opens all of them; what their servers say goes to `paging`.
+    ///
+    /// # Errors
+    ///
+    /// A sentence: a server does not answer.
+    pub fn open(
+        objects: &[Pointer],
+        prefix: HostPrefix,
+        pages: u64,
+        deadline: Duration,
+        paging: &Arc<Paging>,
+    ) -> Result<Objects, String> {
+        let each = pages_of_each(pages, objects.len());
+        let open = |(number, object): (usize, &Pointer)| {
+            let first = (number as u64 * each).min(pages);
+            let end = (first + each).min(pages);
+            let server = HostPrefix { cluster: object.cluster(), host: object.home() };
+            let relay = Arc::new(Relay { first, paging: Arc::downgrade(paging) });
+            let options = LeasedOptions { deadline, retry: RETRY, ..LeasedOptions::new(prefix, *object) };
+            let leased = Leased::open(options, relay).map_err(|error| sentence(server, first, end, &error))?;
+            Ok(Part { server, first, end, leased: Mutex::new(Some(Arc::new(leased))) })
+        };
+        let parts: Result<Vec<Part>, String> = objects.iter().enumerate().map(open).collect();
+        Ok(Objects { parts: parts? })
+    }
+
+    /// Pages, ascending, by the object in which they lie: as that counts them.
+    fn each<'a>(&'a self, pages: &'a [u64]) -> impl Iterator<Item = (&'a Part, Vec<u64>)> {
+        let within = move |part: &'a Part| {
+            let own = pages.iter().filter(|page| (part.first..part.end).contains(page));
+            (part, own.map(|page| page - part.first).collect::<Vec<u64>>())
+        };
+        self.parts.iter().map(within).filter(|(_, own)| !own.is_empty())
+    }
+}
+
+impl Part {
+    fn with<T>(&self, work: impl FnOnce(&Leased) -> Result<T, RemoteError>) -> Result<T, String> {
+        let leased = self.leased.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let leased = leased.ok_or_else(|| format!("memory server {} is not asked any more", self.server))?;
+        work(&leased).map_err(|error| sentence(self.server, self.first, self.end, &error))
+    }
+}
+
+impl Pages for Objects {
+    fn copy(&self, pages: &[u64], put: &mut dyn FnMut(u64, &[u8])) -> Result<(), String> {
+        self.each(pages).try_for_each(|(part, own)| {
+            part.with(|leased| {
+                leased.copy(&own, false, &mut |page, bytes| {
+                    if let Bytes::New(bytes) = bytes {
+                        put(page + part.first, bytes);
+                    }
+                })
+            })
+        })
+    }
+
+    fn update(&self, pages: &[u64], keeps: bool, granted: &mut dyn FnMut(u64, Option<&[u8]>)) -> Result<(), String> {
+        self.each(pages).try_for_each(|(part, own)| {
+            part.with(|leased| {
+                leased.update(&own, keeps, &mut |page, bytes| match bytes {
+                    Bytes::New(bytes) => granted(page + part.first, Some(bytes)),
+                    Bytes::Same => granted(page + part.first, None),
+                })
+            })
+        })
+    }
+
+    fn commit(&self, pages: &[(u64, &[u8])]) -> Result<Vec<u64>, String> {
+        let mut late = Vec::new();
+        for part in &self.parts {
+            let own = pages.iter().filter(|(page, _)| (part.first..part.end).contains(page));
+            let own: Vec<(u64, &[u8])> = own.map(|(page, bytes)| (page - part.first, *bytes)).collect();
+            if !own.is_empty() {
+                late.extend(part.with(|leased| commit(leased, &own))?.into_iter().map(|page| page + part.first));
+            }
+        }
+        Ok(late)
+    }
+
+    fn server_of(&self, page: u64) -> String {
+        let part = self.parts.iter().find(|part| (part.first..part.end).contains(&page));
+        part.map_or_else(String::new, |part| format!("memory server {}", part.server))
+    }
+
+    fn drop_copies(&self, pages: &[u64]) {
+        for (part, own) in self.each(pages) {
+            // Who is not asked any more keeps nothing for us either.
+            let _ = part.with(|leased| {
+                leased.drop_copies(&own);
+                Ok(())
+            });
+        }
+    }
+
+    fn close(&self) {
+        for part in &self.parts {
+            drop(part.leased.lock().unwrap_or_else(PoisonError::into_inner).take());
+        }
+    }
+}
+
+/// Commits pages and gives them back, under leases of now where those of before are over and nobody has changed the page
+/// since. The answer has those that somebody has changed.
+fn commit(leased: &Leased, pages: &[(u64, &[u8])]) -> Result<Vec<u64>, RemoteError> {
+    let (mut late, mut changed) = (leased.commit(pages, true)?, Vec::new());
+    while !late.is_empty() {
+        let mut again = Vec::new();
+        leased.update_again(&late, &mut |page, bytes| match bytes {
+            Bytes::Same => again.push(page),
+            Bytes::New(_) => changed.push(page),
+        })?;
+        let again: Vec<(u64, &[u8])> = pages.iter().filter(|(page, _)| again.contains(page)).copied().collect();
+        late = leased.commit(&again, true)?;
+    }
+    leased.release(&changed);
+    Ok(changed)
+}
+
+/// Tells of an object's pages as the region counts them.
+struct Relay {
+    first: u64,
+    paging: Weak<Paging>,
+}
+
+impl Relay {
+    fn tell(&self, what: fn(&Paging, u64), page: u64) {
+        if let Some(paging) = self.paging.upgrade() {
+            what(&paging, page + self.first);
+        }
+    }
+}
+
+impl leased::Events for Relay {
+    fn is_used(&self, page: u64) -> bool {
+        self.paging.upgrade().is_some_and(|paging| Events::is_used(&*paging, page + self.first))
+    }
+
+    fn invalidate(&self, page: u64) {
+        self.tell(Events::invalidate, page);
+    }
+
+    fn recalled(&self, page: u64) {
+        self.tell(Events::recalled, page);
+    }
+
+    fn lost(&self, page: u64) {
+        self.tell(Events::lost, page);
+    }
+}

@@ -1,0 +1,661 @@
+//! Clients of ranges that move, fail over and have backups, over real sockets in networks of their own: what a home says then
+//! is put between a client and a memory server by one that passes everything on but what a test wants otherwise.
+
+#[path = "../../trellis-transport/tests/support/network.rs"]
+mod network;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use network::{ALONE, in_own_network};
+use trellis_fabric_protocol::wire::address::{Address, Arguments, Cluster};
+use trellis_fabric_protocol::wire::command::Command;
+use trellis_fabric_protocol::wire::datagram::{
+    Body, Checksums, Operation, Reply, Request, Rules, Status, TagKind, seal,
+};
+use trellis_remote::leased::{Bytes, Events, Leased, LeasedOptions};
+use trellis_remote::{
+    Call, Client, ClientOptions, Host, HostPrefix, Outcome, Pointer, RemoteError, Server, ServerOptions, Stop,
+};
+use trellis_transport::links::ipv6::{Arrived, Endpoint, Way};
+
+const PAGE: usize = 4096;
+const SERVER: Host = Host(7);
+const OTHER: Host = Host(8);
+/// Where clients ask, and somebody stands between.
+const BETWEEN: u16 = 5001;
+
+/// What becomes of a request.
+enum Turn {
+    /// The server gets it.
+    Pass,
+    /// Nobody does.
+    Lose,
+    /// Done, with this, is answered.
+    Body(Body),
+    /// This is answered, with the epoch.
+    Say(Status, u64),
+    /// The server gets it, and its answer is lost.
+    PassAndLose,
+}
+
+type Script = Box<dyn FnMut(&Request) -> Turn + Send>;
+
+/// A memory server with somebody before it.
+struct Between {
+    stop: Stop,
+    is_over: Arc<AtomicBool>,
+    script: Arc<Mutex<Script>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Between {
+    fn start(script: impl FnMut(&Request) -> Turn + Send + 'static) -> Between {
+        Between::start_with_term(Duration::from_secs(10), script)
+    }
+
+    fn start_with_term(lease_term: Duration, script: impl FnMut(&Request) -> Turn + Send + 'static) -> Between {
+        let options = ServerOptions { lease_term, ..ServerOptions::new(prefix(SERVER), 16 << 20) };
+        let mut server = good(Server::open(options));
+        let (stop, is_over) = (Stop::default(), Arc::new(AtomicBool::new(false)));
+        let stops = stop.clone();
+        let serves = std::thread::spawn(move || good(server.serve(&stops)));
+        let script: Arc<Mutex<Script>> = Arc::new(Mutex::new(Box::new(script)));
+        let (over, scripts) = (Arc::clone(&is_over), Arc::clone(&script));
+        let endpoint = Endpoint::open(BETWEEN).expect("the port is free in a network of one's own");
+        let passes = std::thread::spawn(move || pass(&endpoint, &over, &scripts));
+        Between { stop, is_over, script, threads: vec![serves, passes] }
+    }
+
+    fn now(&self, script: impl FnMut(&Request) -> Turn + Send + 'static) {
+        *self.script.lock().expect("nobody panicked") = Box::new(script);
+    }
+}
+
+impl Drop for Between {
+    fn drop(&mut self) {
+        self.stop.stop();
+        self.is_over.store(true, Ordering::SeqCst);
+        for thread in self.threads.drain(..) {
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking(), "a thread of the test panicked");
+        }
+    }
+}
+
+fn pass(endpoint: &Endpoint, is_over: &AtomicBool, script: &Mutex<Script>) {
+    let mut room = vec![0; 64 << 10];
+    // By process; and requests whose answers are lost.
+    let (mut ports, mut lost) = (BTreeMap::<[u8; 8], u16>::new(), BTreeSet::<[u8; 16]>::new());
+    while !is_over.load(Ordering::SeqCst) {
+        let Some(arrived) = endpoint.receive(&mut room).expect("the socket is open") else {
+            endpoint.wait(Duration::from_millis(5));
+            continue;
+        };
+        let payload = &room[..arrived.bytes];
+        let Arrived { source, destination, port, .. } = arrived;
+        let send = |port: u16, parts: &[&[u8]]| {
+            endpoint.send(&Way { from: source, to: destination, port }, parts).expect("it is this host");
+        };
+        // An answer, or what the server says unasked.
+        if port == 5000 {
+            match ports.get(&process(&destination)) {
+                Some(&port) if !lost.contains(&destination) => send(port, &[payload]),
+                _ => {}
+            }
+            continue;
+        }
+        let cluster = Cluster::new(0x01_0203).expect("it is one");
+        let rules = Rules { cluster, least: TagKind::None, tags: &Checksums };
+        let Ok(request) = Request::decode(Address(source), Address(destination), payload, &rules) else { continue };
+        let turn = (script.lock().expect("nobody panicked"))(&request);
+        ports.insert(process(&source), port);
+        match turn {
+            Turn::Pass => {
+                lost.remove(&source);
+                send(5000, &[payload]);
+            }
+            Turn::PassAndLose => {
+                lost.insert(source);
+                send(5000, &[payload]);
+            }
+            Turn::Lose => {}
+            Turn::Say(status, epoch) => say(endpoint, &request, status, epoch, port),
+            Turn::Body(body) => send_reply(endpoint, &Reply { body, ..reply(&request, Status::Ok, 1) }, port),
+        }
+    }
+}
+
+fn process(address: &[u8; 16]) -> [u8; 8] {
+    *address.first_chunk().expect("an address is longer than half of it")
+}
+
+fn say(endpoint: &Endpoint, request: &Request, status: Status, epoch: u64, port: u16) {
+    send_reply(endpoint, &reply(request, status, epoch), port);
+}
+
+fn reply(request: &Request, status: Status, epoch: u64) -> Reply {
+    let there = Pointer::to_host(request.destination.pointer.cluster(), OTHER).encode();
+    Reply {
+        to: request.source,
+        from: request.destination.encode(),
+        status,
+        tag_kind: TagKind::Checksum,
+        is_several: false,
+        is_last: false,
+        is_release: false,
+        epoch,
+        body: if status == Status::Moved { Body::Moved(there) } else { Body::Nothing },
+    }
+}
+
+fn send_reply(endpoint: &Endpoint, reply: &Reply, port: u16) {
+    let (mut header, small) = reply.encode();
+    let (from, to) = (reply.from, reply.to.encode());
+    let zeros = vec![0; reply.body.data_bytes() as usize];
+    assert!(seal(&mut header, from, to, [small.bytes(), &zeros], &Checksums));
+    endpoint.send(&Way { from: from.0, to: to.0, port }, &[&header, small.bytes(), &zeros]).expect("it is this host");
+}
+
+fn prefix(host: Host) -> HostPrefix {
+    format!("fd01:203:{:x}::/48", host.0).parse().expect("it is a prefix")
+}
+
+fn client_until(host: u16, deadline: Duration) -> Client {
+    let options = ClientOptions { deadline, port: BETWEEN, ..ClientOptions::new(prefix(Host(host))) };
+    good(Client::open(options))
+}
+
+fn client(host: u16) -> Client {
+    client_until(host, Duration::from_secs(60))
+}
+
+fn good<T>(result: Result<T, RemoteError>) -> T {
+    result.unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// What a home with backups says of changes without a lease.
+fn with_backups(request: &Request) -> Turn {
+    match request.command() {
+        Command::Write | Command::FetchAdd | Command::CompareSwap | Command::CreateWrite => {
+            Turn::Say(Status::Lease, request.epoch)
+        }
+        _ => Turn::Pass,
+    }
+}
+
+fn eight(client: &mut Client, pointer: Pointer) -> u64 {
+    let mut bytes = [0; 8];
+    good(client.read(pointer, &mut bytes));
+    u64::from_le_bytes(bytes)
+}
+
+fn at(pointer: Pointer, bytes: usize) -> Pointer {
+    pointer.plus(bytes as u64).expect("it is inside")
+}
+
+#[test]
+fn where_others_keep_copies_changes_are_made_under_leases() {
+    in_own_network("where_others_keep_copies_changes_are_made_under_leases", &ALONE, || {
+        let between = Between::start(with_backups);
+        let mut one = client(9);
+        let text: Vec<u8> = (0..10_000_u32).map(|at| ((at * 7) >> 3) as u8).collect();
+        let object = good(one.create_with(SERVER, &text));
+        let mut bytes = vec![0; text.len()];
+        good(one.read(object, &mut bytes));
+        assert!(bytes == text, "an object is made with its bytes");
+        // Into three pages, the last of which is shorter.
+        good(one.write(at(object, 4_000), &[9; 6_000]));
+        good(one.read(object, &mut bytes));
+        assert!(bytes[..4_000] == text[..4_000] && bytes[4_000..].iter().all(|byte| *byte == 9));
+        good(one.write_whole(at(object, 100), &[3; 200]));
+        let error = one.write_whole(object, &text[..5_000]).expect_err("two pages are not changed in one step");
+        assert!(matches!(error, RemoteError::SeveralPages { bytes: 5_000, .. }), "{error}");
+        let error = one.batch(&mut [Call::WriteWhole { pointer: object, bytes: &text[..5_000] }]).pop();
+        assert!(matches!(error, Some(Err(RemoteError::SeveralPages { bytes: 5_000, .. }))), "{error:?}");
+        let error = one.write(at(object, 9_990), &[1; 20]).expect_err("the object ends before");
+        assert!(matches!(error, RemoteError::Refused { status: Status::Bounds, .. }), "{error}");
+        good(one.write(object, &[0; 100]));
+        assert_eq!(good(one.compare_swap(at(object, 8), 0, 5)), 0);
+        assert_eq!(good(one.compare_swap(at(object, 8), 0, 6)), 5, "it is refused, and the lease is given back");
+        let mut ends = one.batch(&mut [
+            Call::FetchAdd { pointer: object, addend: 2 },
+            Call::FetchAdd { pointer: object, addend: 2 },
+            Call::Write { pointer: at(object, 4_090), bytes: &[1; 20] },
+            Call::CompareSwap { pointer: at(object, 8), expected: 5, new: 7 },
+            Call::CreateWith { home: SERVER, bytes: b"another" },
+        ]);
+        let made = ends.pop().expect("there are five");
+        let ends: Vec<Outcome> = ends.into_iter().map(good).collect();
+        assert_eq!(ends, [Outcome::Before(0), Outcome::Before(2), Outcome::Done, Outcome::Before(5)]);
+        assert_eq!(eight(&mut one, object), 4);
+        let Outcome::Made(another) = good(made) else { panic!("an object is made") };
+        let mut word = [0; 7];
+        good(one.read(another, &mut word));
+        assert_eq!(&word, b"another");
+        good(one.delete(another));
+        drop(between);
+    });
+}
+
+/// What a server says where pages of odd numbers are at another place.
+fn with_parts(request: &Request) -> Turn {
+    let pointer = request.destination.pointer;
+    let at = pointer.offset() % PAGE as u64;
+    match request.operation {
+        Operation::Read { bytes } if at + u64::from(bytes) > PAGE as u64 => Turn::Say(Status::Parts, 0),
+        _ if request.command() == Command::Write => Turn::Say(Status::Lease, 0),
+        _ => Turn::Pass,
+    }
+}
+
+#[test]
+fn what_is_at_several_places_is_read_page_by_page() {
+    in_own_network("what_is_at_several_places_is_read_page_by_page", &ALONE, || {
+        let between = Between::start(|_| Turn::Pass);
+        let mut one = client(9);
+        let text: Vec<u8> = (0..20_000_u32).map(|at| ((at * 7) >> 3) as u8).collect();
+        let object = good(one.create_with(SERVER, &text));
+        between.now(with_parts);
+        let mut bytes = vec![0; text.len() - 1];
+        good(one.read(at(object, 1), &mut bytes));
+        assert!(bytes == text[1..]);
+        // Many at once, one of which ends behind the object.
+        let [mut whole, mut over, mut past] = [vec![0; 4096], vec![0; 300], vec![0; 5000]];
+        let ends = one.batch(&mut [
+            Call::Read { pointer: object, bytes: &mut whole },
+            Call::Read { pointer: at(object, 4_000), bytes: &mut over },
+            Call::Read { pointer: at(object, 16_000), bytes: &mut past },
+            Call::Write { pointer: at(object, 8_000), bytes: &[9; 500] },
+        ]);
+        let [first, second, third, fourth] = &ends[..] else { panic!("there were four") };
+        assert!(first.is_ok() && second.is_ok() && fourth.is_ok(), "{ends:?}");
+        let why = third.as_ref().expect_err("it ends behind the object");
+        assert!(matches!(why, RemoteError::Refused { command: Command::Read, status: Status::Bounds, .. }), "{why}");
+        assert!(whole == text[..4096] && over == text[4_000..4_300]);
+        good(one.read(at(object, 7_990), &mut over));
+        assert!(over[..10] == text[7_990..8_000] && over[10..].iter().all(|byte| *byte == 9));
+    });
+}
+
+#[test]
+fn every_addition_under_leases_is_done_once() {
+    in_own_network("every_addition_under_leases_is_done_once", &ALONE, || {
+        // Of acknowledgements, and of commits, some are lost.
+        let mut commits = 0;
+        let _between = Between::start(move |request| {
+            commits += u32::from(request.command() == Command::Commit);
+            match (request.command(), commits % 5) {
+                (Command::Commit, 1) => Turn::PassAndLose,
+                (Command::Commit, 3) => Turn::Lose,
+                _ => with_backups(request),
+            }
+        });
+        let object = good(client(9).create(SERVER, 2 * PAGE as u64));
+        std::thread::scope(|scope| {
+            for host in 10..13 {
+                scope.spawn(move || {
+                    let mut client = client(host);
+                    for round in 0..60 {
+                        good(client.fetch_add(at(object, round % 2 * PAGE), 1));
+                    }
+                });
+            }
+        });
+        let mut reader = client(9);
+        assert_eq!((eight(&mut reader, object), eight(&mut reader, at(object, PAGE))), (90, 90));
+    });
+}
+
+#[test]
+fn a_commit_that_nobody_knows_is_an_error_of_its_own_and_one_that_never_counted_is_done_anew() {
+    const TEST: &str = "a_commit_that_nobody_knows_is_an_error_of_its_own_and_one_that_never_counted_is_done_anew";
+    in_own_network(TEST, &ALONE, || {
+        let between = Between::start(with_backups);
+        let mut one = client(9);
+        let object = good(one.create(SERVER, PAGE as u64));
+        good(one.fetch_add(object, 1));
+        // It counts, the answer is lost, and the next home does not know it.
+        let mut is_first = true;
+        between.now(move |request| match request.command() {
+            Command::Commit if std::mem::take(&mut is_first) => Turn::PassAndLose,
+            Command::Commit => Turn::Say(Status::Fenced, request.epoch),
+            _ => with_backups(request),
+        });
+        let error = one.fetch_add(object, 1).expect_err("nobody knows it");
+        assert!(matches!(error, RemoteError::Unknown { command: Command::FetchAdd, .. }), "{error}");
+        assert!(error.to_string().starts_with(&format!("nobody knows whether FETCH_ADD of {object} was done")));
+        between.now(with_backups);
+        assert_eq!(eight(&mut one, object), 2, "it was not done again");
+        // Home says that this commit never counted, and never will.
+        let mut is_first = true;
+        between.now(move |request| match request.command() {
+            Command::Commit if std::mem::take(&mut is_first) => Turn::Say(Status::Fenced, 0),
+            _ => with_backups(request),
+        });
+        assert_eq!(good(one.fetch_add(object, 1)), 2);
+        assert_eq!(eight(&mut one, object), 3);
+    });
+}
+
+#[test]
+fn a_range_that_is_elsewhere_for_a_while_is_waited_for() {
+    in_own_network("a_range_that_is_elsewhere_for_a_while_is_waited_for", &ALONE, || {
+        let numbers: Arc<Mutex<BTreeMap<Command, Vec<u64>>>> = Arc::default();
+        // Each request that goes straight to home is refused six times before the server gets it.
+        let asked = Arc::clone(&numbers);
+        let between = Between::start(move |request| {
+            if !request.destination.arguments.has(Arguments::DIRECT) {
+                return Turn::Say(Status::Moved, 0);
+            }
+            let mut asked = asked.lock().expect("nobody panicked");
+            let numbers = asked.entry(request.command()).or_default();
+            numbers.push(request.source.request);
+            match numbers.len() {
+                1..=3 => Turn::Say(Status::Moved, 0),
+                4..=6 => Turn::Say(Status::Restarting, 0),
+                _ => Turn::Pass,
+            }
+        });
+        let mut one = client(9);
+        let object = good(one.create(SERVER, PAGE as u64));
+        good(one.write(object, &[1, 2]));
+        assert_eq!(good(one.fetch_add(object, 1)), 0x201);
+        assert_eq!(eight(&mut one, object), 0x202);
+        good(one.delete(object));
+        // What may have been done is never asked for under another number.
+        let numbers = numbers.lock().expect("nobody panicked");
+        for command in [Command::Create, Command::Write, Command::FetchAdd, Command::Delete] {
+            let asked = &numbers[&command];
+            assert!(asked.len() >= 7 && asked.iter().all(|number| *number == asked[0]), "{command}: {asked:?}");
+        }
+        drop(numbers);
+        // Not for ever.
+        between.now(|_| Turn::Say(Status::Moved, 0));
+        let error = client_until(10, Duration::from_millis(300)).read(object, &mut [0]).expect_err("nobody has it");
+        let text = error.to_string();
+        assert!(matches!(error, RemoteError::Unserved { status: Status::Moved, told: Some(OTHER), .. }), "{text}");
+        assert!(text.contains("the range fd01:203:7::/48 (said to be at fd01:203:8::/48)"), "{text}");
+    });
+}
+
+#[test]
+fn a_home_that_knows_no_session_is_greeted_where_nothing_can_have_been_done() {
+    const TEST: &str = "a_home_that_knows_no_session_is_greeted_where_nothing_can_have_been_done";
+    in_own_network(TEST, &ALONE, || {
+        let between = Between::start(|_| Turn::Pass);
+        let mut one = client(9);
+        let object = good(one.create(SERVER, PAGE as u64));
+        // Each command is refused when it comes first.
+        let mut refused = BTreeSet::new();
+        between.now(move |request| match request.command() {
+            Command::Hello => Turn::Pass,
+            command if request.is_once && refused.insert(command) => Turn::Say(Status::Fenced, request.epoch),
+            _ => Turn::Pass,
+        });
+        good(one.write(object, &[7]));
+        assert_eq!(good(one.fetch_add(object, 1)), 7);
+        let made = good(one.create_with(SERVER, b"anew"));
+        good(one.delete(made));
+        let again = good(one.create(SERVER, 8));
+        // What was sent before, and got no answer, may have been done by the home before.
+        let mut sent = BTreeMap::<Command, u32>::new();
+        between.now(move |request| {
+            if !request.is_once {
+                return Turn::Pass;
+            }
+            let sent = sent.entry(request.command()).or_default();
+            *sent += 1;
+            match *sent {
+                1 => Turn::PassAndLose,
+                2 => Turn::Say(Status::Fenced, request.epoch),
+                _ => Turn::Pass,
+            }
+        });
+        let error = one.fetch_add(object, 1).expect_err("it may have been done");
+        assert!(matches!(error, RemoteError::Refused { status: Status::Fenced, .. }), "{error}");
+        assert_eq!(eight(&mut one, object), 9, "it was, and once");
+        // Nobody knows the object that may have been made.
+        let other = good(one.create(SERVER, 8));
+        assert_ne!(other, again);
+        drop(between);
+    });
+}
+
+#[test]
+fn who_is_silent_does_not_make_others_silent() {
+    in_own_network("who_is_silent_does_not_make_others_silent", &ALONE, || {
+        let between = Between::start(|_| Turn::Pass);
+        let mut one = client_until(9, Duration::from_millis(500));
+        let object = good(one.create(SERVER, 3 * PAGE as u64));
+        // A question between two others gets no answer; the last one is redirected at first.
+        between.now(move |request| match request.destination.pointer.page() - object.page() {
+            0 => Turn::Lose,
+            2 if !request.destination.arguments.has(Arguments::DIRECT) => Turn::Say(Status::Moved, 0),
+            _ => Turn::Pass,
+        });
+        let (mut first, mut second, mut third) = ([0; 8], [0; 8], [0; 8]);
+        let ends = one.batch(&mut [
+            Call::Read { pointer: object, bytes: &mut first },
+            Call::Read { pointer: at(object, PAGE), bytes: &mut second },
+            Call::Read { pointer: at(object, 2 * PAGE), bytes: &mut third },
+        ]);
+        let is_silent: Vec<bool> = ends.iter().map(|end| matches!(end, Err(RemoteError::NoAnswer(_)))).collect();
+        assert_eq!(is_silent, [true, false, false], "{ends:?}");
+        assert!(ends[1].is_ok() && ends[2].is_ok(), "{ends:?}");
+    });
+}
+
+/// Hears what happens to pages.
+#[derive(Default)]
+struct Heard {
+    lost: Mutex<Vec<u64>>,
+    told: Condvar,
+    /// Pages that nobody uses.
+    unused: Mutex<Vec<u64>>,
+}
+
+impl Events for Heard {
+    fn invalidate(&self, _page: u64) {}
+
+    fn recalled(&self, _page: u64) {}
+
+    fn lost(&self, page: u64) {
+        self.lost.lock().expect("nobody panicked").push(page);
+        self.told.notify_all();
+    }
+
+    fn is_used(&self, page: u64) -> bool {
+        !self.unused.lock().expect("nobody panicked").contains(&page)
+    }
+}
+
+impl Heard {
+    fn wait(&self, pages: &[u64]) {
+        let until = Instant::now() + Duration::from_secs(60);
+        let mut lost = self.lost.lock().expect("nobody panicked");
+        while !pages.iter().all(|page| lost.contains(page)) {
+            assert!(Instant::now() < until, "of the pages {pages:?} only {lost:?} were lost");
+            lost = self.told.wait_timeout(lost, Duration::from_millis(100)).expect("nobody panicked").0;
+        }
+    }
+}
+
+fn leased(host: u16, object: Pointer, deadline: Duration) -> (Leased, Arc<Heard>) {
+    let heard = Arc::new(Heard::default());
+    let options = LeasedOptions { port: BETWEEN, deadline, ..LeasedOptions::new(prefix(Host(host)), object) };
+    let leased = good(Leased::open(options, Arc::clone(&heard) as Arc<dyn Events>));
+    (leased, heard)
+}
+
+const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn leases_go_on_while_a_range_is_elsewhere() {
+    in_own_network("leases_go_on_while_a_range_is_elsewhere", &ALONE, || {
+        let between = Between::start(|_| Turn::Pass);
+        let object = good(client(9).create(SERVER, 3 * PAGE as u64));
+        let (leased, heard) = leased(10, object, LONG);
+        let mut asked: BTreeMap<(Command, u64), u32> = BTreeMap::new();
+        // Whatever is asked of a page is refused five times, twice as being elsewhere.
+        between.now(move |request| {
+            let asked = asked.entry((request.command(), request.destination.pointer.page())).or_default();
+            *asked += 1;
+            match *asked {
+                1 | 3 => Turn::Say(Status::Moved, 0),
+                2 | 4 | 5 => Turn::Say(Status::Restarting, 0),
+                _ => Turn::Pass,
+            }
+        });
+        let mut granted = Vec::new();
+        good(leased.update(&[0, 1], false, &mut |page, bytes| {
+            assert!(matches!(bytes, Bytes::New(_)));
+            granted.push(page);
+        }));
+        granted.sort_unstable();
+        assert_eq!(granted, [0, 1]);
+        good(leased.copy(&[2], false, &mut |_, _| {}));
+        let late = good(leased.commit(&[(0, &[1; PAGE]), (1, &[2; PAGE])], true));
+        assert!(late.is_empty(), "{late:?}");
+        between.now(|_| Turn::Pass);
+        assert_eq!(eight(&mut client(9), at(object, PAGE)) & 0xff, 2);
+        assert!(heard.lost.lock().expect("nobody panicked").is_empty());
+        // Not for ever; and the error says of whom, and what was heard.
+        between.now(|_| Turn::Say(Status::Restarting, 0));
+        let (short, _) = {
+            between.now(|request| match request.command() {
+                Command::Inquire => Turn::Pass,
+                _ => Turn::Say(Status::Restarting, 0),
+            });
+            self::leased(11, object, Duration::from_millis(300))
+        };
+        let error = short.copy(&[2], false, &mut |_, _| {}).expect_err("its home waits");
+        let text = error.to_string();
+        assert!(matches!(error, RemoteError::Unserved { status: Status::Restarting, .. }), "{text}");
+        assert!(text.contains("CLONE of ") && text.contains("the range fd01:203:7::/48"), "{text}");
+    });
+}
+
+#[test]
+fn a_home_that_knows_no_leases_ends_them_and_events_say_so() {
+    in_own_network("a_home_that_knows_no_leases_ends_them_and_events_say_so", &ALONE, || {
+        let between = Between::start(|_| Turn::Pass);
+        let object = good(client(9).create(SERVER, 2 * PAGE as u64));
+        let (leased, heard) = leased(10, object, LONG);
+        good(leased.update(&[0, 1], false, &mut |_, _| {}));
+        // Another home, which was never told of them.
+        between.now(|request| match request.command() {
+            Command::Renew | Command::Commit => Turn::Say(Status::Fenced, request.epoch),
+            _ => Turn::Pass,
+        });
+        assert_eq!(good(leased.commit(&[(0, &[1; PAGE])], true)), [0], "it counts nowhere");
+        heard.wait(&[1]);
+        assert_eq!(eight(&mut client(9), object), 0);
+    });
+}
+
+#[test]
+fn a_term_that_cannot_be_is_no_answer() {
+    in_own_network("a_term_that_cannot_be_is_no_answer", &ALONE, || {
+        let between = Between::start(|_| Turn::Pass);
+        let object = good(client(9).create(SERVER, PAGE as u64));
+        let (leased, _heard) = leased(10, object, LONG);
+        let mut terms = vec![u64::MAX, 0, 1];
+        between.now(move |request| match request.command() {
+            Command::Update | Command::Clone if !terms.is_empty() => {
+                Turn::Body(Body::Leased { term: terms.pop().expect("there is one"), bytes: PAGE as u32 })
+            }
+            _ => Turn::Pass,
+        });
+        good(leased.update(&[0], false, &mut |_, _| {}));
+        assert!(good(leased.commit(&[(0, &[1; PAGE])], true)).is_empty());
+        assert_eq!(eight(&mut client(9), object) & 0xff, 1);
+    });
+}
+
+#[test]
+fn who_stands_in_a_queue_does_not_ask_again_soon() {
+    in_own_network("who_stands_in_a_queue_does_not_ask_again_soon", &ALONE, || {
+        let between = Between::start(|_| Turn::Pass);
+        let object = good(client(9).create(SERVER, 2 * PAGE as u64));
+        let (leased, _heard) = leased(10, object, LONG);
+        let asked: Arc<Mutex<Vec<u64>>> = Arc::default();
+        let asks = Arc::clone(&asked);
+        between.now(move |request| {
+            if request.command() != Command::Clone {
+                return Turn::Pass;
+            }
+            let page = request.destination.pointer.page() - object.page();
+            let mut asks = asks.lock().expect("nobody panicked");
+            asks.push(page);
+            match (page, asks.iter().filter(|asked| **asked == page).count()) {
+                // Its turn has a number. What home says when that comes is lost.
+                (0, 1) => Turn::Say(Status::Busy, 77),
+                // There is no room in the queue: these ask until there is.
+                (1, 1..=10) => Turn::Say(Status::Busy, 0),
+                _ => Turn::Pass,
+            }
+        });
+        good(leased.copy(&[0, 1], false, &mut |_, _| {}));
+        let asked = asked.lock().expect("nobody panicked");
+        let second = asked.iter().enumerate().filter(|(_, page)| **page == 0).nth(1).expect("its answer was lost").0;
+        let others = asked[..second].iter().filter(|page| **page == 1).count();
+        assert!(others > 10, "who stands in the queue asked again before the other was in it: {asked:?}");
+        drop(between);
+    });
+}
+
+#[test]
+fn a_copy_that_is_dropped_is_told() {
+    in_own_network("a_copy_that_is_dropped_is_told", &ALONE, || {
+        let told: Arc<Mutex<Vec<(u64, u64)>>> = Arc::default();
+        let (tell, between) = (Arc::clone(&told), Between::start(|_| Turn::Pass));
+        let object = good(client(9).create(SERVER, 3 * PAGE as u64));
+        let (leased, _heard) = leased(10, object, LONG);
+        between.now(move |request| {
+            if request.command() == Command::Invalidated {
+                let page = request.destination.pointer.page() - object.page();
+                tell.lock().expect("nobody panicked").push((page, request.epoch));
+            }
+            Turn::Pass
+        });
+        good(leased.copy(&[0, 1, 2], false, &mut |_, _| {}));
+        leased.drop_copies(&[1]);
+        // The others are told when nobody asks any more.
+        drop(leased);
+        let until = Instant::now() + LONG;
+        while told.lock().expect("nobody panicked").len() < 3 {
+            assert!(Instant::now() < until, "{told:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let mut told = told.lock().expect("nobody panicked").clone();
+        assert_eq!(told[0].0, 1, "{told:?}");
+        assert!(told.iter().all(|(_, epoch)| *epoch > 0), "{told:?}");
+        told.sort_unstable();
+        assert_eq!(told.iter().map(|(page, _)| *page).collect::<Vec<_>>(), [0, 1, 2]);
+    });
+}
+
+#[test]
+fn copies_that_nobody_uses_end() {
+    in_own_network("copies_that_nobody_uses_end", &ALONE, || {
+        let _between = Between::start_with_term(Duration::from_secs(2), |_| Turn::Pass);
+        let object = good(client(9).create(SERVER, 3 * PAGE as u64));
+        let (leased, heard) = leased(10, object, LONG);
+        heard.unused.lock().expect("nobody panicked").extend([0, 2]);
+        good(leased.copy(&[0, 1, 2], false, &mut |_, _| {}));
+        // Nobody is asked about a lease.
+        good(leased.update(&[2], false, &mut |_, _| {}));
+        heard.wait(&[0]);
+        // It can be had again, and ends again.
+        heard.lost.lock().expect("nobody panicked").retain(|page| *page != 0);
+        good(leased.copy(&[0], false, &mut |_, _| {}));
+        heard.wait(&[0]);
+        let lost = heard.lost.lock().expect("nobody panicked").clone();
+        assert_eq!(lost, [0], "what is used, or owned, is renewed");
+        assert!(good(leased.commit(&[(2, &[1; PAGE])], true)).is_empty());
+    });
+}

@@ -1,0 +1,657 @@
+//! A process's part in a region's coherence: its releases and acquires, and the completion of those of others.
+//!
+//! Promises what the contract in `mod.rs` says, for any [`Copies`]. Calls are counted on: a release or an acquire that
+//! finds nothing in its way is one call of the store, and a release of nothing with an empty change is none.
+//!
+//! `turn` is held during a release, so that no release of another thread says "done" before what this one collected is
+//! stored, and while notices are attended to. Must never take `turn` while it holds `seen`.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use trellis_store::{Applied, Atomic, Capabilities, Change, Expect, Guard, Key, Operation, Outcome, Refused, Store};
+
+use super::entry::{self, LogEntry, Notice, Patch, Pending};
+use super::{Shared, keys};
+use crate::error::StoredError;
+use crate::synchronisation::member;
+
+/// So many entries of the log are kept.
+pub const ENTRIES_KEPT: u64 = 4096;
+/// The log is cut when it is so much longer.
+const TRIM_STEP: u64 = 512;
+/// An acquire reads so many entries; who is further behind drops all its copies.
+pub const ENTRIES_READ_MAX: u64 = 256;
+/// Another process has so long to finish its own release before it is helped, where helping cannot go wrong.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// The most bytes that this process puts into one call, whatever the store takes.
+const CALL_BYTES_MAX: usize = 8 << 20;
+/// The most bytes of a staged chunk.
+const CHUNK_BYTES_MAX: usize = 256 << 10;
+/// So many chunks are read in one call.
+const CHUNKS_AT_ONCE: usize = 16;
+/// What a step costs beside the bytes it changes: its key and its frame.
+const STEP_BYTES: usize = 48;
+
+/// The copies of a region's pages that a process has, as its coherence sees them.
+pub trait Copies: Send + Sync {
+    /// Takes what the program changed and was not taken before, about so many bytes of it. Until [`Copies::settled`], a
+    /// copy that is made anew has these changes.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refused.
+    fn collect(&self, bytes_max: usize) -> Result<Collected, StoredError>;
+
+    /// These patches are in this chunk of the store now, in case memory is short.
+    fn staged(&self, chunk: u64, patches: &[Arc<Patch>]);
+
+    /// A number for a chunk that this process never used.
+    fn next_chunk(&self) -> u64;
+
+    /// Everything that was collected is in the store's pages.
+    fn settled(&self);
+
+    /// Others changed this, in this order; the store's pages have it.
+    ///
+    /// # Errors
+    ///
+    /// As the store's, for copies that must be made again at once.
+    fn attend(&self, notices: &[Notice]) -> Result<(), StoredError>;
+}
+
+/// What a process changed.
+#[derive(Debug, Default)]
+pub struct Collected {
+    /// Changes, in order.
+    pub patches: Vec<Arc<Patch>>,
+    /// Chunks that hold earlier changes already, in order.
+    pub chunks: Vec<u64>,
+    /// The pages of these chunks, and pages that were changed in the store at once.
+    pub named: Vec<u64>,
+    /// Whether there is more.
+    pub more: bool,
+}
+
+/// Who a process is in a region.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The region's name, for sentences.
+    pub name: String,
+    /// Its number.
+    pub region: u32,
+    /// The process's number among the members.
+    pub member: u64,
+    /// How long a record must not change for its process to count as dead.
+    pub lease: Duration,
+    /// Whether the region is this process's alone: then there is no log.
+    pub is_private: bool,
+}
+
+/// See the module.
+pub struct Coherence {
+    store: Arc<dyn Store>,
+    who: Identity,
+    limits: Limits,
+    copies: Arc<dyn Copies>,
+    turn: Mutex<Turn>,
+    seen: Mutex<u64>,
+}
+
+/// What is being released, and was not acknowledged.
+#[derive(Default)]
+struct Turn {
+    patches: Vec<Arc<Patch>>,
+    chunks: Vec<u64>,
+    named: Vec<u64>,
+    /// The number of the release: one that was refused keeps its number.
+    release: u64,
+    trimmed: u64,
+    trim: Option<u64>,
+    /// Whether it was committed is not known: no answer came. The newest entry of the log that was known before.
+    doubt: Option<u64>,
+}
+
+impl Turn {
+    fn is_empty(&self) -> bool {
+        self.patches.is_empty() && self.chunks.is_empty() && self.named.is_empty()
+    }
+
+    fn pages(&self) -> impl Iterator<Item = u64> + '_ {
+        self.named.iter().copied()
+    }
+}
+
+/// How much goes into one call.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    atomic: Atomic,
+    operations_max: usize,
+    call_bytes_max: usize,
+    chunk_bytes_max: usize,
+}
+
+impl Limits {
+    fn of(can: &Capabilities) -> Limits {
+        let call_bytes_max = can.call_bytes_max.min(CALL_BYTES_MAX);
+        Limits {
+            atomic: can.atomic,
+            operations_max: can.operations_max,
+            call_bytes_max,
+            chunk_bytes_max: CHUNK_BYTES_MAX.min(can.value_bytes_max / 2).min(call_bytes_max / 2),
+        }
+    }
+}
+
+impl Coherence {
+    /// A process's part; `seen` is the newest entry of the log at a moment at which it had no copy.
+    pub fn new(store: Arc<dyn Store>, who: Identity, copies: Arc<dyn Copies>, seen: u64) -> Coherence {
+        let limits = Limits::of(&store.capabilities());
+        Coherence { store, who, limits, copies, turn: Mutex::default(), seen: Mutex::new(seen) }
+    }
+
+    /// Who this process is.
+    pub fn identity(&self) -> &Identity {
+        &self.who
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn seen(&self) -> MutexGuard<'_, u64> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn release_in_turn(
+        &self,
+        turn: &mut Turn,
+        change: &[Operation],
+        guard: Option<&Guard>,
+        acquires: bool,
+    ) -> Result<Applied, StoredError> {
+        self.settle_doubt(turn)?;
+        self.collect(turn, change)?;
+        if turn.is_empty() && change.is_empty() && !acquires {
+            return Ok(Applied::Done(Vec::new()));
+        }
+        loop {
+            let call = self.commit(turn, change, acquires);
+            turn.doubt = Some(*self.seen());
+            let own = member::guard(self.who.region, self.who.member);
+            let guarded = if self.who.is_private { guard } else { Some(guard.unwrap_or(&own)) };
+            match self.store.apply(&call.operations, guarded)? {
+                Applied::Done(outcomes) => return self.committed(turn, call, change.len(), outcomes),
+                Applied::Refused(refused, _) if Some(refused.step) == call.pending_step => {
+                    turn.doubt = None;
+                    self.help(refused.found)?;
+                }
+                Applied::Refused(refused, mut outcomes) => {
+                    turn.doubt = None;
+                    let outcomes = outcomes.drain(..).skip(call.change_at).take(change.len()).collect();
+                    return Ok(Applied::Refused(Refused { step: refused.step - call.change_at, ..refused }, outcomes));
+                }
+                Applied::Fenced { found } if guard.is_some() => {
+                    turn.doubt = None;
+                    return Ok(Applied::Fenced { found });
+                }
+                Applied::Fenced { .. } => return Err(self.fenced()),
+            }
+        }
+    }
+
+    /// A release whose answer was lost may be part of the region: then writing it again could put old bytes over what
+    /// others stored since.
+    fn settle_doubt(&self, turn: &mut Turn) -> Result<(), StoredError> {
+        let Some(after) = turn.doubt.filter(|_| !turn.is_empty() && !self.who.is_private) else { return Ok(()) };
+        let region = self.who.region;
+        let look = [
+            Operation::Entries { log: keys::log(region), after, count: ENTRIES_KEPT as u32 },
+            Operation::Get { key: keys::pending(region), range: None },
+        ];
+        let Applied::Done(outcomes) = self.store.apply(&look, None)? else { return Ok(()) };
+        let [Outcome::Entries { entries, .. }, Outcome::Value(pending)] = &outcomes[..] else { return Ok(()) };
+        let ours = |member, release| (member, release) == (self.who.member, turn.release);
+        let read = entries.iter().filter_map(|entry| LogEntry::decode(&entry.bytes).ok());
+        if !read.into_iter().any(|entry| ours(entry.member, entry.release)) {
+            turn.doubt = None;
+            return Ok(());
+        }
+        if let Some(found) = pending {
+            let waiting = Pending::decode(found).map_err(|reason| self.broken(reason))?;
+            if ours(waiting.member, waiting.release) {
+                self.finish(found)?;
+            }
+        }
+        self.is_in_pages(turn);
+        Ok(())
+    }
+
+    /// Takes what the program changed; what is too much for one call is staged.
+    fn collect(&self, turn: &mut Turn, change: &[Operation]) -> Result<(), StoredError> {
+        loop {
+            let part = self.copies.collect(self.limits.chunk_bytes_max)?;
+            turn.patches.extend(part.patches);
+            turn.chunks.extend(part.chunks);
+            turn.named.extend(part.named);
+            let fits = self.fits(turn, change);
+            if !part.more && fits {
+                return Ok(());
+            }
+            // What several collections give still goes in one call, when it fits one.
+            if !fits && self.who.is_private {
+                self.write_through(turn)?;
+            } else if !fits {
+                self.stage(turn)?;
+            }
+            if !part.more {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Of a region that nobody else sees, no release can be torn.
+    fn write_through(&self, turn: &mut Turn) -> Result<(), StoredError> {
+        let operations: Vec<Operation> = turn.patches.iter().flat_map(|patch| puts(self.who.region, patch)).collect();
+        for part in cut(&operations, self.limits.operations_max, self.limits.call_bytes_max) {
+            self.store.apply(part, None)?;
+        }
+        turn.patches.clear();
+        self.copies.settled();
+        Ok(())
+    }
+
+    /// Whether what is not staged goes into the call that commits.
+    fn fits(&self, turn: &Turn, change: &[Operation]) -> bool {
+        let steps: usize = turn.patches.iter().map(|patch| patch.runs.len()).sum();
+        let bytes: usize = turn.patches.iter().map(|patch| patch.bytes()).sum();
+        let others = change.len() + 6;
+        let change_bytes: usize = change.iter().map(|step| carried_bytes(step) + 256).sum();
+        let other_bytes: usize = change_bytes + 32 * entry::NAMED_RUNS_MAX + 8 * turn.chunks.len();
+        match self.limits.atomic {
+            Atomic::Control if self.who.is_private => steps == 0,
+            Atomic::Call if turn.chunks.is_empty() => {
+                steps + others <= self.limits.operations_max
+                    && bytes + steps * STEP_BYTES + entry::INLINE_BYTES_MAX + other_bytes <= self.limits.call_bytes_max
+            }
+            // The patches travel in one value.
+            _ => bytes + steps * 8 + other_bytes <= self.limits.chunk_bytes_max,
+        }
+    }
+
+    /// Writes what is not staged as chunks.
+    fn stage(&self, turn: &mut Turn) -> Result<(), StoredError> {
+        while !turn.patches.is_empty() {
+            let mut bytes = 0;
+            let fitting = turn.patches.iter().take_while(|patch| {
+                bytes += patch.bytes() + patch.runs.len() * 8 + 16;
+                bytes <= self.limits.chunk_bytes_max
+            });
+            let count = fitting.count().max(1);
+            let part: Vec<Arc<Patch>> = turn.patches[..count].to_vec();
+            let number = self.copies.next_chunk();
+            let put = Operation::Change {
+                key: keys::chunk(self.who.region, number),
+                change: Change::Put(entry::encode_chunk(part.iter().map(|patch| &**patch))),
+            };
+            self.store.apply(&[put], None)?;
+            turn.patches.drain(..count);
+            turn.chunks.push(number);
+            turn.named.extend(part.iter().map(|patch| patch.page));
+            self.copies.staged(number, &part);
+        }
+        Ok(())
+    }
+
+    /// The call that makes the release part of the region.
+    fn commit(&self, turn: &Turn, change: &[Operation], acquires: bool) -> Commit {
+        let mut call =
+            Commit { operations: Vec::new(), pending_step: None, append_at: None, change_at: 0, pending: None };
+        if !turn.is_empty() {
+            self.commit_pages(turn, &mut call);
+        }
+        call.change_at = call.operations.len();
+        call.operations.extend_from_slice(change);
+        if acquires {
+            call.operations.extend(self.acquiring());
+        }
+        if let Some(upto) = turn.trim.filter(|_| call.append_at.is_some()) {
+            call.operations.push(Operation::Trim { log: keys::log(self.who.region), upto });
+        }
+        call
+    }
+
+    fn commit_pages(&self, turn: &Turn, call: &mut Commit) {
+        let region = self.who.region;
+        if self.who.is_private {
+            call.operations.extend(turn.patches.iter().flat_map(|patch| puts(region, patch)));
+            return;
+        }
+        call.pending_step = Some(0);
+        if turn.chunks.is_empty() && self.limits.atomic == Atomic::Call {
+            call.operations.push(keys::nothing_pending(region));
+            call.operations.extend(turn.patches.iter().flat_map(|patch| puts(region, patch)));
+        } else if turn.chunks.is_empty() && turn.patches.is_empty() {
+            call.operations.push(keys::nothing_pending(region));
+        } else {
+            let pending = Pending {
+                member: self.who.member,
+                release: turn.release,
+                chunks: turn.chunks.clone(),
+                patches: turn.patches.iter().map(|patch| (**patch).clone()).collect(),
+            };
+            let bytes = pending.encode();
+            call.operations.push(Operation::CompareAndSwap {
+                key: keys::pending(region),
+                expect: Expect::Absent,
+                change: Change::Put(bytes.clone()),
+            });
+            call.pending = Some(bytes);
+        }
+        call.append_at = Some(call.operations.len());
+        let named: Vec<u64> = turn.pages().collect();
+        let notice = entry::notice_of(&turn.patches, &named);
+        let bytes = LogEntry { member: self.who.member, release: turn.release, notice }.encode();
+        call.operations.push(Operation::Append { log: keys::log(region), bytes });
+    }
+
+    /// The store has it.
+    fn committed(
+        &self,
+        turn: &mut Turn,
+        call: Commit,
+        changes: usize,
+        mut outcomes: Vec<Outcome>,
+    ) -> Result<Applied, StoredError> {
+        let had_pages = !turn.is_empty();
+        if let Some(Outcome::Appended(number)) = call.append_at.map(|at| &outcomes[at]) {
+            let number = *number;
+            let mut seen = self.seen();
+            if number == *seen + 1 {
+                *seen = number;
+            }
+            drop(seen);
+            if turn.trim.take().is_some() {
+                turn.trimmed = number;
+            }
+            if number > ENTRIES_KEPT && number >= turn.trimmed + TRIM_STEP {
+                turn.trim = Some(number - ENTRIES_KEPT);
+            }
+        }
+        if let Some(pending) = &call.pending {
+            self.finish(pending)?;
+        }
+        if had_pages {
+            self.is_in_pages(turn);
+        }
+        let mut change: Vec<Outcome> = outcomes.drain(..).skip(call.change_at).collect();
+        let rest = change.split_off(changes);
+        if let [entries @ Outcome::Entries { .. }, Outcome::Value(pending), ..] = &rest[..] {
+            self.attend(entries, pending.clone())?;
+        }
+        Ok(Applied::Done(change))
+    }
+
+    /// Everything that was collected is released.
+    fn is_in_pages(&self, turn: &mut Turn) {
+        *turn = Turn { release: turn.release + 1, trimmed: turn.trimmed, trim: turn.trim, ..Turn::default() };
+        self.copies.settled();
+    }
+
+    fn acquiring(&self) -> [Operation; 2] {
+        let region = self.who.region;
+        [
+            Operation::Entries { log: keys::log(region), after: *self.seen(), count: ENTRIES_READ_MAX as u32 },
+            Operation::Get { key: keys::pending(region), range: None },
+        ]
+    }
+
+    /// What an acquire found. The caller has the turn, or nothing is collected that is not in the store.
+    fn attend(&self, entries: &Outcome, pending: Option<Vec<u8>>) -> Result<(), StoredError> {
+        // First: a copy that is made after its notice was attended to must find what the notice is about.
+        self.help(pending)?;
+        let Outcome::Entries { last, first, entries } = entries else { return Ok(()) };
+        let mut seen = self.seen();
+        if *last <= *seen {
+            return Ok(());
+        }
+        let reached = entries.last().map_or(0, |entry| entry.sequence);
+        let mut notices = Vec::new();
+        if *first > *seen + 1 || reached < *last {
+            notices.push(Notice::Everything);
+        } else {
+            for entry in entries.iter().filter(|entry| entry.sequence > *seen) {
+                let read = LogEntry::decode(&entry.bytes).map_err(|reason| self.broken(reason))?;
+                if read.member != self.who.member {
+                    notices.push(read.notice);
+                }
+            }
+        }
+        if !notices.is_empty() {
+            self.copies.attend(&notices)?;
+        }
+        *seen = *last;
+        Ok(())
+    }
+
+    /// Somebody's release is committed and not in the pages: gives its process time to go on, then does it.
+    fn help(&self, found: Option<Vec<u8>>) -> Result<(), StoredError> {
+        let Some(found) = found else { return Ok(()) };
+        let patience = match self.limits.atomic {
+            Atomic::Call => PATIENCE,
+            Atomic::Control => self.who.lease,
+        };
+        let nothing = [keys::nothing_pending(self.who.region)];
+        match self.store.apply_when(&nothing, None, Instant::now() + patience)? {
+            Applied::Refused(refused, _) if refused.found.as_ref() == Some(&found) => self.finish(&found),
+            // It is over, and perhaps another one has come, which is younger than what the caller looks for.
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts a committed release into the pages, and says so. Anybody may do it, several at once too.
+    fn finish(&self, found: &[u8]) -> Result<(), StoredError> {
+        let region = self.who.region;
+        let pending = Pending::decode(found).map_err(|reason| self.broken(reason))?;
+        let stands = Guard { key: keys::pending(region), expect: Expect::Value(found.to_vec()) };
+        for chunks in pending.chunks.chunks(CHUNKS_AT_ONCE) {
+            let named: Vec<Key> = chunks.iter().map(|chunk| keys::chunk(region, *chunk)).collect();
+            let mut patches = Vec::new();
+            for value in self.store.get_many(&named)? {
+                // Whoever removes a chunk has finished before.
+                let Some(value) = value else { return self.is_over(&stands) };
+                patches.extend(entry::decode_chunk(&value).map_err(|reason| self.broken(reason))?);
+            }
+            if !self.apply_patches(&patches, &stands)? {
+                return Ok(());
+            }
+        }
+        if !self.apply_patches(&pending.patches, &stands)? {
+            return Ok(());
+        }
+        let over = Operation::CompareAndSwap {
+            key: keys::pending(region),
+            expect: Expect::Value(found.to_vec()),
+            change: Change::Delete,
+        };
+        self.store.apply(&[over], None)?;
+        self.remove_chunks(&pending.chunks)
+    }
+
+    fn is_over(&self, stands: &Guard) -> Result<(), StoredError> {
+        match self.store.apply(&[Operation::Get { key: stands.key.clone(), range: None }], Some(stands))? {
+            Applied::Fenced { .. } => Ok(()),
+            _ => Err(self.broken("a chunk of a committed release is missing")),
+        }
+    }
+
+    /// Whether the release still stood when everything was written.
+    fn apply_patches(&self, patches: &[Patch], stands: &Guard) -> Result<bool, StoredError> {
+        let operations: Vec<Operation> = patches.iter().flat_map(|patch| puts(self.who.region, patch)).collect();
+        for part in cut(&operations, self.limits.operations_max, self.limits.call_bytes_max - stands_bytes(stands)) {
+            if let Applied::Fenced { .. } = self.store.apply(part, Some(stands))? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn remove_chunks(&self, chunks: &[u64]) -> Result<(), StoredError> {
+        let delete =
+            |chunk: &u64| Operation::Change { key: keys::chunk(self.who.region, *chunk), change: Change::Delete };
+        for part in chunks.chunks(self.limits.operations_max.min(512)) {
+            self.store.apply(&part.iter().map(delete).collect::<Vec<_>>(), None)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn fenced(&self) -> StoredError {
+        let (region, store) = (self.who.name.clone(), self.store.name().to_owned());
+        StoredError::Fenced { region, store, member: self.who.member }
+    }
+
+    fn broken(&self, reason: &str) -> StoredError {
+        StoredError::Region {
+            region: self.who.name.clone(),
+            store: self.store.name().to_owned(),
+            reason: reason.to_owned(),
+            next: "remove the region with `trellis store rm`",
+        }
+    }
+}
+
+/// The call that commits.
+struct Commit {
+    operations: Vec<Operation>,
+    /// The step that refuses while something is pending.
+    pending_step: Option<usize>,
+    append_at: Option<usize>,
+    /// Where the caller's steps begin.
+    change_at: usize,
+    /// What is pending when the call was done.
+    pending: Option<Vec<u8>>,
+}
+
+/// The steps that put a patch into its page.
+pub(crate) fn puts(region: u32, patch: &Patch) -> impl Iterator<Item = Operation> + '_ {
+    patch.runs.iter().map(move |(offset, bytes)| Operation::Change {
+        key: Key::page(region, patch.page),
+        change: Change::PutRange { offset: u32::from(*offset), bytes: bytes.clone() },
+    })
+}
+
+/// Cuts steps into calls that the limits allow.
+pub(crate) fn cut(
+    mut operations: &[Operation],
+    operations_max: usize,
+    bytes_max: usize,
+) -> impl Iterator<Item = &[Operation]> {
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fitting = operations.iter().take(operations_max).take_while(|operation| {
+            bytes += carried_bytes(operation) + STEP_BYTES;
+            bytes <= bytes_max
+        });
+        let count = fitting.count().max(1).min(operations.len());
+        let (part, rest) = operations.split_at(count);
+        operations = rest;
+        (!part.is_empty()).then_some(part)
+    })
+}
+
+/// The bytes of what a step writes.
+fn carried_bytes(operation: &Operation) -> usize {
+    match operation {
+        Operation::Change { change: Change::PutRange { bytes, .. } | Change::Put(bytes), .. } => bytes.len(),
+        _ => 0,
+    }
+}
+
+fn stands_bytes(stands: &Guard) -> usize {
+    let Expect::Value(bytes) = &stands.expect else { return STEP_BYTES };
+    bytes.len() + STEP_BYTES
+}
+
+impl Shared for Coherence {
+    fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    fn region(&self) -> u32 {
+        self.who.region
+    }
+
+    fn member(&self) -> u64 {
+        self.who.member
+    }
+
+    fn release(&self, change: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoredError> {
+        self.release_in_turn(&mut self.turn(), change, guard, false)
+    }
+
+    fn acquire(
+        &self,
+        change: &[Operation],
+        guard: Option<&Guard>,
+        deadline: Option<Instant>,
+    ) -> Result<Applied, StoredError> {
+        let mut operations = change.to_vec();
+        operations.extend(self.acquiring());
+        let applied = match deadline {
+            Some(deadline) => self.store.apply_when(&operations, guard, deadline)?,
+            None => self.store.apply(&operations, guard)?,
+        };
+        match applied {
+            Applied::Done(mut outcomes) => {
+                let found = outcomes.split_off(change.len());
+                if let [entries @ Outcome::Entries { last, .. }, Outcome::Value(pending)] = &found[..]
+                    && (pending.is_some() || *last > *self.seen())
+                {
+                    // A release of another thread goes first: its changes are in no page of the store yet.
+                    let _turn = self.turn();
+                    self.attend(entries, pending.clone())?;
+                }
+                Ok(Applied::Done(outcomes))
+            }
+            Applied::Refused(refused, mut outcomes) => {
+                outcomes.truncate(change.len());
+                Ok(Applied::Refused(refused, outcomes))
+            }
+            fenced => Ok(fenced),
+        }
+    }
+
+    fn exchange(&self, change: &[Operation], guard: Option<&Guard>) -> Result<Applied, StoredError> {
+        self.release_in_turn(&mut self.turn(), change, guard, true)
+    }
+}
+
+/// A region of which this process keeps no copy.
+pub struct NoCopies;
+
+impl Copies for NoCopies {
+    fn collect(&self, _bytes_max: usize) -> Result<Collected, StoredError> {
+        Ok(Collected::default())
+    }
+
+    fn staged(&self, _chunk: u64, _patches: &[Arc<Patch>]) {}
+
+    fn next_chunk(&self) -> u64 {
+        0
+    }
+
+    fn settled(&self) {}
+
+    fn attend(&self, _notices: &[Notice]) -> Result<(), StoredError> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+impl Coherence {
+    /// Does what a writer does that woke up after others had finished its release.
+    pub(super) fn apply_patches_for_test(&self, pending: &Pending) -> Result<bool, StoredError> {
+        let stands = Guard { key: keys::pending(self.who.region), expect: Expect::Value(pending.encode()) };
+        self.apply_patches(&pending.patches, &stands)
+    }
+}

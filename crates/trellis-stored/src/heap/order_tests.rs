@@ -1,0 +1,158 @@
+//! In which order a shared heap speaks with the store and publishes or refreshes memory: what another process gets it must
+//! have been given as it was written, and what comes from another process is looked at only after that was asked for.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use trellis_store::stores::embedded::Embedded;
+use trellis_store::wrap::{Call, Wrapper};
+use trellis_store::{Kind as KeyKind, Operation, Store, StoreError};
+
+use super::*;
+use crate::synchronisation::member;
+
+const BASE: u64 = 0x2000_0000_0000;
+const BYTES: u64 = 64 << 20;
+const REGION: u32 = 7;
+
+/// What one process did, in order. It is its memory and stands before its store.
+struct Trace {
+    store: Arc<dyn Store>,
+    done: Mutex<Vec<&'static str>>,
+    refuses_directory: AtomicBool,
+}
+
+impl Trace {
+    fn say(&self, what: &'static str) {
+        lock(&self.done).push(what);
+    }
+
+    /// What was done since this was asked last.
+    fn take(&self) -> Vec<&'static str> {
+        std::mem::take(&mut *lock(&self.done))
+    }
+}
+
+impl Wrapper for Trace {
+    fn inner(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    fn pass<T>(&self, call: Call<'_>, on: impl FnOnce(&dyn Store) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let Call::Apply(operations) = call else { return on(&*self.store) };
+        for operation in operations {
+            match operation {
+                // Others compare the records of members.
+                Operation::CompareAndSwap { key, .. } if key.kind() == KeyKind::Heap => {
+                    if self.refuses_directory.load(Ordering::Relaxed) {
+                        return Err(StoreError::Protocol { store: "test".to_owned(), reason: "not now".to_owned() });
+                    }
+                    self.say("directory");
+                }
+                Operation::Append { .. } => self.say("tell"),
+                Operation::Entries { .. } => self.say("read mail"),
+                Operation::Trim { .. } => self.say("forget mail"),
+                _ => {}
+            }
+        }
+        on(&*self.store)
+    }
+}
+
+/// The memory of a process: what is read and written there is not looked at.
+struct Spoken(Arc<Trace>);
+
+impl Memory for Spoken {
+    fn released(&self, _: Range<u64>) -> bool {
+        false
+    }
+
+    fn fresh(&self, _: Range<u64>) {}
+
+    fn zero(&self, _: Range<u64>) {}
+
+    fn copy(&self, _: u64, _: u64, _: u64) {}
+
+    // SAFETY: it touches nothing.
+    unsafe fn write(&self, _: u64, _: &[u8]) {}
+
+    fn publish(&self) -> Result<(), HeapError> {
+        self.0.say("publish");
+        Ok(())
+    }
+
+    fn refresh(&self) -> Result<(), HeapError> {
+        self.0.say("refresh");
+        Ok(())
+    }
+}
+
+struct Process {
+    heap: Heap,
+    trace: Arc<Trace>,
+}
+
+fn process(store: &Arc<dyn Store>) -> Process {
+    let member = member::join(&**store, REGION, Duration::from_secs(10)).unwrap();
+    let (done, refuses_directory) = (Mutex::default(), AtomicBool::new(false));
+    let trace = Arc::new(Trace { store: Arc::clone(store), done, refuses_directory });
+    let share = Share { store: trace.clone(), region: REGION, member };
+    let heap = Heap::shared(BASE..BASE + BYTES, Kind::Scalable, Arc::new(Spoken(trace.clone())), share).unwrap();
+    Process { heap, trace }
+}
+
+fn two() -> (Process, Process) {
+    let store: Arc<dyn Store> = Arc::new(Embedded::new());
+    (process(&store), process(&store))
+}
+
+#[test]
+fn a_block_is_told_after_its_bytes_and_taken_before_it_is_used() {
+    let (owner, other) = two();
+    let block = owner.heap.malloc(100).unwrap();
+    owner.trace.take();
+    other.heap.free(block).unwrap();
+    other.heap.settle(false).unwrap();
+    let told = other.trace.take();
+    assert_eq!(told[..2], ["publish", "tell"], "{told:?}");
+    owner.heap.settle(false).unwrap();
+    let took = owner.trace.take();
+    // It is forgotten first: who takes over from a dead owner must not free it once more.
+    assert_eq!(took[..3], ["read mail", "forget mail", "refresh"], "{took:?}");
+}
+
+#[test]
+fn memory_goes_back_after_its_bytes_and_is_refreshed_by_who_gets_it() {
+    let (before, after) = two();
+    let block = before.heap.malloc(BYTES - (1 << 20)).unwrap();
+    before.heap.free(block).unwrap();
+    before.trace.take();
+    before.heap.settle(false).unwrap();
+    let gave = before.trace.take();
+    let back = gave.iter().position(|done| *done == "directory").expect("its segments go back");
+    assert!(gave[..back].contains(&"publish"), "{gave:?}");
+    after.heap.malloc(BYTES - (1 << 20)).unwrap();
+    let took = after.trace.take();
+    let got = took.iter().position(|done| *done == "directory").expect("it gets segments");
+    assert!(took[got..].contains(&"refresh"), "somebody else had them: {took:?}");
+}
+
+#[test]
+fn memory_that_nobody_had_needs_no_refresh() {
+    let (one, _) = two();
+    one.heap.malloc(100).unwrap();
+    assert_eq!(one.trace.take(), ["directory", "read mail"]);
+}
+
+#[test]
+fn memory_that_cannot_go_back_stays_in_use() {
+    let (one, _) = two();
+    let block = one.heap.malloc(10 << 20).unwrap();
+    one.heap.free(block).unwrap();
+    one.trace.refuses_directory.store(true, Ordering::Relaxed);
+    assert!(one.heap.settle(false).is_err());
+    // The store still refuses, so this comes from what is here.
+    assert_eq!(one.heap.malloc(10 << 20).unwrap(), block);
+}

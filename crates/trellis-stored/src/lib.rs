@@ -1,0 +1,50 @@
+//! Memory that lives in a key-value store.
+//!
+//! A *region* is a name in a store and the pages under it. Processes that open the same region share its bytes; a region
+//! without a name belongs to one process and goes with it. Pages are values of 4 KiB whoever looks at them and however:
+//!
+//! | module | how the bytes are used |
+//! |---|---|
+//! | [`words`] | each load and store is a call of the store; no copy is kept |
+//! | [`paging`] | pages are kept here, caught by the kernel, written back by difference |
+//! | [`lines`] | the same frames behind a check in the program's own instructions |
+//! | [`coherence`] | what a release writes and an acquire reads, so that copies agree |
+//!
+//! [`region`] opens, lists and removes; [`settings`] says what the environment asks for; [`memory`] is the whole of a
+//! process's view of a region, in any of these modes.
+//!
+//! Promises: a release is seen whole or not at all; what was acknowledged is not lost with the process; two regions never
+//! share a key; a page that cannot be had ends the process with one sentence, because a load has nowhere to put an error.
+//! Must never: read the time of another machine, write a byte that the program did not change, or keep more memory than
+//! `cache_bytes_max` says.
+
+pub use trellis_cache::end;
+pub(crate) use trellis_cache::{crew, frames, readahead};
+
+pub(crate) mod beats;
+pub mod coherence;
+pub(crate) mod departed;
+pub mod error;
+pub(crate) mod fenced;
+pub(crate) mod gate;
+pub mod heap;
+pub mod launched;
+pub mod layout;
+pub mod lines;
+pub mod memory;
+pub mod paging;
+pub mod record;
+pub mod region;
+pub mod remote_heap;
+pub mod remote_memory;
+pub mod settings;
+pub mod stores;
+pub mod synchronisation;
+pub mod words;
+
+pub use allocator_api2;
+pub use error::StoredError;
+pub use remote_heap::RemoteHeap;
+pub use remote_memory::RemoteMemory;
+/// What came of a change.
+pub use trellis_store::Applied;

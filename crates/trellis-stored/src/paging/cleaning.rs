@@ -1,0 +1,210 @@
+//! Frames that are given up, and what is written before.
+//!
+//! Promises: access goes first, then the frame is compared, then what changed is written, and only when the store has it
+//! the frame may go. Nothing is written twice at the same time for one page, so nothing old overtakes anything new. Of a
+//! shared region nothing is written into a page: chunks of our own take it until the next release.
+//!
+//! Must never take the last frames of pages that were just used while others are there.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use trellis_store::{Change, Key, Operation};
+
+use super::Paging;
+use crate::coherence::entry::{self, Patch};
+use crate::coherence::keys;
+use crate::coherence::log::cut;
+use crate::error::StoredError;
+use crate::frames::{Layer, State, Table, runs};
+use crate::layout::PAGE_BYTES;
+
+impl Paging {
+    /// A thread that cleans while memory is short.
+    pub(super) fn clean(&self) {
+        loop {
+            let mut table = self.table();
+            while (!self.is_short(&table) || self.is_sealed.load(Ordering::SeqCst)) && !self.is_over() {
+                table = self.short.wait(table).unwrap_or_else(PoisonError::into_inner);
+            }
+            if self.is_over() {
+                return;
+            }
+            self.cleaning.fetch_add(1, Ordering::SeqCst);
+            drop(table);
+            while !self.is_over() {
+                match self.clean_once() {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => self.fail(&error),
+                }
+            }
+            self.cleaning.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    pub(super) fn is_short(&self, table: &Table) -> bool {
+        self.batch.measure.is_short(table)
+    }
+
+    /// Gives one batch up. False when there is enough memory.
+    fn clean_once(&self) -> Result<bool, StoredError> {
+        let mut table = self.table();
+        // Looked at under the table: whoever seals waits for changes that are on their way after it.
+        if table.free() >= self.batch.measure.high || self.is_sealed.load(Ordering::SeqCst) {
+            return Ok(false);
+        }
+        if self.is_collecting.load(Ordering::SeqCst) && !self.is_over() {
+            drop(self.short.wait(table).unwrap_or_else(PoisonError::into_inner));
+            return Ok(true);
+        }
+        let before = table.queued();
+        if table.candidates() < table.room() / 4 {
+            let mut mapped = table.deactivate(self.batch.measure.pages);
+            mapped.sort_unstable();
+            self.unmap(&mapped)?;
+        }
+        // Of a region that is shared, what a release takes along stays on top of what is staged here.
+        let (clean, dirty) = table.take_candidates(self.batch.measure.pages, !self.options.is_private);
+        if clean.is_empty() && dirty.is_empty() {
+            if table.queued() == before && !self.is_over() {
+                // Everything is on its way already: whoever finishes says so.
+                drop(self.short.wait(table).unwrap_or_else(PoisonError::into_inner));
+            }
+            return Ok(true);
+        }
+        self.discard(&mut table, &clean)?;
+        let patches = self.compare(&mut table, &dirty)?;
+        drop(table);
+        self.arrived();
+        if dirty.is_empty() {
+            return Ok(true);
+        }
+        let staged = self.write(patches)?;
+        let table = self.table();
+        self.written(table, &dirty, staged)?;
+        Ok(true)
+    }
+
+    /// What changed in pages that are not mapped; a change of them is on its way from here on.
+    fn compare(&self, table: &mut Table, dirty: &[u64]) -> Result<Vec<Patch>, StoredError> {
+        let join = self.join_bytes();
+        let mut patches = Vec::new();
+        for &page in dirty {
+            if let Some(patch) = self.take_difference(table, page, join) {
+                table.set_zero(page, false);
+                patches.push(patch);
+            }
+            table.set_writing(page, true);
+        }
+        for (first, count) in runs(dirty) {
+            self.region.drop_twins(first, count);
+        }
+        Ok(patches)
+    }
+
+    /// Puts changes into the store: into pages that are ours alone, otherwise into chunks, which are the answer.
+    fn write(&self, patches: Vec<Patch>) -> Result<Vec<(u64, u64)>, StoredError> {
+        let bytes: usize = patches.iter().map(Patch::bytes).sum();
+        self.counters.written_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let region = self.options.region;
+        let mut staged = Vec::new();
+        let operations: Vec<Operation> = if self.options.is_private {
+            patches.into_iter().flat_map(|patch| writes(region, patch)).collect()
+        } else {
+            let stage = |patch: &Patch| {
+                let chunk = self.new_chunk();
+                staged.push((patch.page, chunk));
+                let change = Change::Put(entry::encode_chunk(std::iter::once(patch)));
+                Operation::Change { key: keys::chunk(region, chunk), change }
+            };
+            patches.iter().map(stage).collect()
+        };
+        for part in cut(&operations, self.batch.operations_max, self.batch.call_bytes_max) {
+            self.store.apply(part, None)?;
+        }
+        Ok(staged)
+    }
+
+    /// The store has it: frames that nobody used or changed meanwhile go.
+    fn written(
+        &self,
+        mut table: MutexGuard<'_, Table>,
+        pages: &[u64],
+        staged: Vec<(u64, u64)>,
+    ) -> Result<(), StoredError> {
+        for (page, chunk) in &staged {
+            table.lay_over(*page, Layer::Staged(*chunk), false);
+        }
+        let mut gone = Vec::new();
+        for &page in pages {
+            table.set_writing(page, false);
+            match table.state(page) {
+                State::Clean if !table.is_mapped(page) => gone.push(page),
+                State::Absent => {}
+                _ => table.give_candidate_back(page),
+            }
+        }
+        self.discard(&mut table, &gone)?;
+        drop(table);
+        self.arrived();
+        Ok(())
+    }
+
+    /// Takes access away, from ascending pages.
+    pub(super) fn unmap(&self, pages: &[u64]) -> Result<(), StoredError> {
+        for (first, count) in runs(pages) {
+            if let Some(lines) = &self.lines {
+                lines.clear(first, count);
+            }
+            self.region.revoke(first, count)?;
+        }
+        Ok(())
+    }
+
+    /// Gives frames up, of ascending pages.
+    pub(super) fn discard(&self, table: &mut Table, pages: &[u64]) -> Result<(), StoredError> {
+        let mut twins = Vec::new();
+        for &page in pages {
+            if table.drop_frame(page) {
+                twins.push(page);
+            }
+        }
+        for (first, count) in runs(pages) {
+            if let Some(lines) = &self.lines {
+                lines.clear(first, count);
+            }
+            self.region.discard(first, count)?;
+        }
+        for (first, count) in runs(&twins) {
+            self.region.drop_twins(first, count);
+        }
+        self.counters.evicted.fetch_add(pages.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(super) fn new_chunk(&self) -> u64 {
+        keys::chunk_number(self.options.member, self.chunks.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Keeps a change on top of its page until a release is acknowledged.
+    pub(super) fn keep(&self, table: &mut Table, patch: Patch) -> Arc<Patch> {
+        let patch = Arc::new(patch);
+        table.lay_over(patch.page, Layer::Kept(Arc::clone(&patch)), true);
+        patch
+    }
+}
+
+/// Steps that put a private page's changes into the store. A page that changed as a whole is put as a whole: a store without
+/// ranges of bytes would look at the old one otherwise.
+fn writes(region: u32, patch: Patch) -> impl Iterator<Item = Operation> {
+    let key = Key::page(region, patch.page);
+    patch.runs.into_iter().map(move |(offset, bytes)| {
+        let change = if bytes.len() == PAGE_BYTES {
+            Change::Put(bytes)
+        } else {
+            Change::PutRange { offset: u32::from(offset), bytes }
+        };
+        Operation::Change { key: key.clone(), change }
+    })
+}

@@ -1,0 +1,195 @@
+//! Pages that come from the store.
+//!
+//! Promises: what is installed is what the store had after the page was asked for, with this process's own unreleased
+//! changes on top; a page that changed in the store meanwhile is asked for again. Must never hold the table during a call.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering;
+use std::sync::{MutexGuard, PoisonError};
+
+use trellis_memory::Access;
+use trellis_store::Key;
+
+use super::Paging;
+use crate::coherence::{entry, keys};
+use crate::error::StoredError;
+use crate::frames::{Layer, State, Table, runs};
+use crate::layout::PAGE_BYTES;
+use crate::readahead::Window;
+
+impl Paging {
+    /// A thread that fetches ahead.
+    pub(super) fn fetch_ahead(&self) {
+        while let Some(wanted) = self.crew.wait_for_window() {
+            let mut table = self.wait_for_room(self.table(), wanted);
+            // Taken with the table: a fault inside it takes it first, or finds its pages on their way.
+            let Some(window) = self.crew.next_window() else { continue };
+            let begun = self.begin_window(&mut table, &window);
+            self.notice_shortage(&table);
+            drop(table);
+            if let Err(error) = self.fetch_begun(begun, window.trigger) {
+                self.fail(&error);
+            }
+        }
+    }
+
+    /// Waits until so many frames are free, or it is over.
+    pub(super) fn wait_for_room<'a>(&self, mut table: MutexGuard<'a, Table>, wanted: usize) -> MutexGuard<'a, Table> {
+        let wanted = wanted.min(table.room() / 8).max(1);
+        while table.free() < wanted && !self.is_over() {
+            self.short.notify_all();
+            table = self.changed.wait(table).unwrap_or_else(PoisonError::into_inner);
+        }
+        table
+    }
+
+    pub(super) fn notice_shortage(&self, table: &Table) {
+        if self.is_short(table) {
+            self.short.notify_one();
+        }
+    }
+
+    /// Begins to fetch what of a window is not here, as far as there is room.
+    fn begin_window(&self, table: &mut Table, window: &Window) -> Vec<u64> {
+        let mut begun = Vec::new();
+        for page in window.pages.clone() {
+            if table.state(page) == State::Absent && !table.is_zero(page) && table.free() > 0 {
+                table.begin_fetch(page, false);
+                begun.push(page);
+            }
+        }
+        self.counters.ahead.fetch_add(begun.len() as u64, Ordering::Relaxed);
+        begun
+    }
+
+    /// Fetches pages that are *fetching*, and a window besides.
+    pub(super) fn fetch(&self, pages: &[u64], window: Option<Window>) {
+        if pages.is_empty() {
+            return;
+        }
+        let mut begun = pages.to_vec();
+        let mut trigger = None;
+        if let Some(window) = window {
+            let mut table = self.table();
+            // Half of what is free, so that whoever faults next finds room too; the rest waits for room, not for ever.
+            let (now, later) = window.share(pages[0], table.free() as u64 / 2);
+            if let Some(now) = now {
+                begun.extend(self.begin_window(&mut table, &now));
+                trigger = now.trigger;
+            }
+            drop(table);
+            later.into_iter().for_each(|later| self.crew.queue(later));
+        }
+        begun.sort_unstable();
+        begun.dedup();
+        if let Err(error) = self.fetch_begun(begun, trigger) {
+            self.fail(&error);
+        }
+    }
+
+    fn fetch_begun(&self, mut pages: Vec<u64>, trigger: Option<u64>) -> Result<(), StoredError> {
+        while !pages.is_empty() {
+            for (first, count) in runs(&pages).filter(|(_, count)| *count > 1) {
+                self.region.prepare(first, count)?;
+            }
+            let contents = self.contents(&pages)?;
+            self.counters.fetched.fetch_add(pages.len() as u64, Ordering::Relaxed);
+            for (&page, content) in pages.iter().zip(&contents) {
+                // SAFETY: while it is fetching, nobody but us uses the frame.
+                let frame = unsafe { self.frame(page) };
+                let (known, rest) = frame.split_at_mut(content.len());
+                known.copy_from_slice(content);
+                rest.fill(0);
+            }
+            drop(contents);
+            pages = self.end_fetch(&pages, trigger)?;
+        }
+        Ok(())
+    }
+
+    /// Pages with their bytes become usable; those that are old already are the answer.
+    fn end_fetch(&self, pages: &[u64], trigger: Option<u64>) -> Result<Vec<u64>, StoredError> {
+        let (mut again, mut readable, mut writable) = (Vec::new(), Vec::new(), Vec::new());
+        let mut table = self.table();
+        for &page in pages {
+            if table.take_stale(page) {
+                again.push(page);
+                continue;
+            }
+            let wanted = table.end_fetch(page);
+            if wanted && table.free() > 0 {
+                self.region.keep_twin(page as usize, 1);
+                table.make_dirty(page, true);
+                table.set_mapped(page, true);
+                writable.push(page);
+            } else if Some(page) != trigger || wanted {
+                table.set_mapped(page, true);
+                readable.push(page);
+            } else {
+                // Somebody may wait for it already: then it is mapped when that one asks again.
+                self.region.wake(page as usize, 1);
+            }
+        }
+        for (first, count) in runs(&readable) {
+            self.region.install(first, count, Access::Read, false)?;
+        }
+        for (first, count) in runs(&writable) {
+            self.region.install(first, count, Access::Write, false)?;
+        }
+        self.notice_shortage(&table);
+        drop(table);
+        self.arrived();
+        Ok(again)
+    }
+
+    /// What pages are now: the store's bytes with our own on top. One call, and another where chunks lie on top.
+    pub(super) fn contents(&self, pages: &[u64]) -> Result<Vec<Vec<u8>>, StoredError> {
+        // Before the call: what is settled meanwhile is in the answer, or lies on top again.
+        let layers: Vec<(u64, Vec<Layer>)> = {
+            let table = self.table();
+            pages.iter().map(|&page| (page, table.overlay(page))).filter(|(_, layers)| !layers.is_empty()).collect()
+        };
+        let mut chunks: Vec<u64> = layers
+            .iter()
+            .flat_map(|(_, layers)| layers)
+            .filter_map(|layer| if let Layer::Staged(chunk) = layer { Some(*chunk) } else { None })
+            .collect();
+        chunks.sort_unstable();
+        chunks.dedup();
+        let region = self.options.region;
+        let mut named: Vec<Key> = chunks.iter().map(|&chunk| keys::chunk(region, chunk)).collect();
+        named.extend(pages.iter().map(|&page| Key::page(region, page)));
+        let mut values = self.store.get_many(&named)?;
+        let mut pages_values = values.split_off(chunks.len());
+        if values.contains(&None) {
+            // A chunk that is gone was applied to its page before; but perhaps the page was read earlier than the chunk.
+            pages_values = self.store.get_many(&named[chunks.len()..])?;
+        }
+        let mut pages_found: Vec<Vec<u8>> = pages_values.into_iter().map(Option::unwrap_or_default).collect();
+        pages_found.iter_mut().for_each(|page| page.truncate(PAGE_BYTES));
+        if layers.is_empty() {
+            return Ok(pages_found);
+        }
+        let mut staged = HashMap::new();
+        for (chunk, value) in chunks.iter().zip(values) {
+            let Some(value) = value else { continue };
+            let patches = entry::decode_chunk(&value).map_err(|reason| StoredError::Argument(reason.to_owned()))?;
+            staged.insert(*chunk, patches);
+        }
+        for (page, layers) in layers {
+            let index = pages.iter().position(|&asked| asked == page).unwrap_or_default();
+            let content = &mut pages_found[index];
+            content.resize(PAGE_BYTES, 0);
+            for layer in layers {
+                match layer {
+                    Layer::Kept(patch) => patch.apply(content),
+                    Layer::Staged(chunk) => {
+                        let patches = staged.get(&chunk).into_iter().flatten();
+                        patches.filter(|patch| patch.page == page).for_each(|patch| patch.apply(content));
+                    }
+                }
+            }
+        }
+        Ok(pages_found)
+    }
+}

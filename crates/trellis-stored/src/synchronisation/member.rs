@@ -1,0 +1,205 @@
+//! A process as the others of its region see it: its record in the store.
+//!
+//! A record says that the process lives, who it is, and counts *beats*: signs of life, which it gives every third of its
+//! lease while it holds something that another could wait for. Who saw a record without a new beat for one lease, by its
+//! own clock, may *replace* the process: mark its record so, and take away what it held, in one call. Whatever a process
+//! changes in the region is guarded by its record, so that nothing of a replaced one arrives any more.
+//!
+//! Promises: no two members of a region ever have the same number; no clock of one machine is compared with that of
+//! another. Must never keep a state in this process.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use trellis_store::{Applied, Change, Expect, Guard, Key, Kind, Operation, Store, StoreError};
+
+use super::{record, slots};
+use crate::end;
+
+/// How long a process may be without a sign of life before others may replace it.
+pub const LEASE: Duration = Duration::from_secs(10);
+
+/// The shortest lease: below, a process that merely waits for a processor would be replaced.
+pub const LEASE_MIN: Duration = Duration::from_millis(10);
+
+/// 1 while the process may change the region, 2 after it was replaced.
+const STATE: u32 = 0;
+const BEAT: u32 = 8;
+const REPLACED_BY: u32 = 16;
+const LEASE_MILLISECONDS: u32 = 24;
+const PROCESS: u32 = 32;
+const SINCE_MILLISECONDS: u32 = 40;
+const HOST: u32 = 48;
+
+const ALIVE: u64 = 1;
+const REPLACED: u64 = 2;
+
+/// Host names are at most 64 bytes on Linux.
+const HOST_BYTES_MAX: usize = 64;
+
+/// The key of a member's record.
+pub const fn key(region: u32, number: u64) -> Key {
+    Key::new(region, Kind::Member, number)
+}
+
+/// What guards every change that a member makes: that nobody has replaced it.
+pub fn guard(region: u32, number: u64) -> Guard {
+    Guard { key: key(region, number), expect: Expect::Range { offset: STATE, bytes: ALIVE.to_le_bytes().to_vec() } }
+}
+
+/// The step that changes nothing, and refuses its call where a member was replaced: for calls that another guard has.
+pub(crate) fn lives(region: u32, number: u64) -> Operation {
+    record::swap(&key(region, number), STATE, &[ALIVE], &[ALIVE])
+}
+
+/// Makes this process a member of a region: its number, from 1. Two calls.
+///
+/// # Errors
+///
+/// As the store's.
+pub fn join(store: &dyn Store, region: u32, lease: Duration) -> Result<u64, StoreError> {
+    let next = Operation::Add { key: key(region, 0), offset: 0, width: 8, delta: 1, bounds: None };
+    let number = match store.apply(&[next], None)? {
+        Applied::Done(outcomes) => record::before(&outcomes, 0) as u64 + 1,
+        other => return Err(strange(store, &format!("a member's number was answered with {other:?}"))),
+    };
+    let change = Change::Put(new_record(lease));
+    let write = Operation::CompareAndSwap { key: key(region, number), expect: Expect::Absent, change };
+    match store.apply(&[write], None)? {
+        Applied::Done(_) => Ok(number),
+        _ => Err(strange(
+            store,
+            &format!("member {number} of region {region} is there already, though its number is new"),
+        )),
+    }
+}
+
+/// The step that says who has a region that nobody else can open, so that nobody removes it meanwhile.
+pub(crate) fn only(region: u32, number: u64, lease: Duration) -> Operation {
+    Operation::Change { key: key(region, number), change: Change::Put(new_record(lease)) }
+}
+
+/// Ends a membership: the record goes, and with it what the member held together with others. A lock that it still held
+/// is free for who waits for it. Two calls.
+///
+/// # Errors
+///
+/// As the store's.
+pub fn leave(store: &dyn Store, region: u32, number: u64) -> Result<(), StoreError> {
+    let mut steps = take_back(store, region, number)?;
+    steps.push(Operation::Change { key: key(region, number), change: Change::Delete });
+    // A member that was replaced leaves its record, so that its number says why.
+    store.apply(&steps, Some(&guard(region, number))).map(drop)
+}
+
+/// One more sign of life; false when the member was replaced.
+///
+/// # Errors
+///
+/// As the store's.
+pub fn beat(store: &dyn Store, region: u32, number: u64) -> Result<bool, StoreError> {
+    let step = Operation::Add { key: key(region, number), offset: BEAT, width: 8, delta: 1, bounds: None };
+    Ok(matches!(store.apply(&[step], Some(&guard(region, number)))?, Applied::Done(_)))
+}
+
+/// What a record says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// The member's number.
+    pub number: u64,
+    /// Whether it may change the region: its record is there, and nobody replaced it.
+    pub is_alive: bool,
+    /// How many signs of life it gave.
+    pub beat: u64,
+    /// Who replaced it; 0 when nobody did.
+    pub replaced_by: u64,
+    /// How long it may be without a sign of life while it holds something.
+    pub lease: Duration,
+    /// Its process number.
+    pub process: u32,
+    /// Its machine's name; empty when there is no record.
+    pub host: String,
+    /// What tells it from every other process of its machine; `has_ended` compares it.
+    pub identity: String,
+    /// When it became a member, by its own clock, in milliseconds since 1970.
+    pub since_milliseconds: u64,
+}
+
+impl Card {
+    /// What the record of a member says; a member without one has left.
+    pub fn read(number: u64, record: Option<&[u8]>) -> Card {
+        let bytes = record.unwrap_or_default();
+        let names = String::from_utf8_lossy(bytes.get(HOST as usize..).unwrap_or_default());
+        let (host, identity) = names.split_once('\0').unwrap_or((&names, ""));
+        Card {
+            number,
+            is_alive: record::word(bytes, STATE) == ALIVE,
+            beat: record::word(bytes, BEAT),
+            replaced_by: record::word(bytes, REPLACED_BY),
+            lease: Duration::from_millis(record::word(bytes, LEASE_MILLISECONDS)),
+            process: record::word(bytes, PROCESS) as u32,
+            host: host.to_owned(),
+            identity: identity.to_owned(),
+            since_milliseconds: record::word(bytes, SINCE_MILLISECONDS),
+        }
+    }
+
+    /// The member for a sentence.
+    pub fn describe(&self) -> String {
+        if self.host.is_empty() {
+            return format!("member {}, which has left", self.number);
+        }
+        format!("process {} on {} (member {})", self.process, self.host, self.number)
+    }
+}
+
+/// The step that replaces a member that lives; refused when it gave a sign of life meanwhile.
+pub(crate) fn replace(region: u32, card: &Card, by: u64) -> Operation {
+    record::swap(&key(region, card.number), STATE, &[ALIVE, card.beat], &[REPLACED, card.beat, by])
+}
+
+/// The steps that take away what a member holds together with others, to be done with [`replace`]. One call.
+pub(crate) fn take_back(store: &dyn Store, region: u32, number: u64) -> Result<Vec<Operation>, StoreError> {
+    let mut steps = slots::clear_all(store, region, number)?;
+    if !steps.is_empty() {
+        steps.push(Operation::Change { key: record::holds_key(region, number), change: Change::Delete });
+    }
+    Ok(steps)
+}
+
+/// The members with these numbers. One call, none for none.
+pub(crate) fn cards(store: &dyn Store, region: u32, numbers: &[u64]) -> Result<Vec<Card>, StoreError> {
+    if numbers.is_empty() {
+        return Ok(Vec::new());
+    }
+    let keys: Vec<Key> = numbers.iter().map(|number| key(region, *number)).collect();
+    let records = store.get_many(&keys)?;
+    Ok(numbers.iter().zip(&records).map(|(number, record)| Card::read(*number, record.as_deref())).collect())
+}
+
+/// Every member that lives. Two calls, and more where there are thousands.
+pub(super) fn living(store: &dyn Store, region: u32) -> Result<Vec<Card>, StoreError> {
+    let numbers = record::numbers(store, region, Kind::Member, 1, u64::MAX)?;
+    Ok(cards(store, region, &numbers)?.into_iter().filter(|card| card.is_alive).collect())
+}
+
+fn new_record(lease: Duration) -> Vec<u8> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64;
+    let lease = lease.max(LEASE_MIN).as_millis() as u64;
+    let mut bytes = record::words(&[ALIVE, 0, 0, lease, u64::from(std::process::id()), since]);
+    bytes.extend_from_slice(host().as_bytes());
+    bytes.push(0);
+    bytes.extend_from_slice(end::identity().as_bytes());
+    bytes
+}
+
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name: String = name.trim().chars().filter(|letter| letter.is_ascii_graphic()).take(HOST_BYTES_MAX).collect();
+    if name.is_empty() { "a machine without a name".to_owned() } else { name }
+}
+
+fn strange(store: &dyn Store, what: &str) -> StoreError {
+    StoreError::Protocol { store: store.name().to_owned(), reason: what.to_owned() }
+}
+
+const _: () = assert!(HOST == SINCE_MILLISECONDS + 8 && PROCESS == LEASE_MILLISECONDS + 8 && REPLACED_BY == BEAT + 8);

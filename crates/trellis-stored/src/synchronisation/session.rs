@@ -1,0 +1,425 @@
+//! A process that uses the objects of one region: its calls, its signs of life, and what became of it.
+//!
+//! Promises: one thread at most, which gives a sign of life every third of the lease while something is held; a process
+//! that was replaced, or whose guard could not release, is told so by every later call, without a call of the store. Must
+//! never hold a lock of its own during a call of the store.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use trellis_store::{Applied, Guard, Operation, Outcome, Refused, Store, StoreError};
+
+use super::barrier::Known;
+use super::clock::{Clock, SystemClock};
+use super::error::SynchronisationError;
+use super::member::{self, Card};
+use super::record::Form;
+use super::slots::Slots;
+use super::watch::Watch;
+use crate::coherence::Shared;
+use crate::error::StoredError;
+use trellis_cache::this_thread;
+
+/// No wait is longer, whatever time it was given.
+pub const WAIT_MAX: Duration = Duration::from_secs(30 * 24 * 3_600);
+
+/// How a process waits.
+#[derive(Clone)]
+pub struct Options {
+    /// How long a wait without a time of its own may take.
+    pub wait_max: Duration,
+    /// Whether a thread gives the signs of life; without, whoever made the session calls [`Session::beat`].
+    pub has_beat_thread: bool,
+    /// Whether no other process can use the region, which then needs no member records.
+    pub is_alone: bool,
+    /// The clock of waits and leases.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        let clock = Arc::new(SystemClock);
+        Options { wait_max: Duration::from_secs(3_600), has_beat_thread: true, is_alone: false, clock }
+    }
+}
+
+/// The objects of a region, for one process. Clones are the same session.
+#[derive(Clone)]
+pub struct Session {
+    pub(super) inner: Arc<Ends>,
+}
+
+/// What a session and all its objects hold; the last of them ends the thread.
+pub(super) struct Ends {
+    core: Arc<Core>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    has_thread: bool,
+}
+
+/// What the thread needs too.
+pub(super) struct Core {
+    shared: Arc<dyn Shared>,
+    clock: Arc<dyn Clock>,
+    /// This process's number among the members.
+    pub(super) me: u64,
+    /// How long it may be without a sign of life.
+    pub(super) lease: Duration,
+    /// That nobody has replaced it; nothing where nobody can.
+    guard: Option<Guard>,
+    wait_max: Duration,
+    nonces: AtomicU64,
+    failure: Mutex<Option<SynchronisationError>>,
+    life: Mutex<Life>,
+    changed: Condvar,
+    /// What was seen of who is in the way, by the number of the object.
+    pub(super) watched: Mutex<HashMap<u64, Watch>>,
+    pub(super) slots: Mutex<Slots>,
+    /// The numbers of names.
+    pub(super) names: Mutex<HashMap<(Form, String), u64>>,
+    pub(super) barriers: Mutex<HashMap<u64, Known>>,
+}
+
+#[derive(Default)]
+struct Life {
+    holds: usize,
+    /// Locks that threads of this process have: which, and the thread that took it.
+    owners: Vec<(u64, u64)>,
+    /// Whether something was taken since the thread looked last.
+    was_used: bool,
+    /// Whether the thread sleeps until something is taken. It does so only after a whole beat without a hold, so that
+    /// taking a lock does not wake it each time.
+    is_parked: bool,
+    is_over: bool,
+}
+
+/// What answers a call that was made.
+pub(super) enum Answer {
+    Done(Vec<Outcome>),
+    Refused(Refused),
+}
+
+/// What answers a call that could not be made or was not answered.
+pub(super) enum Trouble {
+    /// The connection ended during the call, and it may have taken effect.
+    Unknown(SynchronisationError),
+    Known(SynchronisationError),
+}
+
+impl From<Trouble> for SynchronisationError {
+    fn from(trouble: Trouble) -> SynchronisationError {
+        match trouble {
+            Trouble::Unknown(error) | Trouble::Known(error) => error,
+        }
+    }
+}
+
+impl Session {
+    /// The objects of the region that `shared` is, for the member that it is. One call of the store, because the member's
+    /// own record says how long its lease is; none where it is alone.
+    ///
+    /// # Errors
+    ///
+    /// [`SynchronisationError::Memory`] as the store's; [`SynchronisationError::LeaseLost`] for no living member.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use trellis_stored::coherence::log::{Coherence, Identity, NoCopies};
+    /// use trellis_stored::synchronisation::{Options, Session, member};
+    ///
+    /// let store = trellis_store::open("embedded:")?;
+    /// let (region, lease) = (1, member::LEASE);
+    /// let member = member::join(&*store, region, lease)?;
+    /// let who = Identity { name: "shop".to_owned(), region, member, lease, is_private: false };
+    /// let shared = Coherence::new(store, who, Arc::new(NoCopies), 0);
+    /// let session = Session::new(Arc::new(shared), Options::default())?;
+    ///
+    /// let jobs = session.lock("jobs")?;
+    /// let guard = jobs.lock()?;
+    /// assert!(jobs.try_lock()?.is_none());
+    /// guard.release()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn new(shared: Arc<dyn Shared>, options: Options) -> Result<Session, SynchronisationError> {
+        let me = shared.member();
+        let (store, region) = (shared.store(), shared.region());
+        let lease = if options.is_alone { member::LEASE } else { lease_of(store, region, me)? };
+        let core = Core {
+            me,
+            lease,
+            guard: (!options.is_alone).then(|| member::guard(region, me)),
+            wait_max: options.wait_max,
+            clock: options.clock,
+            nonces: AtomicU64::new(1),
+            failure: Mutex::default(),
+            life: Mutex::default(),
+            changed: Condvar::new(),
+            watched: Mutex::default(),
+            slots: Mutex::default(),
+            names: Mutex::default(),
+            barriers: Mutex::default(),
+            shared,
+        };
+        let has_thread = options.has_beat_thread && !options.is_alone;
+        let ends = Ends { core: Arc::new(core), thread: Mutex::default(), has_thread };
+        Ok(Session { inner: Arc::new(ends) })
+    }
+
+    /// Gives a sign of life if something is held; for sessions without a thread, every third of the lease or more
+    /// often. Whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// [`SynchronisationError::LeaseLost`] when this process was replaced.
+    pub fn beat(&self) -> Result<bool, SynchronisationError> {
+        self.inner.core.beat()
+    }
+
+    /// How long this process may be without a sign of life while it holds something.
+    pub fn lease(&self) -> Duration {
+        self.inner.core.lease
+    }
+}
+
+impl std::ops::Deref for Ends {
+    type Target = Core;
+
+    fn deref(&self) -> &Core {
+        &self.core
+    }
+}
+
+impl Ends {
+    /// Says that something is held, until the answer is dropped.
+    pub(super) fn hold(self: &Arc<Self>) -> Hold {
+        self.start_thread();
+        let mut life = locked(&self.life);
+        life.holds += 1;
+        life.was_used = true;
+        if std::mem::take(&mut life.is_parked) {
+            self.changed.notify_all();
+        }
+        drop(life);
+        Hold { session: Arc::clone(self), owner: None }
+    }
+
+    /// The same of a lock, which this thread has from now on.
+    pub(super) fn hold_lock(self: &Arc<Self>, lock: u64) -> Hold {
+        let owner = (lock, this_thread());
+        let mut hold = self.hold();
+        locked(&self.life).owners.push(owner);
+        hold.owner = Some(owner);
+        hold
+    }
+
+    /// Whether this thread has the lock, and would wait for itself.
+    pub(super) fn is_own(&self, lock: u64) -> bool {
+        locked(&self.life).owners.contains(&(lock, this_thread()))
+    }
+
+    fn start_thread(&self) {
+        if !self.has_thread {
+            return;
+        }
+        let mut thread = locked(&self.thread);
+        if thread.is_none() {
+            let core = Arc::clone(&self.core);
+            let started = std::thread::Builder::new().name("trellis-beat".to_owned()).spawn(move || core.live());
+            // Without a thread there are no signs of life, and who waits long replaces this process: slow, not wrong.
+            *thread = started.ok();
+        }
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        locked(&self.life).is_over = true;
+        self.changed.notify_all();
+        if let Some(thread) = locked(&self.thread).take() {
+            // It cannot panic with more to say than this thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Something is held.
+pub(super) struct Hold {
+    session: Arc<Ends>,
+    /// Which lock, and the thread that took it.
+    owner: Option<(u64, u64)>,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut life = locked(&self.session.life);
+        life.holds -= 1;
+        if let Some(place) = life.owners.iter().rposition(|owner| Some(*owner) == self.owner) {
+            life.owners.swap_remove(place);
+        }
+    }
+}
+
+impl Core {
+    pub(super) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    pub(super) fn store(&self) -> &dyn Store {
+        self.shared.store()
+    }
+
+    pub(super) fn region(&self) -> u32 {
+        self.shared.region()
+    }
+
+    /// How long a wait may take: the time it was given, or what is configured.
+    pub(super) fn patience(&self, given: Option<Duration>) -> Duration {
+        given.unwrap_or(self.wait_max).min(WAIT_MAX)
+    }
+
+    /// A number that no hold of this process had before.
+    pub(super) fn nonce(&self) -> u64 {
+        self.nonces.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Does `steps` as an acquire, as soon as nothing refuses them, or not at all.
+    pub(super) fn acquire(&self, steps: &[Operation], deadline: Option<Instant>) -> Result<Answer, Trouble> {
+        self.check().map_err(Trouble::Known)?;
+        self.answer(self.shared.acquire(steps, self.guard.as_ref(), deadline))
+    }
+
+    /// Does `steps` as a release.
+    pub(super) fn release(&self, steps: &[Operation]) -> Result<Answer, SynchronisationError> {
+        self.check()?;
+        Ok(self.answer(self.shared.release(steps, None))?)
+    }
+
+    /// Does `steps` as a release and an acquire.
+    pub(super) fn exchange(&self, steps: &[Operation]) -> Result<Answer, SynchronisationError> {
+        self.check()?;
+        Ok(self.answer(self.shared.exchange(steps, None))?)
+    }
+
+    /// Does `steps` and neither releases nor acquires.
+    pub(super) fn apply(&self, steps: &[Operation]) -> Result<Answer, SynchronisationError> {
+        self.check()?;
+        Ok(self.answer(self.store().apply(steps, self.guard.as_ref()).map_err(StoredError::from))?)
+    }
+
+    /// The sentence that every call answers from now on, unless there is one already.
+    pub(super) fn fail(&self, error: SynchronisationError) {
+        locked(&self.failure).get_or_insert(error);
+    }
+
+    /// What went wrong for good.
+    pub(super) fn check(&self) -> Result<(), SynchronisationError> {
+        locked(&self.failure).clone().map_or(Ok(()), Err)
+    }
+
+    fn answer(&self, answer: Result<Applied, StoredError>) -> Result<Answer, Trouble> {
+        match answer {
+            Ok(Applied::Fenced { found }) => Err(Trouble::Known(self.lose(found.as_deref()))),
+            Err(StoredError::Fenced { .. }) => {
+                let record = self.store().get_many(&[member::key(self.region(), self.me)]);
+                let record = record.ok().and_then(|mut records| records.pop()).flatten();
+                Err(Trouble::Known(self.lose(record.as_deref())))
+            }
+            Err(StoredError::Store(error @ StoreError::OutcomeUnknown { .. })) => {
+                Err(Trouble::Unknown(of_store(error)))
+            }
+            Err(error) => Err(Trouble::Known(SynchronisationError::Memory(error.to_string()))),
+            Ok(Applied::Done(outcomes)) => Ok(Answer::Done(outcomes)),
+            Ok(Applied::Refused(refused, _)) => Ok(Answer::Refused(refused)),
+        }
+    }
+
+    /// This process was replaced: every call says so from now on.
+    fn lose(&self, record: Option<&[u8]>) -> SynchronisationError {
+        let card = Card::read(self.me, record);
+        let by = member::cards(self.store(), self.region(), &[card.replaced_by]).unwrap_or_default();
+        let error = lost(&card, by.first());
+        self.fail(error.clone());
+        error
+    }
+
+    fn beat(&self) -> Result<bool, SynchronisationError> {
+        self.check()?;
+        if locked(&self.life).holds == 0 || self.guard.is_none() {
+            return Ok(false);
+        }
+        match member::beat(self.store(), self.region(), self.me) {
+            Ok(true) => Ok(true),
+            Ok(false) => {
+                let record = self.store().get_many(&[member::key(self.region(), self.me)]).map_err(of_store)?;
+                Err(self.lose(record.first().and_then(Option::as_deref)))
+            }
+            Err(error) => Err(of_store(error)),
+        }
+    }
+
+    /// Gives signs of life until the session is over.
+    fn live(&self) {
+        let mut life = locked(&self.life);
+        loop {
+            if life.holds == 0 && !std::mem::take(&mut life.was_used) {
+                life.is_parked = true;
+            }
+            while life.is_parked && !life.is_over {
+                life = self.changed.wait(life).unwrap_or_else(PoisonError::into_inner);
+            }
+            let beat_at = Instant::now() + self.lease / 3;
+            while !life.is_over {
+                let left = beat_at.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                life = self.changed.wait_timeout(life, left).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            if life.is_over {
+                return;
+            }
+            if life.holds > 0 {
+                drop(life);
+                // A store that does not answer now may at the next beat. That this process was replaced is kept.
+                let _ = self.beat();
+                life = locked(&self.life);
+            }
+        }
+    }
+}
+
+fn lease_of(store: &dyn Store, region: u32, me: u64) -> Result<Duration, SynchronisationError> {
+    let cards = member::cards(store, region, &[me]).map_err(of_store)?;
+    let card = cards.first().filter(|card| card.is_alive).ok_or_else(|| lost(&Card::read(me, None), None))?;
+    Ok(card.lease.max(member::LEASE_MIN))
+}
+
+/// An error of the store as one of these.
+pub(super) fn of_store(error: StoreError) -> SynchronisationError {
+    SynchronisationError::Memory(error.to_string())
+}
+
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What these protect is changed in one step each.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn lost(card: &Card, by: Option<&Card>) -> SynchronisationError {
+    let by = by.filter(|by| by.number != 0).map_or_else(String::new, |by| format!(", by {}", by.describe()));
+    let what = match card.host.is_empty() {
+        true => {
+            format!("this process is no member of the region any more: the record of member {} is gone", card.number)
+        }
+        false => format!(
+            "{} lost its lease: it gave no sign of life for {} and was replaced{by}",
+            card.describe(),
+            super::error::seconds(card.lease.as_millis() as u64)
+        ),
+    };
+    let next = "what it stored since its last release is not part of the region; open the region again";
+    SynchronisationError::LeaseLost(format!("{what}; {next}"))
+}
