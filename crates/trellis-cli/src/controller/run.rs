@@ -48,7 +48,7 @@ pub(super) struct RunArguments {
     /// Move ranges, and runs of their pages, from servers that are busy to others, and pages to who asks for them, by themselves
     #[arg(long)]
     rebalance: bool,
-    /// Hosts that are near each other, as 1,2,11; once for each group. With --rebalance pages go to a server near who asks for
+    /// Hosts that are near each other, as 0x1,0x2,0x1001; once for each group. With --rebalance pages go to a server near who asks for
     /// most of them
     #[arg(long, value_name = "HOSTS", value_parser = group, requires = "rebalance")]
     near: Vec<Group>,

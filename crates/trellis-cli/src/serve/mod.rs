@@ -43,7 +43,7 @@ asked when it does not. A server that hears none for --tenure answers nothing un
 the same at all servers and controllers. What happens to ranges is said on stderr, a sentence each. The kernel answers nothing \
 then, because it does not know when this server may answer no more.
 
-Nobody is asked who he is: give the port to hosts that you trust, behind a switch that lets no host use another's addresses.
+Requests are not authenticated: give the port to hosts that you trust, behind a switch that lets no host use another's addresses.
 
 Exit codes: 2 wrong command line; 71 the memory or the port cannot be had, or with --in-kernel on the kernel's help; 78 a size \
 or a prefix is refused.";
