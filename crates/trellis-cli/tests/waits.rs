@@ -22,7 +22,8 @@ fn who_waits_for_long_is_reported_with_who_is_in_the_way() {
     }
     signal(run.pid(), libc::SIGTERM);
     let ended = run.finish();
-    assert!(!ended.stderr.contains("node 0: waiting"), "who computes does not wait: {}", ended.stderr);
+    // On a busy machine it may have waited for the others to start.
+    assert!(!ended.stderr.contains("node 0: waiting in"), "who computes does not wait: {}", ended.stderr);
 }
 
 #[test]
