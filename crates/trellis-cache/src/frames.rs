@@ -225,7 +225,7 @@ impl Table {
         self.has(page, TOLD) == self.assume_stored && !self.overlays.contains_key(&page)
     }
 
-    /// Says whether the page is known to be zeros where it comes from.
+    /// Says whether the store has nothing of the page.
     pub fn set_zero(&mut self, page: u64, zero: bool) {
         let told = zero == self.assume_stored;
         self.set(page, TOLD, told);
@@ -244,12 +244,12 @@ impl Table {
         self.room.saturating_sub(self.frames + self.twins)
     }
 
-    /// Says how many pages may be here at once, twins included.
+    /// Sets how many frames and twins there may be.
     pub fn set_room(&mut self, room: usize) {
         self.room = room;
     }
 
-    /// How many pages may be here at once, twins included.
+    /// How many frames and twins there may be.
     pub fn room(&self) -> usize {
         self.room
     }
@@ -385,7 +385,7 @@ impl Table {
         self.dirty.push(page);
     }
 
-    /// Whether the program may store to it without a fault.
+    /// Whether it stays dirty over releases.
     pub fn is_open(&self, page: u64) -> bool {
         self.open.iter().any(|(open, _)| *open == page)
     }

@@ -95,7 +95,7 @@ impl Drop for Progress {
 
 /// Prints a line on standard error in one piece: what other processes write there cannot come into its middle.
 pub(crate) fn whole_line(line: fmt::Arguments<'_>) {
-    // Nobody may be reading; the work goes on.
+    // A reader that went away does not stop the work.
     let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 

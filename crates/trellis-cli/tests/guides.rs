@@ -252,7 +252,7 @@ impl Shell {
     }
 
     fn wait_for(&mut self, since: usize, what: &str, mut is_it: impl FnMut(&str) -> bool) -> (usize, String) {
-        // What goes on says something; a long program is no hanging one.
+        // The deadline counts from the last output: a long program is not a program that hangs.
         let (mut deadline, mut lines) = (Instant::now() + LONG, 0);
         loop {
             let said = self.since(since);

@@ -195,7 +195,7 @@ fn a_cluster_without_places_takes_nobody_in() {
     let refused = start_role("visit", &["--join", &address, "--secret-file", secret]).finish();
     assert_eq!(refused.code, Some(70), "{refused:?}");
     assert!(refused.stderr.contains("started without places for others"), "{}", refused.stderr);
-    // Whoever keeps the cluster hears it, too, and of somebody who says nothing that can be understood.
+    // The founders report both the refused process and a stranger that sends garbage.
     let mut stranger = std::net::TcpStream::connect(address.trim()).expect("it listens");
     std::io::Write::write_all(&mut stranger, &[7; 512]).expect("it is taken");
     for said in [

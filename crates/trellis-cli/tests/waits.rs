@@ -37,8 +37,8 @@ fn a_page_that_its_holder_keeps_ends_the_run_with_who_has_it() {
     }
 }
 
-/// What no stopped node makes: who comes to no cluster at all is looked at in `cluster.rs` of the library, and for a page of a node
-/// that leaves a coordinator waits only while somebody else has the page locked.
+/// Kinds that a stopped node does not cause. `cluster.rs` of the library tests `Start`; a coordinator waits in `TakeOver` only while
+/// another node has the page locked.
 fn is_elsewhere(wait: Wait) -> bool {
     matches!(wait, Wait::Start | Wait::TakeOver(_))
 }
@@ -64,7 +64,7 @@ fn every_wait_ends_at_its_limit_and_names_who_is_in_the_way() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// What is wrong with how it ended.
+/// Describes a wrong ending; `None` if the wait ended as it should.
 fn waits_in_vain(wait: Wait) -> Option<String> {
     let (nodes, stopped) = nodes_and_stopped(wait);
     let coherence = match wait {

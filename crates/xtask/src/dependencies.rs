@@ -30,7 +30,6 @@ const LAYERS: [(&str, &[&str]); 12] = [
             "trellis-fabric-protocol",
             "trellis-memory",
             "trellis-record",
-            "trellis-store",
             "trellis-transport",
         ],
     ),

@@ -275,14 +275,14 @@ pub(super) fn drain(arguments: &DrainArguments) -> Ending {
     }
 }
 
-/// What changes while something goes anywhere: what ranges have, and the room that servers have.
+/// The state of all ranges and the free room of all servers: it changes while anything moves.
 fn places(status: &Status) -> (Vec<RangeStatus>, Vec<(u16, bool, u64)>) {
     let of_range = |range: &RangeStatus| RangeStatus { tenure_left_ms: 0, requests_per_second: 0, ..range.clone() };
     let servers = status.servers.iter().map(|server| (server.host, server.is_there, server.spare_bytes));
     (status.ranges.iter().map(of_range).collect(), servers.collect())
 }
 
-/// Whether a server could have a copy of a range. What a server has just given up counts from when it says so.
+/// Whether some server has room for a copy of a range, by what servers reported last.
 fn is_room_for(status: &Status, range: &RangeStatus) -> bool {
     status.servers.iter().any(|server| {
         let has_it = range.home == server.host || range.backups.contains(&server.host);

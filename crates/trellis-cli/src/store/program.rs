@@ -22,7 +22,7 @@ pub(super) fn check(name: &OsStr) -> Result<(), Failure> {
     let Some(path) = in_path(name) else { return Ok(()) };
     // The link `sh` says less than the file that it leads to.
     let Ok(file) = path.canonicalize() else { return Ok(()) };
-    // What is no file, such as a pipe, would be waited for.
+    // Reading a pipe would block.
     let Some(Ok(contents)) = file.is_file().then(|| fs::read(&file)) else { return Ok(()) };
     let shown = match path.as_os_str() == name {
         true => path.display().to_string(),

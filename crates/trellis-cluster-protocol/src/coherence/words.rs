@@ -12,7 +12,7 @@ use super::{Content, Effect, Input, Message, Purpose};
 use crate::{Access, PageIndex, PageRange, PageSet};
 
 impl fmt::Display for Input {
-    /// What follows the name of the node, as in `n1 faults: load from p3`.
+    /// The text after the name of the node, as in `n1 faults: load from p3`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&input(self))
     }
