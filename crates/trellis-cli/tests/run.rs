@@ -287,10 +287,23 @@ fn a_member_that_ends_with_the_status_of_a_lost_cluster_is_the_cause() {
     }
 }
 
+/// Nodes that wait in a barrier, started through a command that sets what SIGHUP does: the tests themselves may run under `nohup`.
+fn start_through(starter: &[&str]) -> support::Run {
+    let mut command = std::process::Command::new(starter[0]);
+    command.args(&starter[1..]).args([env!("CARGO_BIN_EXE_trellis"), "run", "-n", "3", "--"]);
+    command
+        .stdin(std::process::Stdio::null())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    support::in_role(&mut command, "barrier");
+    let mut run = support::Run::start(command);
+    run.wait_for_output("up", 3);
+    run
+}
+
 #[test]
 fn a_terminal_that_hangs_up_ends_everything_and_nobody_is_blamed() {
-    let mut run = start_nodes(3, "barrier", &[]);
-    run.wait_for_output("up", 3);
+    let run = start_through(&["env", "--default-signal=HUP"]);
     signal(run.pid(), libc::SIGHUP);
     let run = run.finish();
     assert_eq!(run.code, Some(128 + libc::SIGHUP), "{run:?}");
@@ -299,12 +312,7 @@ fn a_terminal_that_hangs_up_ends_everything_and_nobody_is_blamed() {
 
 #[test]
 fn a_terminal_that_hangs_up_ends_nothing_that_was_started_with_nohup() {
-    let mut command = std::process::Command::new("nohup");
-    command.args([env!("CARGO_BIN_EXE_trellis"), "run", "-n", "3", "--"]).stdin(std::process::Stdio::null());
-    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    support::in_role(&mut command, "barrier");
-    let mut run = support::Run::start(command);
-    run.wait_for_output("up", 3);
+    let run = start_through(&["nohup"]);
     signal(run.pid(), libc::SIGHUP);
     // What ends it is told apart.
     signal(run.pid(), libc::SIGTERM);
