@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use network::{ALONE, in_own_network};
-use trellis_fabric_protocol::wire::address::{Address, Arguments, Cluster};
+use trellis_fabric_protocol::wire::address::{Address, Arguments, Cluster, Source};
 use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::{
     Body, Checksums, Operation, Reply, Request, Rules, Status, TagKind, seal,
@@ -40,6 +40,37 @@ enum Turn {
     Say(Status, u64),
     /// The server gets it, and its answer is lost.
     PassAndLose,
+}
+
+/// The requests that were seen. A client that waits sends a request again, and such a copy may come when the script is another.
+#[derive(Clone, Default)]
+struct Seen(Arc<Mutex<BTreeSet<[u8; 16]>>>);
+
+impl Seen {
+    /// Whether no copy of the request came before.
+    fn is_new(&self, request: &Request) -> bool {
+        self.0.lock().expect("nobody panicked").insert(request.source.encode().0)
+    }
+}
+
+/// The first request of each command that nobody has seen before.
+struct Chosen {
+    seen: Seen,
+    sources: BTreeMap<Command, Source>,
+}
+
+impl Chosen {
+    fn of(seen: &Seen) -> Chosen {
+        Chosen { seen: seen.clone(), sources: BTreeMap::new() }
+    }
+
+    /// Whether this is a copy of it.
+    fn is(&mut self, request: &Request) -> bool {
+        if self.seen.is_new(request) {
+            self.sources.entry(request.command()).or_insert(request.source);
+        }
+        self.sources.get(&request.command()) == Some(&request.source)
+    }
 }
 
 type Script = Box<dyn FnMut(&Request) -> Turn + Send>;
@@ -314,15 +345,22 @@ fn every_addition_under_leases_is_done_once() {
 fn a_commit_that_nobody_knows_is_an_error_of_its_own_and_one_that_never_counted_is_done_anew() {
     const TEST: &str = "a_commit_that_nobody_knows_is_an_error_of_its_own_and_one_that_never_counted_is_done_anew";
     in_own_network(TEST, &ALONE, || {
-        let between = Between::start(with_backups);
+        let seen = Seen::default();
+        let sees = seen.clone();
+        let between = Between::start(move |request| {
+            sees.is_new(request);
+            with_backups(request)
+        });
         let mut one = client(9);
         let object = good(one.create(SERVER, PAGE as u64));
         good(one.fetch_add(object, 1));
         // It counts, the answer is lost, and the next home does not know it.
-        let mut is_first = true;
+        let (mut chosen, mut copies) = (Chosen::of(&seen), 0);
         between.now(move |request| match request.command() {
-            Command::Commit if std::mem::take(&mut is_first) => Turn::PassAndLose,
-            Command::Commit => Turn::Say(Status::Fenced, request.epoch),
+            Command::Commit if chosen.is(request) => {
+                copies += 1;
+                if copies == 1 { Turn::PassAndLose } else { Turn::Say(Status::Fenced, request.epoch) }
+            }
             _ => with_backups(request),
         });
         let error = one.fetch_add(object, 1).expect_err("nobody knows it");
@@ -331,9 +369,9 @@ fn a_commit_that_nobody_knows_is_an_error_of_its_own_and_one_that_never_counted_
         between.now(with_backups);
         assert_eq!(eight(&mut one, object), 2, "it was not done again");
         // Home says that this commit never counted, and never will.
-        let mut is_first = true;
+        let mut chosen = Chosen::of(&seen);
         between.now(move |request| match request.command() {
-            Command::Commit if std::mem::take(&mut is_first) => Turn::Say(Status::Fenced, 0),
+            Command::Commit if chosen.is(request) => Turn::Say(Status::Fenced, 0),
             _ => with_backups(request),
         });
         assert_eq!(good(one.fetch_add(object, 1)), 2);
@@ -382,29 +420,54 @@ fn a_range_that_is_elsewhere_for_a_while_is_waited_for() {
     });
 }
 
+/// How often a request of each command was sent.
+type Copies = Arc<Mutex<BTreeMap<Command, u32>>>;
+
+/// Has a command done that is refused at first. Where the client had sent it twice before the answer came, it cannot know whether
+/// the first was done, and says so. The second copy is then seen soon.
+fn anew<T>(copies: &Copies, command: Command, mut call: impl FnMut() -> Result<T, RemoteError>) -> T {
+    call().unwrap_or_else(|error| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while copies.lock().expect("nobody panicked").get(&command) <= Some(&1) {
+            assert!(Instant::now() < deadline, "{command:?} was sent once: {error}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        good(call())
+    })
+}
+
 #[test]
 fn a_home_that_knows_no_session_is_greeted_where_nothing_can_have_been_done() {
     const TEST: &str = "a_home_that_knows_no_session_is_greeted_where_nothing_can_have_been_done";
     in_own_network(TEST, &ALONE, || {
-        let between = Between::start(|_| Turn::Pass);
+        let seen = Seen::default();
+        let sees = seen.clone();
+        let between = Between::start(move |request| {
+            sees.is_new(request);
+            Turn::Pass
+        });
         let mut one = client(9);
         let object = good(one.create(SERVER, PAGE as u64));
-        // Each command is refused when it comes first.
-        let mut refused = BTreeSet::new();
+        // Of each command the first is refused.
+        let (mut chosen, copies) = (Chosen::of(&seen), Copies::default());
+        let counted = Arc::clone(&copies);
         between.now(move |request| match request.command() {
             Command::Hello => Turn::Pass,
-            command if request.is_once && refused.insert(command) => Turn::Say(Status::Fenced, request.epoch),
+            command if chosen.is(request) && request.is_once => {
+                *counted.lock().expect("nobody panicked").entry(command).or_default() += 1;
+                Turn::Say(Status::Fenced, request.epoch)
+            }
             _ => Turn::Pass,
         });
-        good(one.write(object, &[7]));
-        assert_eq!(good(one.fetch_add(object, 1)), 7);
-        let made = good(one.create_with(SERVER, b"anew"));
-        good(one.delete(made));
-        let again = good(one.create(SERVER, 8));
+        anew(&copies, Command::Write, || one.write(object, &[7]));
+        assert_eq!(anew(&copies, Command::FetchAdd, || one.fetch_add(object, 1)), 7);
+        let made = anew(&copies, Command::CreateWrite, || one.create_with(SERVER, b"anew"));
+        anew(&copies, Command::Delete, || one.delete(made));
+        let again = anew(&copies, Command::Create, || one.create(SERVER, 8));
         // What was sent before, and got no answer, may have been done by the home before.
-        let mut sent = BTreeMap::<Command, u32>::new();
+        let (mut chosen, mut sent) = (Chosen::of(&seen), BTreeMap::<Command, u32>::new());
         between.now(move |request| {
-            if !request.is_once {
+            if !chosen.is(request) || !request.is_once {
                 return Turn::Pass;
             }
             let sent = sent.entry(request.command()).or_default();
