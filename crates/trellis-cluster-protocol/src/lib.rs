@@ -26,6 +26,7 @@ pub mod coherence;
 pub mod heap;
 pub mod homes;
 pub mod membership;
+pub mod node;
 pub mod page;
 pub mod prefetch;
 pub mod sync;

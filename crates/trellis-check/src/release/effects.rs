@@ -4,7 +4,7 @@
 //! Diffs are made as a runtime makes them: those of others are passed on as they came, those of this node are what
 //! differs from the twin now, and the twin follows. It must never decide anything.
 
-use super::node::{Doing, Node};
+use super::node::{Doing, Node, found};
 use super::{Fault, PAGE_WORDS, Page, Setup, Value, faults};
 use trellis_cluster_protocol::coherence::hlrc::intervals::Notice;
 use trellis_cluster_protocol::coherence::{Coherence, Effect, Input, Message};
@@ -198,14 +198,18 @@ impl Node {
     fn carry_out(&mut self, setup: &Setup, effect: Effect, out: &mut Out) {
         let places = |range: PageRange| range.pages().filter_map(|page| setup.place(page)).collect::<PlaceList>();
         match effect {
-            Effect::Revoke(range) => places(range).each(|place| self.views[place] = Access::None),
-            Effect::Downgrade(range) => places(range).each(|place| {
-                if self.views[place] == Access::None {
-                    out.problem(format!("node {} downgrades page {place}, which is closed", self.me));
-                }
-                self.views[place] = Access::Read;
-                self.stored[place] = false;
-            }),
+            Effect::Revoke(range) => {
+                self.open_pages.forget(range);
+                places(range).each(|place| self.views[place] = Access::None);
+            }
+            Effect::Downgrade(range) => {
+                places(range).each(|place| {
+                    if self.views[place] == Access::None {
+                        out.problem(format!("node {} downgrades page {place}, which is closed", self.me));
+                    }
+                });
+                self.notice_stores(setup, range);
+            }
             Effect::Install { range, access, zero } => places(range).each(|place| {
                 if self.views[place] != Access::None {
                     out.problem(format!("node {} installs page {place}, which is open", self.me));
@@ -223,7 +227,7 @@ impl Node {
                 self.views[place] = Access::Write;
             }),
             Effect::KeepTwin(range) => places(range).each(|place| self.twins[place] = self.memory[place]),
-            Effect::Notice { range, stamp } => self.intervals.note(Notice { range, stamp }),
+            Effect::Notice { range, stamp } => self.knowledge.intervals.note(Notice { range, stamp }),
             Effect::Published => self.is_published = true,
             Effect::Wake(range) => places(range).each(|place| {
                 for thread in self.threads.iter_mut().filter(|thread| thread.doing == Doing::Waiting(place as u8)) {
@@ -233,6 +237,19 @@ impl Node {
             Effect::Violation { from, what } => out.problem(format!("node {} reports of {from}: {what}", self.me)),
             other => out.problem(format!("node {} orders what belongs to other protocols: {other:?}", self.me)),
         }
+    }
+
+    /// Stores to these pages must be noticed from now on: they are protected, or they stay open and are compared.
+    fn notice_stores(&mut self, setup: &Setup, range: PageRange) {
+        let Node { open_pages, protocol, views, stored, publication, .. } = self;
+        let found = |page| found(protocol, page);
+        let protect = |run: PageRange| {
+            run.pages().filter_map(|page| setup.place(page)).for_each(|place| {
+                (views[place], stored[place]) = (Access::Read, false);
+            });
+            Ok::<(), std::convert::Infallible>(())
+        };
+        let Ok(_) = open_pages.published(range, *publication, found, protect);
     }
 
     /// Puts diffs that came into pages and twins.

@@ -75,6 +75,7 @@ faults! {
     ToldNobody = "told-nobody", "a home says that nobody else has a copy", All;
     AlwaysCurrent = "always-current", "a home says that the writer's copy lacks nothing", Drops;
     NoScan = "no-scan", "marks are not looked at before a publication", All;
+    OpenNotCompared = "open-not-compared", "pages that stay open are not compared before a publication", All;
     NoInspection = "no-inspection", "marks are not looked at when a page is dropped", All;
     ChangeForgotten = "forgets-change", "what was found in a dropped page is not sent", All;
     HomeUnnoticed = "home-unnoticed", "a home's own stores stay unnoticed when its page is shared", All;

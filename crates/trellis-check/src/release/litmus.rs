@@ -22,6 +22,7 @@ use trellis_base::{Random, seed_of_run};
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
+use trellis_cluster_protocol::node::STORED_IN_A_ROW;
 
 /// Runs of one seed.
 pub const BLOCK: u64 = 8;
@@ -276,6 +277,7 @@ fn setup_of(
         pages: (0..pages).collect(),
         home,
         marks: if random.once_in(2) { u16::MAX } else { 0 },
+        stored_in_a_row: 1 + random.below(STORED_IN_A_ROW.into()) as u8,
         is_ordered: random.once_in(3),
         is_wide: random.once_in(2),
         late_faults: random.once_in(4),

@@ -31,6 +31,7 @@ pub use faults::Fault;
 
 use trellis_cluster_protocol::coherence::{Geometry, Protocol};
 use trellis_cluster_protocol::homes::Home;
+use trellis_cluster_protocol::node::STORED_IN_A_ROW;
 use trellis_cluster_protocol::{NodeId, PageIndex};
 
 /// Words of a page.
@@ -122,6 +123,8 @@ pub struct Setup {
     pub home: Home,
     /// Stores are noticed by marks, by node; otherwise by faults.
     pub marks: u16,
+    /// After so many publications in a row with stores to it, a page stays open where stores are marked; at most 3.
+    pub stored_in_a_row: u8,
     /// Messages between two nodes arrive in the order in which they were sent.
     pub is_ordered: bool,
     /// Requests wish for the pages around.
@@ -188,12 +191,14 @@ impl Setup {
             some => format!("marks-at={some:b}"),
         };
         let flag = |is_on: bool, name: &str| if is_on { format!(" {name}") } else { String::new() };
+        let opens = self.marks != 0 && self.stored_in_a_row < STORED_IN_A_ROW;
         format!(
-            "{} {} nodes={} pages={} {marks}{}{}{}{}",
+            "{} {} nodes={} pages={} {marks}{}{}{}{}{}",
             self.protocol,
             self.home.name(),
             self.nodes,
             self.pages.len(),
+            flag(opens, &format!("opens-after={}", self.stored_in_a_row)),
             flag(self.is_ordered, "ordered"),
             flag(self.is_wide, "wide"),
             flag(self.late_faults, "late-faults"),

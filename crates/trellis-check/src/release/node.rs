@@ -9,13 +9,17 @@
 
 use super::effects::{Body, Envelope, Event, Letter, Out};
 use super::{Fault, Operation, PAGE_WORDS, Page, Setup, Source, Value, faults};
-use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Learnt, Notice};
+use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Notice};
 use trellis_cluster_protocol::coherence::{Coherence, Input, Running};
+use trellis_cluster_protocol::node::{Found, Knowledge, OpenPages};
 use trellis_cluster_protocol::sync::{self, Contribution, Sync};
-use trellis_cluster_protocol::{Access, CHUNK_PAGES, NodeId, PageRange};
+use trellis_cluster_protocol::{Access, CHUNK_PAGES, NodeId, PageIndex, PageRange, wire};
 
 /// Pages that go with the token of a lock.
 const PAGES_CARRIED_MAX: u32 = 4;
+
+/// The number of the barrier at which threads meet.
+const BARRIER: u64 = 0;
 
 /// What a thread is about to do, or waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,34 +55,27 @@ pub struct Thread {
     pub registers: Vec<Value>,
 }
 
-/// Knowledge at a barrier, for what need not be kept any more.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct AtBarrier {
-    last: Vec<u64>,
-    before: Option<Vec<u64>>,
-}
-
 /// See the module's documentation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Node {
     /// Its number.
     pub me: u16,
     pub(super) protocol: Running,
-    pub(super) intervals: Intervals,
+    pub(super) knowledge: Knowledge,
     sync: Sync,
     pub(super) memory: Vec<Page>,
     pub(super) twins: Vec<Page>,
     pub(super) views: Vec<Access>,
     /// By page: it was stored to since it was opened or downgraded.
     pub(super) stored: Vec<bool>,
+    pub(super) open_pages: OpenPages,
+    /// How often it has published.
+    pub(super) publication: u32,
     /// The thread that publishes, and whether that has ended.
     publisher: Option<u8>,
     pub(super) is_published: bool,
     /// Its threads.
     pub threads: Vec<Thread>,
-    /// Messages that rest on knowledge which is still on its way.
-    early: Vec<(u16, sync::Message, Vec<u8>)>,
-    at_barrier: AtBarrier,
 }
 
 impl Node {
@@ -95,17 +92,20 @@ impl Node {
         Node {
             me,
             protocol: setup.protocol.start(setup.geometry(me)),
-            intervals: Intervals::new(NodeId(me), setup.nodes, setup.region_pages(), setup.is_ordered),
+            knowledge: Knowledge::new(
+                Intervals::new(NodeId(me), setup.nodes, setup.region_pages(), setup.is_ordered),
+                usize::MAX,
+            ),
             sync: Sync::new(NodeId(me), setup.nodes),
             memory: vec![[0; PAGE_WORDS]; pages],
             twins: vec![[0; PAGE_WORDS]; pages],
             views: vec![Access::None; pages],
             stored: vec![false; pages],
+            open_pages: OpenPages::new(setup.geometry(me), setup.stored_in_a_row),
+            publication: 0,
             publisher: None,
             is_published: false,
             threads: threads.map(thread).collect(),
-            early: Vec::new(),
-            at_barrier: AtBarrier::default(),
         }
     }
 
@@ -139,7 +139,7 @@ impl Node {
 
     /// Whether it keeps nothing back.
     pub fn is_quiet(&self) -> bool {
-        self.early.is_empty()
+        self.knowledge.is_quiet()
     }
 
     /// What the home of the page at `place` has for everybody.
@@ -256,15 +256,10 @@ impl Node {
         self.threads[thread].doing = Doing::Publishing;
         self.is_published = false;
         if setup.fault == Fault::ClosesEarly {
-            self.intervals.close();
+            self.knowledge.intervals.close();
         }
-        if setup.marks(self.me) && setup.fault != Fault::NoScan {
-            for place in 0..self.views.len() {
-                if self.stored[place] && self.views[place] != Access::None {
-                    let range = PageRange::one(setup.page(place));
-                    self.step(setup, Input::Stored { range }, &Body::Nothing, out);
-                }
-            }
+        if setup.marks(self.me) {
+            self.look_for_stores(setup, out);
         }
         let Setup { unacknowledged_max, together_max, .. } = *setup;
         self.step(setup, Input::Publish { unacknowledged_max, together_max }, &Body::Nothing, out);
@@ -272,6 +267,36 @@ impl Node {
             self.is_published = true;
         }
         self.note_published(setup, out);
+    }
+
+    /// Finds out which pages were stored to: the kernel marked them, or they stay open and are compared.
+    fn look_for_stores(&mut self, setup: &Setup, out: &mut Out) {
+        self.publication += 1;
+        let Node { open_pages, protocol, memory, twins, views, stored, .. } = self;
+        let place = |page: PageIndex| setup.place(page).expect("a page of the setup is open");
+        let found = |page| found(protocol, page);
+        let differs = |page| memory[place(page)] != twins[place(page)];
+        let protect = |page| {
+            (views[place(page)], stored[place(page)]) = (Access::Read, false);
+            Ok::<(), std::convert::Infallible>(())
+        };
+        let mut found_stores = Vec::new();
+        let Ok(()) = open_pages.examine(found, differs, protect, &mut found_stores);
+        if setup.fault == Fault::OpenNotCompared {
+            found_stores.clear();
+        }
+        for page in found_stores {
+            self.step(setup, Input::Stored { range: PageRange::one(page) }, &Body::Nothing, out);
+        }
+        if setup.fault == Fault::NoScan {
+            return;
+        }
+        for place in 0..self.views.len() {
+            let page = setup.page(place);
+            if self.stored[place] && self.views[place] != Access::None && !self.open_pages.is_open(page) {
+                self.step(setup, Input::Stored { range: PageRange::one(page) }, &Body::Nothing, out);
+            }
+        }
     }
 
     /// The publication has ended, if it has: who waits for that goes on.
@@ -291,7 +316,7 @@ impl Node {
 
     fn release(&mut self, setup: &Setup, thread: usize, operation: Operation, out: &mut Out) {
         if !matches!(setup.fault, Fault::NeverCloses | Fault::ClosesEarly) {
-            self.intervals.close();
+            self.knowledge.intervals.close();
         }
         self.publisher = None;
         let number = self.threads[thread].number;
@@ -304,10 +329,8 @@ impl Node {
             }
             Operation::Barrier => {
                 out.event(Event::Arrive { thread: number });
-                let time = self.intervals.time().to_vec();
-                let before = std::mem::replace(&mut self.at_barrier.last, time);
-                self.at_barrier.before = (!before.is_empty()).then_some(before);
-                self.call(setup, thread, sync::Input::Arrive(0, Contribution::Nothing, number.into()), out);
+                self.knowledge.comes_to_barrier(BARRIER);
+                self.call(setup, thread, sync::Input::Arrive(BARRIER, Contribution::Nothing, number.into()), out);
             }
             Operation::Set { flag, source } => {
                 let value = u64::from(self.value(thread, source));
@@ -325,11 +348,10 @@ impl Node {
             Operation::Lock(lock) => out.event(Event::Locked { thread: number, lock }),
             Operation::Barrier => {
                 if setup.fault == Fault::ForgetsTooEarly {
-                    self.at_barrier.before = Some(self.intervals.time().to_vec());
+                    let time = self.knowledge.intervals.time().to_vec();
+                    self.knowledge.intervals.everybody_knows(&time);
                 }
-                if let Some(before) = self.at_barrier.before.take() {
-                    self.intervals.everybody_knows(&before);
-                }
+                self.knowledge.leaves_barrier(BARRIER, true);
                 out.event(Event::Left { thread: number });
             }
             Operation::Get { register, .. } => {
@@ -348,11 +370,11 @@ impl Node {
     }
 
     fn refresh(&mut self, setup: &Setup, out: &mut Out) {
-        if !self.intervals.has_unapplied() {
+        if !self.knowledge.intervals.has_unapplied() {
             return;
         }
         let mut notices = Vec::new();
-        let any = self.intervals.take_unapplied(&mut notices);
+        let any = self.knowledge.intervals.take_unapplied(&mut notices);
         faults::alter_notices(setup.fault, &mut notices);
         if any {
             for place in 0..setup.pages.len() {
@@ -383,12 +405,11 @@ impl Node {
             }
             Letter::Sync { message, knowledge } => {
                 if message.releases() && setup.fault != Fault::UsesTooEarly {
-                    self.early.push((from, *message, knowledge.clone()));
-                    return self.hear(setup, out);
+                    return self.hear(setup, NodeId(from), *message, knowledge, out);
                 }
                 if message.releases() {
                     // The mutant does not wait for what the message rests on.
-                    let _ = self.intervals.learn(NodeId(from), knowledge);
+                    let _ = self.knowledge.intervals.learn(NodeId(from), knowledge);
                 }
                 self.sync_step(setup, sync::Input::Message(NodeId(from), *message), out);
             }
@@ -396,24 +417,18 @@ impl Node {
     }
 
     /// Uses the messages whose knowledge can be learnt now.
-    fn hear(&mut self, setup: &Setup, out: &mut Out) {
-        loop {
-            let mut refused = None;
-            let Node { intervals, early, .. } = self;
-            let known = early.iter().position(|(from, _, knowledge)| match intervals.learn(NodeId(*from), knowledge) {
-                Ok(Learnt::Known) => true,
-                Ok(Learnt::TooEarly) => false,
-                Err(_) => {
-                    refused = Some(*from);
-                    true
+    fn hear(&mut self, setup: &Setup, from: NodeId, message: sync::Message, knowledge: &[u8], out: &mut Out) {
+        let heard = self.knowledge.hear(from, wire::Message::Sync(message), knowledge);
+        let mut next = heard.transpose().map(|heard| (from, heard));
+        while let Some((from, heard)) = next {
+            match heard {
+                Ok(wire::Message::Sync(message)) => {
+                    self.sync_step(setup, sync::Input::Message(from, message), out);
                 }
-            });
-            if let Some(from) = refused {
-                return out.problem(format!("node {} refuses what {from} tells of intervals", self.me));
+                Ok(other) => unreachable!("nobody sends {other}"),
+                Err(why) => out.problem(format!("node {} refuses {from}: {why}", self.me)),
             }
-            let Some(index) = known else { return };
-            let (from, message, _) = self.early.remove(index);
-            self.sync_step(setup, sync::Input::Message(NodeId(from), message), out);
+            next = self.knowledge.next_usable();
         }
     }
 
@@ -446,7 +461,7 @@ impl Node {
                 sync::Effect::Send(to, message) => {
                     let mut knowledge = Vec::new();
                     if message.releases() {
-                        let intervals = &mut self.intervals;
+                        let intervals = &mut self.knowledge.intervals;
                         faults::tell(setup.fault, &message, intervals, to, self.me, setup.is_ordered, &mut knowledge);
                     }
                     out.send(Envelope { from: self.me, to: to.0, letter: Letter::Sync { message, knowledge } });
@@ -466,6 +481,15 @@ impl Node {
                 }
             }
         }
+    }
+}
+
+/// What the protocol says of a page whose stores are to be noticed.
+pub(super) fn found(protocol: &Running, page: PageIndex) -> Found {
+    let hlrc = protocol.as_hlrc();
+    Found {
+        is_watched: hlrc.is_some_and(|hlrc| hlrc.is_watched(page)),
+        has_twin: hlrc.is_some_and(|hlrc| hlrc.has_twin(page)),
     }
 }
 

@@ -7,6 +7,7 @@ use super::{Fault, Operation, PAGE_WORDS, Script, Setup, Source, Value};
 use trellis_cluster_protocol::NodeId;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
+use trellis_cluster_protocol::node::STORED_IN_A_ROW;
 
 /// What the threads do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
@@ -275,6 +276,7 @@ pub fn setup(protocol: Protocol, program: Program, size: Size, home: Home, marks
         pages,
         home,
         marks: if marks { u16::MAX } else { 0 },
+        stored_in_a_row: STORED_IN_A_ROW,
         is_ordered: false,
         is_wide: false,
         late_faults: false,
@@ -315,6 +317,11 @@ pub fn small(protocol: Protocol) -> Vec<Setup> {
             of(Program::Company, 2, 1, 1, manager, marks),
         ]);
     }
+    // Pages stay open from their first publication on.
+    all.extend([
+        Setup { stored_in_a_row: 1, ..of(Program::Locks, 2, 1, 2, manager, true) },
+        Setup { stored_in_a_row: 1, ..of(Program::Barriers, 2, 2, 2, other, true) },
+    ]);
     all
 }
 

@@ -11,6 +11,7 @@ use crate::intern::guarded;
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
+use trellis_cluster_protocol::node::STORED_IN_A_ROW;
 use trellis_cluster_protocol::{CHUNK_PAGES, NodeId};
 
 /// How a seed ended.
@@ -97,6 +98,7 @@ fn draw(protocol: Protocol, number: u64, fault: Fault) -> (Setup, Pace) {
         pages,
         home,
         marks,
+        stored_in_a_row: 1 + random.below(STORED_IN_A_ROW.into()) as u8,
         is_ordered: random.once_in(3),
         is_wide: random.once_in(2),
         late_faults: random.once_in(3),

@@ -5,8 +5,7 @@
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
-use trellis_cluster_protocol::coherence::Purpose;
-use trellis_cluster_protocol::{Nanoseconds, PageIndex};
+use trellis_cluster_protocol::Nanoseconds;
 
 /// Something that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,10 +18,8 @@ pub(super) enum Event {
     Submit { node: u16, thread: u8 },
     /// A thread that was woken looks again.
     Look { node: u16, thread: u8, ticket: u32 },
-    /// A held page's time may be over.
-    Release { node: u16, page: PageIndex },
-    /// An alarm that a protocol set.
-    Alarm { node: u16, page: PageIndex, purpose: Purpose, ticket: u32 },
+    /// The time of a held page or of an alarm may be over.
+    Due { node: u16 },
     /// A node looks at the clock for its membership.
     Tick { node: u16 },
     /// The timer of a node's link to `peer`.
@@ -52,8 +49,7 @@ impl Event {
             Event::Think { node, .. }
             | Event::Submit { node, .. }
             | Event::Look { node, .. }
-            | Event::Release { node, .. }
-            | Event::Alarm { node, .. }
+            | Event::Due { node }
             | Event::Tick { node }
             | Event::Timer { node, .. }
             | Event::Lost { node, .. }

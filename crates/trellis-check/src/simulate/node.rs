@@ -3,8 +3,8 @@
 //! Promises: what is here is what a real node has, and nothing else. It must never know what other nodes know.
 
 use trellis_base::Random;
-use trellis_cluster_protocol::coherence::Purpose;
 use trellis_cluster_protocol::membership::Membership;
+use trellis_cluster_protocol::node::Timers;
 use trellis_cluster_protocol::sync::{Operation, Sync};
 use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
 
@@ -145,10 +145,7 @@ pub(super) struct Node<N> {
     pub(super) threads: Vec<Thread>,
     pub(super) state: State,
     pub(super) paused_until: Nanoseconds,
-    /// Held pages and until when.
-    pub(super) held: Vec<(PageIndex, Nanoseconds)>,
-    /// Alarms that are set, each with the number of its event.
-    pub(super) alarms: Vec<(PageIndex, Purpose, u32)>,
+    pub(super) timers: Timers,
     pub(super) tickets: u32,
 }
 
@@ -162,8 +159,7 @@ impl<N> Node<N> {
             threads: Vec::new(),
             state,
             paused_until: 0,
-            held: Vec::new(),
-            alarms: Vec::new(),
+            timers: Timers::default(),
             tickets: 0,
         }
     }

@@ -13,6 +13,7 @@ use super::world::World;
 use super::{overtaken_max, wait_ns_max};
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Coherence, Event as Kind, Input};
+use trellis_cluster_protocol::node::Resumes;
 use trellis_cluster_protocol::sync::{self, Operation};
 use trellis_cluster_protocol::{Access, Nanoseconds, PageIndex, PageRange};
 
@@ -22,8 +23,6 @@ const POLL_NS: Nanoseconds = 20_000;
 const TURN_NS: Nanoseconds = 1_000;
 /// What a page is kept for a thread that nobody hears of again, as in the runtime.
 const SILENT_NS: Nanoseconds = 100_000;
-/// What it is kept for a thread that is about to run on.
-const RESUME_NS: Nanoseconds = 20_000;
 
 impl<S: Start> World<'_, S> {
     /// The thread takes its next action.
@@ -169,6 +168,8 @@ impl<S: Start> World<'_, S> {
             self.queue.put(at, Event::Look { node, thread: index as u8, ticket });
             if silent {
                 self.hold(node, page, SILENT_NS.min(self.scenario.manners.hold_ns));
+            } else {
+                self.nodes[usize::from(node)].timers.wake(page);
             }
         }
     }
@@ -183,45 +184,32 @@ impl<S: Start> World<'_, S> {
         let page = page_of(thread.action);
         thread.doing = Doing::Thinking;
         self.access(node, index, action, page)?;
-        // As the runtime does: the last of the threads that were woken for the page says that they ran on.
-        let threads = &self.nodes[usize::from(node)].threads;
-        let is_awaited = threads.iter().any(|other| other.doing == Doing::Woken && page_of(other.action) == page);
-        if is_awaited || self.scenario.manners.silent {
+        if self.scenario.manners.silent {
             return Ok(());
         }
-        // As the runtime does: a page that somebody wants goes a moment later, one that nobody wants at once.
         let now = self.now;
-        let held = self.nodes[usize::from(node)].held.iter_mut().find(|(held, _)| *held == page);
-        match held {
-            Some((_, due)) => {
-                *due = (*due).min(now + RESUME_NS);
-                let at = *due;
-                self.queue.put(at, Event::Release { node, page });
+        match self.nodes[usize::from(node)].timers.looks(page, || now) {
+            Some(Resumes::Now(input)) => self.step(node, input),
+            Some(Resumes::At(due)) => {
+                self.queue.put(due, Event::Due { node });
                 Ok(())
             }
-            None => self.step(node, Input::Resumed { page }),
+            None => Ok(()),
         }
     }
 
     /// Somebody wants the page: it stays for its thread, but not for ever.
     pub(super) fn hold(&mut self, node: u16, page: PageIndex, at_most: Nanoseconds) {
-        let held = &mut self.nodes[usize::from(node)].held;
-        if !held.iter().any(|(held, _)| *held == page) {
-            held.push((page, self.now + at_most));
-            self.queue.put(self.now + at_most, Event::Release { node, page });
-        }
+        let due = self.nodes[usize::from(node)].timers.hold(page, self.now, at_most);
+        self.queue.put(due, Event::Due { node });
     }
 
-    pub(super) fn release(&mut self, node: u16, page: PageIndex) -> Result<(), String> {
-        let now = self.now;
-        let held = &mut self.nodes[usize::from(node)].held;
-        match held.iter().position(|&(held, due)| held == page && due <= now) {
-            Some(index) => {
-                held.swap_remove(index);
-                self.step(node, Input::Resumed { page })
-            }
-            None => Ok(()),
+    /// The protocol hears of everything whose time has come.
+    pub(super) fn say_due(&mut self, node: u16) -> Result<(), String> {
+        while let Some(input) = self.nodes[usize::from(node)].timers.pop_due(self.now) {
+            self.step(node, input)?;
         }
+        Ok(())
     }
 
     /// The access happens now.

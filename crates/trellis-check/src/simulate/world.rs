@@ -139,17 +139,7 @@ impl<'a, S: Start> World<'a, S> {
             Event::Think { node, thread } => self.think(node, thread),
             Event::Submit { node, thread } => self.submit(node, thread),
             Event::Look { node, thread, ticket } => self.look(node, thread, ticket),
-            Event::Release { node, page } => self.release(node, page),
-            Event::Alarm { node, page, purpose, ticket } => {
-                let alarms = &mut self.nodes[usize::from(node)].alarms;
-                match alarms.iter().position(|&alarm| alarm == (page, purpose, ticket)) {
-                    Some(index) => {
-                        alarms.swap_remove(index);
-                        self.step(node, Input::Alarm { page, purpose })
-                    }
-                    None => Ok(()),
-                }
-            }
+            Event::Due { node } => self.say_due(node),
             Event::Datagram { slot } => self.datagram_arrives(slot),
             Event::Timer { node, peer } => self.timer(node, peer),
             Event::Heal => {
@@ -229,11 +219,9 @@ impl<'a, S: Start> World<'a, S> {
                 Ok(())
             }
             Effect::Alarm { page, purpose, after } => {
-                let ticket = self.nodes[usize::from(node)].ticket();
-                let alarms = &mut self.nodes[usize::from(node)].alarms;
-                alarms.retain(|&(other, reason, _)| (other, reason) != (page, purpose));
-                alarms.push((page, purpose, ticket));
-                self.queue.put(self.now + after, Event::Alarm { node, page, purpose, ticket });
+                let due = self.now.saturating_add(after);
+                self.nodes[usize::from(node)].timers.set_alarm(page, purpose, due);
+                self.queue.put(due, Event::Due { node });
                 Ok(())
             }
             Effect::Locked { range, call } => self.locked(node, range, call),

@@ -125,6 +125,18 @@ pub enum Message {
     Heap(crate::heap::Message),
 }
 
+impl Message {
+    /// Whether it may release something to its receiver, so that what its sender knows goes with it
+    /// ([`crate::node::Knowledge`]).
+    pub fn releases(&self) -> bool {
+        match self {
+            Message::Sync(message) => message.releases(),
+            Message::Heap(message) => message.releases(),
+            Message::Coherence(_) | Message::Membership(_) => false,
+        }
+    }
+}
+
 impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -380,7 +380,7 @@ impl Node {
                 // A thread for which it was granted runs on whatever happens: at its home the view stays as it is.
                 self.step(&mut shard, Input::Resumed { page });
             }
-            shard.held.retain(|(page, _)| !run.contains(*page));
+            shard.timers.forget_held(run);
             shard.change(run, protocol);
             if let Err(error) = self.open_again(&shard, run) {
                 self.fail(format!("cannot change the access to pages: {error}"));

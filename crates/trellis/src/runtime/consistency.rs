@@ -6,13 +6,15 @@
 //! that. Publications of a node follow one another. Must never apply a notice later than the acquire that brought it, nor
 //! let a message release something before what it rests on has come.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use trellis_cluster_protocol::coherence::Input;
-use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Learnt, Notice};
+use trellis_cluster_protocol::coherence::hlrc::intervals::{Intervals, Notice};
+use trellis_cluster_protocol::coherence::{Input, Ranges};
+use trellis_cluster_protocol::node::{Found, Knowledge};
 use trellis_cluster_protocol::wire;
 use trellis_cluster_protocol::{CHUNK_PAGES, NodeId, PageIndex, PageRange};
+
+use trellis_memory::MapError;
 
 use super::Node;
 use super::ordered::{Ordered, Rank, lock};
@@ -59,22 +61,6 @@ pub(super) struct Consistency {
     is_doubtful: AtomicBool,
 }
 
-/// What this node knew when it came to a barrier.
-#[derive(Default)]
-struct AtBarrier {
-    last: Vec<u64>,
-    /// The time before; taken when all nodes have come since.
-    before: Option<Vec<u64>>,
-}
-
-struct Knowledge {
-    intervals: Intervals,
-    /// What this node knew when it came to a barrier last, by barrier.
-    at_barriers: BTreeMap<u64, AtBarrier>,
-    /// Messages that rest on knowledge which is still on its way.
-    early: Vec<(NodeId, wire::Message, Vec<u8>)>,
-}
-
 impl Consistency {
     pub(super) fn new(me: NodeId, nodes: u16, pages: u32, is_ordered: bool, is_used: bool) -> Consistency {
         let chunks = pages.div_ceil(CHUNK_PAGES);
@@ -82,11 +68,7 @@ impl Consistency {
             is_used: AtomicBool::new(is_used),
             knowledge: Ordered::new(
                 Rank::Knowledge,
-                Knowledge {
-                    intervals: Intervals::new(me, nodes, pages, is_ordered),
-                    at_barriers: BTreeMap::new(),
-                    early: Vec::new(),
-                },
+                Knowledge::new(Intervals::new(me, nodes, pages, is_ordered), EARLY_MAX),
             ),
             turn: Ordered::new(Rank::Program, ()),
             applying: Ordered::new(Rank::Program, ()),
@@ -129,10 +111,6 @@ impl Consistency {
         }
     }
 
-    pub(super) fn publication(&self) -> u32 {
-        self.publication.load(Ordering::Relaxed)
-    }
-
     /// Some page stays open from now on.
     pub(super) fn compare(&self) {
         if !self.is_comparing.load(Ordering::Relaxed) {
@@ -147,6 +125,11 @@ impl Consistency {
     fn forget(&self, chunk: u32) {
         self.watched[chunk as usize / 64].fetch_and(!(1 << (chunk % 64)), Ordering::AcqRel);
     }
+}
+
+/// What the protocol says of a page whose stores are to be noticed.
+fn found(protocol: &Ranges, page: PageIndex) -> Found {
+    Found { is_watched: protocol.is_watched(page), has_twin: protocol.has_twin(page) }
 }
 
 impl Node {
@@ -226,7 +209,7 @@ impl Node {
     fn look_for_stores(&self) {
         self.consistency.publication.fetch_add(1, Ordering::Relaxed);
         if self.consistency.is_comparing.load(Ordering::Acquire)
-            && let Err(error) = self.compare_open_pages()
+            && let Err(error) = self.examine_open_pages()
         {
             self.fail(format!("cannot protect a page again: {error}"));
         }
@@ -252,7 +235,7 @@ impl Node {
             let found = &mut |page: usize, count: usize| {
                 for run in runs(page as u32..(page + count) as u32) {
                     let mut shard = lock(self.shard_of(run.first()));
-                    let is_marked = |shard: &Shard, page: u32| !shard.compared.is_open(PageIndex(page));
+                    let is_marked = |shard: &Shard, page: u32| !shard.open_pages.is_open(PageIndex(page));
                     let mut first = run.first().0;
                     while first < run.end() {
                         let marked = is_marked(&shard, first);
@@ -270,6 +253,36 @@ impl Node {
                 self.fail(format!("cannot find out which pages were stored to: {error}"));
             }
         }
+    }
+
+    /// Before a publication: tells the protocol which of the pages that stay open were stored to.
+    fn examine_open_pages(&self) -> Result<(), MapError> {
+        let mut stored = Vec::new();
+        for shard in &self.shards {
+            let mut guard = lock(shard);
+            let Shard { open_pages, protocol, .. } = &mut *guard;
+            let found = |page| found(protocol, page);
+            let protect = |page: PageIndex| self.region.downgrade(page.0 as usize, 1);
+            open_pages.examine(found, |page| self.differs_from_twin(page), protect, &mut stored)?;
+            for page in stored.drain(..) {
+                self.step(&mut guard, Input::Stored { range: PageRange::one(page) });
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores to these pages must be noticed from now on: they are protected, or they stay open and are compared.
+    pub(super) fn notice_stores(&self, shard: &mut Shard, range: PageRange) -> Result<(), MapError> {
+        let protect = |run: PageRange| self.region.downgrade(run.first().0 as usize, run.count() as usize);
+        let Shard { open_pages, protocol, .. } = shard;
+        if protocol.is_watched(range.first()) {
+            self.consistency.watch(range.first());
+        }
+        let publication = self.consistency.publication.load(Ordering::Relaxed);
+        if open_pages.published(range, publication, |page| found(protocol, page), protect)? {
+            self.consistency.compare();
+        }
+        Ok(())
     }
 
     fn forget_unwatched(&self) {
@@ -316,12 +329,7 @@ impl Node {
 
     /// Whether a message may release something to its receiver, so that it carries what this node knows.
     pub(super) fn releases(&self, message: &wire::Message) -> bool {
-        self.consistency.is_used()
-            && match message {
-                wire::Message::Sync(message) => message.releases(),
-                wire::Message::Heap(message) => message.releases(),
-                wire::Message::Coherence(_) | wire::Message::Membership(_) => false,
-            }
+        self.consistency.is_used() && message.releases()
     }
 
     /// Sends a message that releases something, with what its receiver may not know.
@@ -339,38 +347,20 @@ impl Node {
         if !self.releases(&message) {
             return self.use_message(from, message);
         }
-        let mut knowledge = lock(&self.consistency.knowledge);
-        match knowledge.intervals.learn(from, attached) {
-            Ok(Learnt::Known) => {}
-            Ok(Learnt::TooEarly) if knowledge.early.iter().filter(|early| early.0 == from).count() < EARLY_MAX => {
-                return knowledge.early.push((from, message, attached.to_vec()));
-            }
-            Ok(Learnt::TooEarly) => {
-                drop(knowledge);
-                return self.refuse_frame(from, "more messages overtook what they rest on than can be under way");
-            }
-            Err(_) => {
-                drop(knowledge);
-                return self.refuse_frame(from, "its notices are none that a node can send");
-            }
+        let heard = lock(&self.consistency.knowledge).hear(from, message, attached);
+        match heard {
+            Ok(None) => return,
+            Ok(Some(message)) => self.use_message(from, message),
+            Err(why) => return self.refuse_frame(from, why),
         }
-        drop(knowledge);
-        self.use_message(from, message);
-        self.hear_the_early();
-    }
-
-    /// What was learnt may be what earlier messages waited for.
-    fn hear_the_early(&self) {
+        // What was learnt may be what earlier messages waited for.
         loop {
-            let mut knowledge = lock(&self.consistency.knowledge);
-            let Knowledge { intervals, early, .. } = &mut *knowledge;
-            let learnt = early
-                .iter()
-                .position(|(from, _, attached)| !matches!(intervals.learn(*from, attached), Ok(Learnt::TooEarly)));
-            let Some(index) = learnt else { return };
-            let (from, message, _) = knowledge.early.remove(index);
-            drop(knowledge);
-            self.use_message(from, message);
+            let next = lock(&self.consistency.knowledge).next_usable();
+            match next {
+                None => return,
+                Some((from, Ok(message))) => self.use_message(from, message),
+                Some((from, Err(why))) => self.refuse_frame(from, why),
+            }
         }
     }
 
@@ -387,11 +377,7 @@ impl Node {
         if !self.consistency.is_used() {
             return;
         }
-        let mut knowledge = lock(&self.consistency.knowledge);
-        let time = knowledge.intervals.time().to_vec();
-        let at = knowledge.at_barriers.entry(id).or_default();
-        let before = std::mem::replace(&mut at.last, time);
-        at.before = (!before.is_empty()).then_some(before);
+        lock(&self.consistency.knowledge).comes_to_barrier(id);
     }
 
     /// All nodes have come to this barrier, so all have left it the time before, and know what this node knew then.
@@ -400,13 +386,7 @@ impl Node {
         if !self.consistency.is_used() {
             return;
         }
-        let mut knowledge = lock(&self.consistency.knowledge);
-        if !all_came {
-            knowledge.at_barriers.remove(&id);
-        }
-        if let Some(before) = knowledge.at_barriers.get_mut(&id).and_then(|at| at.before.take()) {
-            knowledge.intervals.everybody_knows(&before);
-        }
+        lock(&self.consistency.knowledge).leaves_barrier(id, all_came);
     }
 
     /// Makes `node` the home of pages that nobody has touched yet, where their protocol lets a home be chosen; does

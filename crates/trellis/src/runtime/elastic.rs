@@ -286,11 +286,10 @@ impl Node {
             self.release_held();
             for shard in &self.shards {
                 let mut shard = lock(shard);
-                while let Some((page, _)) = shard.held.pop() {
-                    self.step(&mut shard, Input::Resumed { page });
+                while let Some(input) = shard.timers.pop_held() {
+                    self.step(&mut shard, input);
                 }
-                let thresholds = shard.alarms.iter().filter(|alarm| alarm.purpose == Purpose::Threshold);
-                next = next.into_iter().chain(thresholds.map(|alarm| alarm.due)).min();
+                next = next.into_iter().chain(shard.timers.next_alarm(Purpose::Threshold)).min();
             }
             let Some(due) = next else { return };
             std::thread::sleep(Duration::from_nanos(due.saturating_sub(self.now())));
@@ -402,7 +401,8 @@ impl Node {
             ticket.rearm();
             shard = lock(self.shard_of(page));
         }
-        self.resumes(&mut shard, page);
+        let resumes = shard.timers.runs_on(page, || self.now());
+        self.resume(&mut shard, resumes);
         Ok(())
     }
 }

@@ -85,9 +85,9 @@ impl Node {
             self.wait_for_page(&ticket, fault, early);
             ticket.rearm();
             shard = lock(self.shard_of(page));
-            shard.looks(page);
             // Said also by a thread that has to ask again: it may be the last one that the page stayed for.
-            self.resumes(&mut shard, page);
+            let resumes = shard.timers.looks(page, || self.now());
+            self.resume(&mut shard, resumes);
         }
         drop(shard);
         self.note_fault(page, event, started, asked_anybody);

@@ -10,7 +10,6 @@
 
 mod breakdown;
 mod change;
-mod compared;
 mod consistency;
 mod diffs;
 mod elastic;

@@ -6,9 +6,9 @@ use trellis_cluster_protocol::coherence::{
     Coherence, Effect, Event, Geometry, Input, Message, Protocol, Purpose, Ranges,
 };
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
+use trellis_cluster_protocol::node::{OpenPages, Resumes, STORED_IN_A_ROW, Timers};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, wire};
 
-use super::compared::Compared;
 use super::diffs::{Pieces, joined};
 use super::ordered::lock;
 use super::range_locks::LockCall;
@@ -16,10 +16,8 @@ use super::{Node, SHARDS};
 use crate::config::{self, Config};
 use trellis_record::LiveCounters;
 
-/// How long a granted page stays, once somebody else wants it, for a thread that was told that it may run on: the time
-/// to return from a signal handler and to retry one instruction.
-const RESUME_NS: u64 = 20_000;
-/// The same for a thread that the kernel must wake first (`handler`): a wake-up on another core.
+/// How long a granted page stays, once somebody else wants it, for a thread that the kernel must wake first (`handler`): a
+/// wake-up on another core.
 const WAKE_UP_NS: u64 = 100_000;
 /// The same for a thread that sleeps and was not seen to run yet, on a machine with more threads than cores.
 const HOLD_NS_MAX: u64 = 5_000_000;
@@ -33,12 +31,8 @@ pub(super) struct Shard {
     effects: Vec<Effect>,
     /// Threads that wait for a page: signalled when the page may have changed.
     pub(super) waiting: Vec<Waiting>,
-    /// The page of each thread that was woken after a fault and has not looked yet.
-    pub(super) woken: Vec<PageIndex>,
-    /// Granted pages that stay, if somebody else wants them, until that time.
-    pub(super) held: Vec<(PageIndex, u64)>,
-    /// What the protocol wants to be told later.
-    pub(super) alarms: Vec<Alarm>,
+    /// Pages that stay for threads, and what the protocol wants to be told later.
+    pub(super) timers: Timers,
     /// Calls of the program that wait for locked pages, or hold them.
     pub(super) locks: Vec<LockCall>,
     /// Pages whose protocol is being changed: threads that need them wait.
@@ -55,8 +49,7 @@ pub(super) struct Shard {
     pub(super) answered: Vec<(NodeId, Message)>,
     /// Dropped pages that differ from their twins.
     pub(super) changed: Vec<PageIndex>,
-    /// Pages that stay open and are compared with their twins.
-    pub(super) compared: Compared,
+    pub(super) open_pages: OpenPages,
 }
 
 #[derive(Clone, Copy)]
@@ -68,14 +61,6 @@ pub(super) enum Waiting {
     /// A thread that the kernel blocks (`handler`), since when, and whether another node was asked for the page, and
     /// whether the fault was counted.
     Kernel { page: PageIndex, since: u64, event: Event, asked: bool, is_noted: bool },
-}
-
-/// One alarm of a page; see [`Effect::Alarm`].
-#[derive(Clone, Copy)]
-pub(super) struct Alarm {
-    pub(super) page: PageIndex,
-    pub(super) purpose: Purpose,
-    pub(super) due: u64,
 }
 
 /// Whom this node asked for a page last, and what it heard.
@@ -90,13 +75,12 @@ pub(super) struct Asked {
 impl Shard {
     pub(super) fn new(config: &Config, pages: u32, shard: u32, marks: bool) -> Shard {
         let nobody = Asked { page: PageIndex(u32::MAX), node: NodeId(u16::MAX), is_locked: false };
+        let geometry = geometry(config, pages, shard, marks);
         let mut this = Shard {
-            protocol: Ranges::new(config.coherence, geometry(config, pages, shard, marks)),
+            protocol: Ranges::new(config.coherence, geometry),
             effects: Vec::with_capacity(256),
             waiting: Vec::with_capacity(super::waiters::WAITERS_MAX),
-            woken: Vec::with_capacity(64),
-            held: Vec::with_capacity(64),
-            alarms: Vec::with_capacity(64),
+            timers: Timers::default(),
             locks: Vec::with_capacity(16),
             frozen: 0..0,
             asked: [nobody; ASKED_PLACES as usize],
@@ -105,7 +89,7 @@ impl Shard {
             told_to_wait: Vec::new(),
             answered: Vec::new(),
             changed: Vec::new(),
-            compared: Compared::default(),
+            open_pages: OpenPages::new(geometry, STORED_IN_A_ROW),
         };
         for range in &config.coherence_ranges {
             let first = (range.first / config.page_bytes) as u32;
@@ -121,13 +105,6 @@ impl Shard {
     pub(super) fn change(&mut self, run: PageRange, protocol: Protocol) {
         self.protocol.change(run, protocol).expect("the region's protocols were counted");
         self.is_timed |= is_timed(protocol);
-    }
-
-    /// A thread that was woken for `page` looks; the page stays for those that have not yet.
-    pub(super) fn looks(&mut self, page: PageIndex) {
-        if let Some(index) = self.woken.iter().position(|woken| *woken == page) {
-            self.woken.swap_remove(index);
-        }
     }
 
     /// Whom this node asked for `page` last, where that is still known.
@@ -249,7 +226,7 @@ impl Node {
             Effect::Revoke(range) => {
                 LiveCounters::add(&self.counters().invalidations, u64::from(range.count()));
                 self.consistency.doubt();
-                shard.compared.forget(range);
+                shard.open_pages.forget(range);
                 self.region.revoke(place(range).0, place(range).1)
             }
             Effect::Downgrade(range) => self.notice_stores(shard, range),
@@ -356,7 +333,7 @@ impl Node {
         while index < shard.waiting.len() {
             match shard.waiting[index] {
                 Waiting::Fault { page, ticket } if range.contains(page) => {
-                    shard.woken.push(page);
+                    shard.timers.wake(page);
                     self.waiters.signal(ticket, 0);
                 }
                 Waiting::Thread { page, ticket } if range.contains(page) => {
@@ -370,7 +347,7 @@ impl Node {
                     // The kernel lets the thread look again; it faults again if that was not enough.
                     self.region.wake(page.0 as usize, 1);
                     // Nobody tells when that thread runs on. Usually nobody asks, either, so no timer is set.
-                    self.keep(shard, page, WAKE_UP_NS);
+                    shard.timers.hold(page, self.now(), WAKE_UP_NS);
                 }
                 _ => {
                     index += 1;
@@ -383,33 +360,17 @@ impl Node {
 
     /// Somebody else wants `page` now: it stays until its thread ran on, but not for ever.
     fn hold(&self, shard: &mut Shard, page: PageIndex) {
-        let due = self.keep(shard, page, HOLD_NS_MAX);
-        self.progress.wake_at(self.now(), due);
+        let now = self.now();
+        let due = shard.timers.hold(page, now, HOLD_NS_MAX);
+        self.progress.wake_at(now, due);
     }
 
-    /// Notes how long `page` stays at most, unless that is known; returns until when.
-    fn keep(&self, shard: &mut Shard, page: PageIndex, at_most_ns: u64) -> u64 {
-        if let Some((_, due)) = shard.held.iter().find(|(held, _)| *held == page) {
-            return *due;
-        }
-        let due = self.now() + at_most_ns;
-        shard.held.push((page, due));
-        due
-    }
-
-    /// The thread for which `page` was granted is about to retry its instruction.
-    pub(super) fn resumes(&self, shard: &mut Shard, page: PageIndex) {
-        if shard.woken.contains(&page) {
-            // Others were woken for it too: the last of them says so.
-            return;
-        }
-        match shard.held.iter_mut().find(|(held, _)| *held == page) {
-            Some((_, due)) => {
-                let now = self.now();
-                *due = (*due).min(now + RESUME_NS);
-                self.progress.wake_at(now, *due);
-            }
-            None => self.step(shard, Input::Resumed { page }),
+    /// Carries out what follows when a thread runs on for which a page was granted.
+    pub(super) fn resume(&self, shard: &mut Shard, resumes: Option<Resumes>) {
+        match resumes {
+            Some(Resumes::Now(input)) => self.step(shard, input),
+            Some(Resumes::At(due)) => self.progress.wake_at(self.now(), due),
+            None => {}
         }
     }
 
@@ -417,11 +378,7 @@ impl Node {
     fn set_alarm(&self, shard: &mut Shard, page: PageIndex, purpose: Purpose, after: u64) {
         let now = self.now();
         let due = now.saturating_add(after);
-        let same = |alarm: &&mut Alarm| alarm.page == page && alarm.purpose == purpose;
-        match shard.alarms.iter_mut().find(same) {
-            Some(alarm) => alarm.due = due,
-            None => shard.alarms.push(Alarm { page, purpose, due }),
-        }
+        shard.timers.set_alarm(page, purpose, due);
         if purpose == Purpose::Expiry {
             super::range_locks::time_runs(shard, page, now);
         }
@@ -434,25 +391,18 @@ impl Node {
         for shard in &self.shards {
             let mut shard = lock(shard);
             self.release_due(&mut shard);
-            let alarms = shard.alarms.iter().map(|alarm| alarm.due);
-            let earliest = shard.held.iter().map(|(_, due)| *due).chain(alarms).min();
-            next = next.into_iter().chain(earliest).min();
+            next = next.into_iter().chain(shard.timers.next_due()).min();
         }
         next
     }
 
     pub(super) fn release_due(&self, shard: &mut Shard) {
-        if shard.held.is_empty() && shard.alarms.is_empty() {
+        if shard.timers.is_empty() {
             return;
         }
         let now = self.now();
-        while let Some(index) = shard.held.iter().position(|(_, due)| *due <= now) {
-            let (page, _) = shard.held.swap_remove(index);
-            self.step(shard, Input::Resumed { page });
-        }
-        while let Some(index) = shard.alarms.iter().position(|alarm| alarm.due <= now) {
-            let Alarm { page, purpose, .. } = shard.alarms.swap_remove(index);
-            self.step(shard, Input::Alarm { page, purpose });
+        while let Some(input) = shard.timers.pop_due(now) {
+            self.step(shard, input);
         }
     }
 }

@@ -1,0 +1,13 @@
+//! What a node decides besides the protocols of its pages: when a message that releases something may be used, what need
+//! not be kept after a barrier, which pages stay open to stores, and how long a page stays or an alarm waits.
+//!
+//! The runtime and the checker's clusters drive these values as they are. They keep the rules of the crate: no clock, no
+//! thread, no bytes of pages.
+
+mod knowledge;
+mod open_pages;
+mod timers;
+
+pub use knowledge::Knowledge;
+pub use open_pages::{Found, OpenPages, STORED_IN_A_ROW};
+pub use timers::{Resumes, Timers};

@@ -1,0 +1,302 @@
+//! Pages that stay open to stores, where the kernel marks pages that are stored to.
+//!
+//! To protect a page after each publication buys a mark of the kernel at its next store (0.9 µs on the reference machine),
+//! which only says that it was stored to again. So a page that was stored to before several publications in a row stays
+//! open, and before the next publication it is compared with its twin, which ends at the first difference. To compare a page
+//! that was not stored to costs as much as a mark (up to 0.8 µs, out of memory), so such a page is protected again soon.
+//!
+//! Promises: a page that stays open is examined before every publication until it is protected again or taken away; a store
+//! between the comparison and the protection is found by a second comparison. It must never leave a page open that has no
+//! twin, and never read memory: its callers compare and protect.
+
+use crate::coherence::Geometry;
+use crate::page::{PageIndex, PageRange};
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// So many publications in a row with stores to a page, and it stays open.
+pub const STORED_IN_A_ROW: u8 = 3;
+/// What is known of a page: how many publications in a row it was stored to, or, where it stays open, for how many more it
+/// may go without a store.
+const COUNT: u8 = 3;
+/// The page stays open.
+const OPEN: u8 = 4;
+/// The publication with the last store, as far as there is room for its number.
+const PUBLICATION_SHIFT: u32 = 3;
+
+/// What the protocol says of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its next store must be noticed by marks: the page is there, and the protocol does not know of a store already.
+    pub is_watched: bool,
+    /// It has a twin.
+    pub has_twin: bool,
+}
+
+/// The open pages of one shard.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OpenPages {
+    geometry: Geometry,
+    stored_in_a_row: u8,
+    /// One byte for each page, made when the first page is published.
+    known: Vec<u8>,
+    /// Pages that stay open, and some that do not any more.
+    open: Vec<PageIndex>,
+}
+
+impl OpenPages {
+    /// None yet. A page stays open after `stored_in_a_row` publications with stores to it: [`STORED_IN_A_ROW`], or less where
+    /// a checker wants to see more of them; at most 3.
+    pub fn new(geometry: Geometry, stored_in_a_row: u8) -> OpenPages {
+        debug_assert!((1..=COUNT).contains(&stored_in_a_row));
+        OpenPages { geometry, stored_in_a_row, known: Vec::new(), open: Vec::new() }
+    }
+
+    /// Whether `page` stays open, so that the kernel's marks say nothing about it.
+    pub fn is_open(&self, page: PageIndex) -> bool {
+        self.known(page) & OPEN != 0
+    }
+
+    /// These pages are taken away or protected.
+    pub fn forget(&mut self, range: PageRange) {
+        if !self.known.is_empty() {
+            range.pages().for_each(|page| self.know(page, 0));
+        }
+    }
+
+    /// The next store to each page of `range` must be noticed, because publication number `publication` has those before:
+    /// names the runs of pages that must be protected for that. The others stay open; returns whether there are any.
+    ///
+    /// # Errors
+    ///
+    /// Those of `protect`.
+    pub fn published<E>(
+        &mut self,
+        range: PageRange,
+        publication: u32,
+        found: impl Fn(PageIndex) -> Found,
+        mut protect: impl FnMut(PageRange) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        if !found(range.first()).is_watched {
+            return protect(range).map(|()| false);
+        }
+        let mut first = range.first().0;
+        let mut any = false;
+        for page in range.pages() {
+            if !found(page).has_twin {
+                self.forget(PageRange::one(page));
+            } else if self.stays_open(page, publication) {
+                any = true;
+                if let Some(run) = PageRange::new(PageIndex(first), page.0 - first) {
+                    protect(run)?;
+                }
+                first = page.0 + 1;
+            }
+        }
+        if let Some(run) = PageRange::new(PageIndex(first), range.end() - first) {
+            protect(run)?;
+        }
+        Ok(any)
+    }
+
+    /// Before a publication: appends the pages that stay open and were stored to to `stored`; `differs` says whether a page
+    /// differs from its twin now.
+    ///
+    /// # Errors
+    ///
+    /// Those of `protect`.
+    pub fn examine<E>(
+        &mut self,
+        found: impl Fn(PageIndex) -> Found,
+        mut differs: impl FnMut(PageIndex) -> bool,
+        mut protect: impl FnMut(PageIndex) -> Result<(), E>,
+        stored: &mut Vec<PageIndex>,
+    ) -> Result<(), E> {
+        let mut open = core::mem::take(&mut self.open);
+        let mut done = Ok(());
+        open.retain(|&page| {
+            if done.is_err() || !self.is_open(page) {
+                return done.is_err();
+            }
+            let Found { is_watched, has_twin } = found(page);
+            if !is_watched {
+                self.forget(PageRange::one(page));
+                return false;
+            }
+            if has_twin && differs(page) {
+                stored.push(page);
+                return true;
+            }
+            if has_twin && self.rests(page) {
+                return true;
+            }
+            self.forget(PageRange::one(page));
+            done = protect(page);
+            // From here on the kernel tells. The twin tells what was stored until here, if there is one.
+            if !has_twin || differs(page) {
+                stored.push(page);
+            }
+            false
+        });
+        self.open = open;
+        done
+    }
+
+    fn known(&self, page: PageIndex) -> u8 {
+        self.known.get(self.geometry.slot(page)).copied().unwrap_or(0)
+    }
+
+    fn know(&mut self, page: PageIndex, known: u8) {
+        self.known[self.geometry.slot(page)] = known;
+    }
+
+    /// `page`, which has a twin, is published; whether it stays open.
+    fn stays_open(&mut self, page: PageIndex, publication: u32) -> bool {
+        if self.known.is_empty() {
+            self.known = vec![0; self.geometry.slots()];
+        }
+        let known = self.known(page);
+        let number = (publication << PUBLICATION_SHIFT) as u8;
+        if known & OPEN != 0 {
+            self.know(page, number | OPEN | COUNT);
+            return true;
+        }
+        let is_next = known & !(OPEN | COUNT) == (publication.wrapping_sub(1) << PUBLICATION_SHIFT) as u8;
+        let count = if is_next { (known & COUNT) + 1 } else { 1 };
+        if count < self.stored_in_a_row {
+            self.know(page, number | count);
+            return false;
+        }
+        self.know(page, number | OPEN | COUNT);
+        self.open.push(page);
+        true
+    }
+
+    /// `page` was not stored to; whether it stays open all the same.
+    fn rests(&mut self, page: PageIndex) -> bool {
+        let known = self.known(page);
+        debug_assert!(known & OPEN != 0);
+        let stays = known & COUNT > 1;
+        self.know(page, if stays { known - 1 } else { 0 });
+        stays
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::homes::{Home, Interleaved};
+    use crate::page::NodeId;
+
+    const PAGE: PageIndex = PageIndex(7);
+    const FOUND: Found = Found { is_watched: true, has_twin: true };
+
+    fn open_pages() -> OpenPages {
+        let (me, home) = (NodeId(0), Home::Interleaved(Interleaved));
+        let geometry = Geometry { me, nodes: 2, founders: 2, pages: 100, shard: 0, shards: 1, home, marks: true };
+        OpenPages::new(geometry, STORED_IN_A_ROW)
+    }
+
+    /// Whether the page stays open after this publication.
+    fn publish(pages: &mut OpenPages, publication: u32) -> bool {
+        let mut protected = false;
+        let protect = |_| {
+            protected = true;
+            Ok::<(), ()>(())
+        };
+        let stays = pages.published(PageRange::one(PAGE), publication, |_| FOUND, protect).unwrap();
+        assert_ne!(stays, protected);
+        stays
+    }
+
+    /// What the page does before a publication: the answers of the comparisons, one after the other.
+    fn examine(pages: &mut OpenPages, has_twin: bool, answers: &[bool]) -> (Vec<PageIndex>, bool) {
+        let mut answers = answers.iter();
+        let (mut stored, mut protected) = (Vec::new(), false);
+        let protect = |page| {
+            assert_eq!(page, PAGE);
+            protected = true;
+            Ok::<(), ()>(())
+        };
+        let found = |_| Found { has_twin, ..FOUND };
+        pages.examine(found, |_| *answers.next().expect("a comparison"), protect, &mut stored).unwrap();
+        assert_eq!(answers.next(), None, "comparisons that were not made");
+        (stored, protected)
+    }
+
+    #[test]
+    fn a_page_stays_open_from_the_third_publication_in_a_row_on() {
+        let mut pages = open_pages();
+        assert!(!publish(&mut pages, 10) && !publish(&mut pages, 11));
+        assert!(!pages.is_open(PAGE));
+        assert!(publish(&mut pages, 12) && pages.is_open(PAGE));
+        assert!(publish(&mut pages, 20), "it is compared, whatever came between");
+        assert_eq!(pages.open, [PAGE]);
+    }
+
+    #[test]
+    fn publications_that_do_not_follow_one_another_do_not_count() {
+        let mut pages = open_pages();
+        for publication in (0..60).step_by(2) {
+            assert!(!publish(&mut pages, publication), "{publication}");
+        }
+    }
+
+    #[test]
+    fn a_page_that_is_not_stored_to_is_protected_again() {
+        let mut pages = open_pages();
+        assert!((1..=3).any(|publication| publish(&mut pages, publication)));
+        for _ in 0..2 {
+            assert_eq!(examine(&mut pages, true, &[false]), (vec![], false));
+        }
+        assert_eq!(examine(&mut pages, true, &[true]), (vec![PAGE], false));
+        assert!(publish(&mut pages, 6), "a store begins a new count");
+        for _ in 0..2 {
+            assert_eq!(examine(&mut pages, true, &[false]), (vec![], false));
+        }
+        assert_eq!(examine(&mut pages, true, &[false, false]), (vec![], true));
+        assert!(!pages.is_open(PAGE) && !publish(&mut pages, 7));
+    }
+
+    #[test]
+    fn a_store_before_the_protection_is_found() {
+        let mut pages = open_pages();
+        assert!((1..=3).any(|publication| publish(&mut pages, publication)));
+        examine(&mut pages, true, &[false]);
+        examine(&mut pages, true, &[false]);
+        assert_eq!(examine(&mut pages, true, &[false, true]), (vec![PAGE], true));
+        assert_eq!(examine(&mut pages, true, &[]), (vec![], false), "it is not open any more");
+    }
+
+    #[test]
+    fn a_page_without_a_twin_is_protected_and_counts_as_stored_to() {
+        let mut pages = open_pages();
+        assert!((1..=3).any(|publication| publish(&mut pages, publication)));
+        assert_eq!(examine(&mut pages, false, &[]), (vec![PAGE], true));
+        assert!(!pages.is_open(PAGE));
+    }
+
+    #[test]
+    fn only_the_pages_between_open_ones_are_protected() {
+        let mut pages = open_pages();
+        assert!((1..=3).any(|publication| publish(&mut pages, publication)));
+        let mut protected = Vec::new();
+        let protect = |run| {
+            protected.push(run);
+            Ok::<(), ()>(())
+        };
+        let range = PageRange::new(PageIndex(5), 5).unwrap();
+        assert_eq!(pages.published(range, 4, |page| Found { has_twin: page.0 != 9, ..FOUND }, protect), Ok(true));
+        assert_eq!(protected, [PageRange::new(PageIndex(5), 2).unwrap(), PageRange::new(PageIndex(8), 2).unwrap()]);
+    }
+
+    #[test]
+    fn what_is_taken_away_is_forgotten() {
+        let mut pages = open_pages();
+        pages.forget(PageRange::one(PAGE));
+        assert!((1..=3).any(|publication| publish(&mut pages, publication)));
+        pages.forget(PageRange::new(PageIndex(0), 8).unwrap());
+        assert!(!pages.is_open(PAGE) && !pages.is_open(PageIndex(99)));
+        assert_eq!(examine(&mut pages, true, &[]), (vec![], false));
+    }
+}

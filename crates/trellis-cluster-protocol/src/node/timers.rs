@@ -1,0 +1,182 @@
+//! How long pages stay that were granted to threads, and when alarms of the protocols are due.
+//!
+//! A page that was granted to a faulting thread stays until the thread ran on, so that busy pages do not travel unused. Who
+//! was woken says so when it looks; the last of them lets the page go. Once somebody else wants the page, it stays for a
+//! bounded time only ([`crate::coherence::Effect::Hold`]).
+//!
+//! Promises: [`Input::Resumed`] is said once for each page that was held, not later than its bound; an alarm goes off once,
+//! not earlier than it was set for, and setting it again replaces it. It must never read a clock: its callers say what time
+//! it is, and call [`Timers::pop_due`] when [`Timers::next_due`] has come.
+
+use crate::Nanoseconds;
+use crate::coherence::{Input, Purpose};
+use crate::page::{PageIndex, PageRange};
+use alloc::vec::Vec;
+
+/// How long a granted page stays, once somebody else wants it, for a thread that was told that it may run on: the time to
+/// return from a signal handler and to retry one instruction.
+const RESUME_NS: Nanoseconds = 20_000;
+/// Pages and alarms for which there is room from the start: nothing is allocated on the fault path for less.
+const ROOM: usize = 64;
+
+/// The timers of one shard.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Timers {
+    /// The page of each thread that was woken after a fault and has not looked yet.
+    woken: Vec<PageIndex>,
+    /// Granted pages that stay, if somebody else wants them, until that time.
+    held: Vec<(PageIndex, Nanoseconds)>,
+    alarms: Vec<Alarm>,
+}
+
+/// An alarm that is set; see [`crate::coherence::Effect::Alarm`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Alarm {
+    page: PageIndex,
+    purpose: Purpose,
+    due: Nanoseconds,
+}
+
+impl Default for Timers {
+    fn default() -> Timers {
+        Timers { woken: Vec::with_capacity(ROOM), held: Vec::with_capacity(ROOM), alarms: Vec::with_capacity(ROOM) }
+    }
+}
+
+impl Timers {
+    /// A thread was woken for `page` after a fault. It calls [`Timers::looks`] when it runs.
+    pub fn wake(&mut self, page: PageIndex) {
+        self.woken.push(page);
+    }
+
+    /// A thread that was woken for `page` is about to retry its instruction. Returns what follows if it is the last of
+    /// those: the protocol hears of it now, or somebody wants the page already, which stays a moment longer.
+    pub fn looks(&mut self, page: PageIndex, now: impl FnOnce() -> Nanoseconds) -> Option<Resumes> {
+        if let Some(index) = self.woken.iter().position(|woken| *woken == page) {
+            self.woken.swap_remove(index);
+        }
+        self.runs_on(page, now)
+    }
+
+    /// As [`Timers::looks`], of a thread that was not woken because of a fault.
+    pub fn runs_on(&mut self, page: PageIndex, now: impl FnOnce() -> Nanoseconds) -> Option<Resumes> {
+        if self.woken.contains(&page) {
+            return None;
+        }
+        let Some((_, due)) = self.held.iter_mut().find(|(held, _)| *held == page) else {
+            return Some(Resumes::Now(Input::Resumed { page }));
+        };
+        *due = (*due).min(now().saturating_add(RESUME_NS));
+        Some(Resumes::At(*due))
+    }
+
+    /// `page` stays for a thread that was woken, if somebody wants it, but not for longer than `at_most` from now on. An
+    /// earlier bound stays. Returns until when.
+    pub fn hold(&mut self, page: PageIndex, now: Nanoseconds, at_most: Nanoseconds) -> Nanoseconds {
+        if let Some((_, due)) = self.held.iter().find(|(held, _)| *held == page) {
+            return *due;
+        }
+        let due = now.saturating_add(at_most);
+        self.held.push((page, due));
+        due
+    }
+
+    /// Sets the alarm of `page` for `purpose`; an earlier one is forgotten.
+    pub fn set_alarm(&mut self, page: PageIndex, purpose: Purpose, due: Nanoseconds) {
+        match self.alarms.iter_mut().find(|alarm| (alarm.page, alarm.purpose) == (page, purpose)) {
+            Some(alarm) => alarm.due = due,
+            None => self.alarms.push(Alarm { page, purpose, due }),
+        }
+    }
+
+    /// The pages of `range` are held no longer, and the protocol does not hear of it: it is another from now on.
+    pub fn forget_held(&mut self, range: PageRange) {
+        self.held.retain(|(page, _)| !range.contains(*page));
+    }
+
+    /// What the protocol must hear of a page that is held, whether or not its time has come; nothing where none is.
+    pub fn pop_held(&mut self) -> Option<Input> {
+        self.held.pop().map(|(page, _)| Input::Resumed { page })
+    }
+
+    /// What the protocol must hear now; nothing where no more is due.
+    pub fn pop_due(&mut self, now: Nanoseconds) -> Option<Input> {
+        if let Some(index) = self.held.iter().position(|(_, due)| *due <= now) {
+            let (page, _) = self.held.swap_remove(index);
+            return Some(Input::Resumed { page });
+        }
+        let index = self.alarms.iter().position(|alarm| alarm.due <= now)?;
+        let Alarm { page, purpose, .. } = self.alarms.swap_remove(index);
+        Some(Input::Alarm { page, purpose })
+    }
+
+    /// When the next is due.
+    pub fn next_due(&self) -> Option<Nanoseconds> {
+        self.held.iter().map(|(_, due)| *due).chain(self.alarms.iter().map(|alarm| alarm.due)).min()
+    }
+
+    /// When the next alarm for `purpose` is due.
+    pub fn next_alarm(&self, purpose: Purpose) -> Option<Nanoseconds> {
+        self.alarms.iter().filter(|alarm| alarm.purpose == purpose).map(|alarm| alarm.due).min()
+    }
+
+    /// Whether none is set.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.alarms.is_empty()
+    }
+}
+
+/// When the protocol hears that the threads ran on for which a page was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resumes {
+    /// Now: this is to be said.
+    Now(Input),
+    /// Then, by [`Timers::pop_due`].
+    At(Nanoseconds),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: PageIndex = PageIndex(3);
+    const RESUMED: Input = Input::Resumed { page: PAGE };
+
+    #[test]
+    fn the_last_thread_that_was_woken_lets_the_page_go() {
+        let mut timers = Timers::default();
+        timers.wake(PAGE);
+        timers.wake(PAGE);
+        timers.wake(PageIndex(4));
+        assert_eq!(timers.looks(PAGE, || 0), None);
+        assert_eq!(timers.looks(PAGE, || unreachable!("nobody wants it")), Some(Resumes::Now(RESUMED)));
+    }
+
+    #[test]
+    fn a_page_that_somebody_wants_stays_a_moment_for_its_thread_and_no_longer_than_its_bound() {
+        let mut timers = Timers::default();
+        timers.wake(PAGE);
+        assert_eq!(timers.hold(PAGE, 1_000, 5_000_000), 5_001_000);
+        assert_eq!(timers.hold(PAGE, 2_000, 1), 5_001_000, "the first bound stays");
+        assert_eq!(timers.looks(PAGE, || 100_000), Some(Resumes::At(100_000 + RESUME_NS)));
+        assert_eq!(timers.pop_due(100_000), None);
+        assert_eq!(timers.next_due(), Some(100_000 + RESUME_NS));
+        assert_eq!(timers.pop_due(100_000 + RESUME_NS), Some(RESUMED));
+        assert_eq!((timers.pop_due(u64::MAX), timers.is_empty()), (None, true));
+
+        timers.hold(PAGE, 0, 10);
+        assert_eq!(timers.looks(PAGE, || 5), Some(Resumes::At(10)), "it does not stay longer because a thread looked");
+    }
+
+    #[test]
+    fn an_alarm_that_is_set_again_goes_off_once_and_later() {
+        let mut timers = Timers::default();
+        timers.set_alarm(PAGE, Purpose::Retry, 10);
+        timers.set_alarm(PAGE, Purpose::Expiry, 5);
+        timers.set_alarm(PAGE, Purpose::Retry, 20);
+        assert_eq!(timers.pop_due(10), Some(Input::Alarm { page: PAGE, purpose: Purpose::Expiry }));
+        assert_eq!(timers.pop_due(10), None);
+        assert_eq!(timers.pop_due(20), Some(Input::Alarm { page: PAGE, purpose: Purpose::Retry }));
+        assert!(timers.is_empty());
+    }
+}
