@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use inside::{LONG, client, good, in_a_lab, leased, number, written};
 use rack::{CONTROLLER, Ends, Ledger, Nothing, PAGE, Rack, SHORT, Times, count_of, page_of};
 use trellis::remote::leased::{Leased, LeasedOptions};
-use trellis::remote::{Host, Pointer, RemoteError};
+use trellis::remote::{Call, Host, Pointer, RemoteError};
 
 /// Where rights last long: a machine that is busy loses none of them.
 const STEADY: Times = Times { lease_term: Duration::from_secs(20), tenure: Duration::from_secs(3) };
@@ -254,6 +254,18 @@ fn who_asks_any_server_waits_until_one_knows_that_it_may_answer() {
     });
 }
 
+/// So many READs are under way at once.
+const READS: usize = 32;
+
+/// Ends what others do until then, also where a test fails.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Two ranges are at one server, and both are asked for without a pause, while something happens that shall part them.
 fn with_a_busy_server(rack: &mut Rack, happens: impl FnOnce(&mut Rack, &dyn Fn(&Rack) -> bool)) {
     for server in ["s1", "s2"] {
@@ -272,13 +284,17 @@ fn with_a_busy_server(rack: &mut Rack, happens: impl FnOnce(&mut Rack, &dyn Fn(&
             good(client.write(object, &[byte; PAGE]));
             let is_over = &is_over;
             scope.spawn(move || {
-                let mut bytes = [0; PAGE];
                 while !is_over.load(Ordering::Relaxed) {
-                    good(client.read(object, &mut bytes));
-                    assert_eq!(bytes, [byte; PAGE]);
+                    // Many at a time: on a busy machine one after the other would not make a busy server.
+                    let mut parts = [[0; PAGE / READS]; READS];
+                    let mut calls: Vec<Call<'_>> =
+                        parts.iter_mut().map(|bytes| Call::Read { pointer: object, bytes }).collect();
+                    assert!(client.batch(&mut calls).iter().all(Result::is_ok));
+                    assert_eq!(parts, [[byte; PAGE / READS]; READS]);
                 }
             });
         }
+        let _over = Over(&is_over);
         // A range, or the part of one that is asked for.
         let is_one_there = |rack: &Rack| {
             let status = rack.status();
@@ -291,7 +307,6 @@ fn with_a_busy_server(rack: &mut Rack, happens: impl FnOnce(&mut Rack, &dyn Fn(&
             let told = rack.ask_until_it_can_be(&["rebalance", "--dry-run"]);
             assert!(is_one_there(rack) && told.contains("nothing"), "{told}");
         }
-        is_over.store(true, Ordering::Relaxed);
     });
 }
 
