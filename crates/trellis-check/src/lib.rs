@@ -2,7 +2,7 @@
 //!
 //! The [`explore`] module visits every state that a small cluster can reach, whatever the order in
 //! which messages arrive and threads run; [`pages`] and [`synchronisation`] say what such a
-//! cluster is made of and what must hold in it; [`mutants`] breaks the protocol in known ways and
+//! cluster is made of and what must hold in it, and [`changes`] how all of it changes a protocol; [`mutants`] breaks the protocol in known ways and
 //! expects the explorer to notice each of them.
 //!
 //! The crate promises: it runs the real `step` of the protocol, the same instance gives the same
@@ -13,6 +13,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 #![forbid(unsafe_code)]
 
+pub mod changes;
 pub mod commands;
 pub mod explore;
 mod fingerprint;

@@ -2,7 +2,9 @@
 //!
 //! Larger ones: `cargo run -p trellis-check --release -- explore --protocol all --nodes 3 --pages 2 --operations 2`.
 
+use trellis_check::changes::ChangeFault;
 use trellis_check::explore::{Model, Options, Report, Verdict, explore};
+use trellis_check::mutants::change_instances;
 use trellis_check::pages::{Instance, Locks, Wishes};
 use trellis_check::synchronisation::{Program, SyncInstance};
 use trellis_cluster_protocol::NodeId;
@@ -222,6 +224,15 @@ fn instances_that_differ_are_described_differently() {
     names.sort();
     names.dedup();
     assert_eq!(names.len(), different.len(), "{names:?}");
+}
+
+#[test]
+fn a_change_is_made_by_all_or_by_none() {
+    for instance in change_instances(ChangeFault::None) {
+        let report = explore(&mut instance.model(), Options::default(), &mut |_| {});
+        passes(&instance.describe(), &report);
+        assert!(report.states > 1_000, "{} states are not all", report.states);
+    }
 }
 
 fn sync(program: Program, nodes: u16, threads: u8, rounds: u8, objects: u8) {

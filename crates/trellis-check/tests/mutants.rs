@@ -5,7 +5,7 @@
 use trellis_check::explore::{Options, Verdict, explore};
 use trellis_check::mutants::{
     Fault, Fits, Mutant, Mutation, Row, SyncFault, SyncMutant, TABLE, markdown, mutants_of, noticed, page_instances,
-    protocols, sync_instances, try_pages, try_sync,
+    protocols, sync_instances, try_change, try_pages, try_sync,
 };
 use trellis_check::synchronisation::Program;
 use trellis_cluster_protocol::coherence::Protocol;
@@ -23,6 +23,7 @@ fn every_mutant_is_noticed() {
     for (index, row) in TABLE.iter().enumerate() {
         let report = match row.mutation {
             Mutation::Sync(fault, program) => try_sync(fault, program, Options::default()),
+            Mutation::Change(fault) => try_change(fault, Options::default()),
             Mutation::Pages(fault) => {
                 // One after the other, so that each protocol has its share.
                 let having = having(row);
@@ -89,7 +90,7 @@ fn a_wrapper_without_a_fault_changes_nothing() {
     }
     let programs = TABLE.iter().filter_map(|row| match row.mutation {
         Mutation::Sync(_, program) => Some(program),
-        Mutation::Pages(_) => None,
+        Mutation::Pages(_) | Mutation::Change(_) => None,
     });
     let mut programs: Vec<Program> = programs.collect();
     programs.dedup();

@@ -50,6 +50,9 @@ const STEPS: [Step; 20] = [
             "sync --program words --nodes 4 --rounds 2",
             "sync --program locks --nodes 3 --threads 2 --rounds 1 --objects 2",
             "sync --program words --nodes 3 --threads 2 --rounds 1 --objects 2",
+            "changes --nodes 3 --calls 2 --late 1 --objections 0",
+            "changes --nodes 2 --calls 2 --late 3 --objections 1",
+            "changes --nodes 4 --calls 1 --late 1 --objections 0",
         ]),
     },
     Step {
@@ -258,7 +261,7 @@ impl Step {
 /// What a command of the checkers gets besides, if it explores: the others know no bound of states.
 fn bound(words: &str) -> String {
     match words.split(' ').next() {
-        Some("explore" | "sync" | "mutants") => format!(" --states-max {STATES_MAX}"),
+        Some("explore" | "sync" | "changes" | "mutants") => format!(" --states-max {STATES_MAX}"),
         _ => String::new(),
     }
 }

@@ -7,6 +7,7 @@ use super::lease::{self, LEASE, Lease};
 use super::release::{self, Release, Shared};
 use super::side_by_side::side_by_side;
 use super::{Bound, json_text};
+use crate::changes::{ChangeFault, ChangeInstance};
 use crate::explore::{Model, Options, Progress, Report, Verdict, explore};
 use crate::pages::{Instance, Locks, Wishes};
 use crate::say;
@@ -106,6 +107,28 @@ pub(super) struct Synchronise {
     bound: Bound,
 }
 
+/// Changes of protocols, and what may happen to them.
+#[derive(Args, Clone, Copy, Debug)]
+pub(super) struct ChangeTogether {
+    /// Number of nodes.
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u16).range(1..=5))]
+    nodes: u16,
+    /// How many changes there are, one after the other.
+    #[arg(long, default_value_t = 2, value_parser = value_parser!(u8).range(1..=4))]
+    calls: u8,
+    /// How many waits may be too long, all together.
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u8).range(0..=4))]
+    late: u8,
+    /// How many times a node may object, all together.
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u8).range(0..=4))]
+    objections: u8,
+    /// The last node is told to change something else the first time.
+    #[arg(long)]
+    differs: bool,
+    #[command(flatten)]
+    bound: Bound,
+}
+
 #[derive(Clone, Copy, ValueEnum, Debug)]
 enum HomeName {
     Manager,
@@ -173,6 +196,12 @@ pub(super) fn run(chosen: &Explore, json: bool) -> Result<bool, String> {
 pub(super) fn run_sync(chosen: &Synchronise, json: bool) -> bool {
     let instance = sync_instance(chosen);
     show(&instance.describe(), &mut instance.model(), chosen.bound.options(), json)
+}
+
+pub(super) fn run_changes(chosen: &ChangeTogether, json: bool) -> bool {
+    let ChangeTogether { nodes, calls, late, objections, differs, bound } = *chosen;
+    let instance = ChangeInstance { nodes, calls, late, objections, differs, fault: ChangeFault::None };
+    show(&instance.describe(), &mut instance.model(), bound.options(), json)
 }
 
 /// What `--protocol` calls those with release consistency together.

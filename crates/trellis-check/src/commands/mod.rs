@@ -100,6 +100,8 @@ enum Command {
     Explore(explore::Explore),
     /// The same for locks, barriers and atomic words.
     Sync(explore::Synchronise),
+    /// The same for changes of the protocol of pages, which all nodes make or none.
+    Changes(explore::ChangeTogether),
     /// Run litmus tests, in the simulator or on real processes.
     Litmus(litmus::Litmus),
     /// Check that one order of all loads and exchanges explains what real processes saw.
@@ -120,6 +122,7 @@ pub fn run(arguments: &Arguments, host: Option<&mut dyn real::Host>) -> ExitCode
     let result = match &arguments.command {
         Command::Explore(chosen) => explore::run(chosen, json).map_err(Refusal::from),
         Command::Sync(chosen) => Ok(explore::run_sync(chosen, json)),
+        Command::Changes(chosen) => Ok(explore::run_changes(chosen, json)),
         Command::Litmus(chosen) => litmus::run(chosen, host, json).map_err(Refusal::from),
         Command::History(chosen) => history::run(chosen, host, json).map_err(Refusal::from),
         Command::Mutants(chosen) => mutants::run(chosen, json).map_err(Refusal::from),

@@ -9,20 +9,20 @@ use super::{Bound, json_text};
 use crate::explore::Report;
 use crate::leases::faults::FAULTS;
 use crate::mutants::{
-    self, Mutation, TABLE, markdown, mutants_of, noticed, release_mutants_of, try_leases, try_pages, try_release,
-    try_sync,
+    self, Mutation, TABLE, markdown, mutants_of, noticed, release_mutants_of, try_change, try_leases, try_pages,
+    try_release, try_sync,
 };
 use crate::say;
 use clap::Args;
 use trellis_cluster_protocol::coherence::Protocol;
 
-/// What `--protocol` calls locks, barriers and words.
+/// What `--protocol` calls locks, barriers and words, and changes of protocols.
 const SYNCHRONISATION: &str = "synchronisation";
 
 #[derive(Args, Debug)]
 pub(super) struct Mutants {
-    /// Only those of this protocol, or `synchronisation` for those of locks, barriers and words, or `lease` for those of
-    /// leases of remote memory; otherwise all.
+    /// Only those of this protocol, or `synchronisation` for those of locks, barriers and words and of changes of protocols,
+    /// or `lease` for those of leases of remote memory; otherwise all.
     #[arg(long)]
     protocol: Option<String>,
     /// Only those whose name holds this.
@@ -63,8 +63,14 @@ pub(super) fn run(chosen: &Mutants, json: bool) -> Result<bool, String> {
         }
     }
     for row in TABLE.iter().filter(|_| with_synchronisation) {
-        if let Mutation::Sync(fault, program) = row.mutation {
-            tries.push(Try::new(SYNCHRONISATION, row.name, row.broken, move || try_sync(fault, program, options)));
+        match row.mutation {
+            Mutation::Sync(fault, program) => {
+                tries.push(Try::new(SYNCHRONISATION, row.name, row.broken, move || try_sync(fault, program, options)));
+            }
+            Mutation::Change(fault) => {
+                tries.push(Try::new(SYNCHRONISATION, row.name, row.broken, move || try_change(fault, options)));
+            }
+            Mutation::Pages(_) => {}
         }
     }
     for broken in FAULTS.iter().filter(|_| with_leases) {

@@ -19,6 +19,7 @@ pub use release::{SEEDS_MAX, release_mutants_of, try_release};
 pub use synchronisation::{SyncFault, SyncMutant};
 pub use table::TABLE;
 
+use crate::changes::{ChangeFault, ChangeInstance};
 use crate::explore::{Options, Report, Verdict, explore};
 use crate::leases::faults as lease_faults;
 use crate::pages::{Instance, Locks, Wishes};
@@ -48,6 +49,8 @@ pub enum Mutation {
     Pages(Fault),
     /// In synchronisation.
     Sync(SyncFault, Program),
+    /// In a change of protocols, which is made with synchronisation.
+    Change(ChangeFault),
 }
 
 /// Which protocols have a rule. What is no layer's own is tried within layers too, except where a layer takes away what
@@ -76,7 +79,7 @@ pub enum Fits {
     Spin,
     /// `delay(…)`.
     Delay,
-    /// No coherence protocol: locks, barriers, words, objects that are kept at their home.
+    /// No coherence protocol: locks, barriers, words, objects that are kept at their home, and changes of protocols.
     Synchronisation,
 }
 
@@ -134,7 +137,7 @@ pub fn protocols() -> Vec<Protocol> {
 pub fn mutants_of(protocol: Protocol) -> Vec<(Row, Fault)> {
     let fault = |row: &Row| match row.mutation {
         Mutation::Pages(fault) => row.fits.includes(protocol).then_some((*row, fault)),
-        Mutation::Sync(..) => None,
+        Mutation::Sync(..) | Mutation::Change(_) => None,
     };
     TABLE.iter().filter_map(fault).collect()
 }
@@ -180,44 +183,52 @@ pub fn sync_instances(program: Program) -> Vec<SyncInstance> {
     }
 }
 
+/// The instances on which mutants of changes are tried, smallest first.
+pub fn change_instances(fault: ChangeFault) -> Vec<ChangeInstance> {
+    let once = ChangeInstance { nodes: 2, calls: 1, late: 1, objections: 1, differs: false, fault };
+    let three = ChangeInstance { nodes: 3, ..once };
+    vec![once, ChangeInstance { calls: 2, ..once }, three]
+}
+
+/// Explores a mutant of changes.
+pub fn try_change(fault: ChangeFault, options: Options) -> Report {
+    one_after_the_other(change_instances(fault), |instance| explore(&mut instance.model(), options, &mut |_| {}))
+}
+
 /// Explores a mutant of `protocol` on one instance after the other until one notices it; the sum of the states
 /// is in the report.
 pub fn try_pages(protocol: Protocol, fault: Fault, options: Options) -> Report {
     let options = Options { must_end: true, ..options };
-    let mut sum: Option<Report> = None;
-    for instance in page_instances(protocol) {
+    one_after_the_other(page_instances(protocol), |instance| {
         let mut model = instance.model_of(|geometry| Mutant::new(protocol.start(geometry), geometry, fault));
-        let report = added(sum.take(), explore(&mut model, options, &mut |_| {}));
-        if !report.passed() {
-            return report;
-        }
-        sum = Some(report);
-    }
-    sum.expect("there are instances")
+        explore(&mut model, options, &mut |_| {})
+    })
 }
 
 /// Explores a mutant of synchronisation.
 pub fn try_sync(fault: SyncFault, program: Program, options: Options) -> Report {
-    let mut sum: Option<Report> = None;
-    for instance in sync_instances(program) {
+    one_after_the_other(sync_instances(program), |instance| {
         let mut model = instance.model_of(|me, nodes| SyncMutant::new(me, nodes, fault));
-        let report = added(sum.take(), explore(&mut model, options, &mut |_| {}));
+        explore(&mut model, options, &mut |_| {})
+    })
+}
+
+/// Explores instances until something is noticed; the report of the last, with the states of all.
+fn one_after_the_other<I>(instances: Vec<I>, explore: impl Fn(I) -> Report) -> Report {
+    let mut sum: Option<Report> = None;
+    for instance in instances {
+        let mut report = explore(instance);
+        if let Some(before) = sum {
+            report.states += before.states;
+            report.transitions += before.transitions;
+            report.elapsed += before.elapsed;
+        }
         if !report.passed() {
             return report;
         }
         sum = Some(report);
     }
     sum.expect("there are instances")
-}
-
-/// The report of an exploration after others.
-fn added(before: Option<Report>, mut report: Report) -> Report {
-    if let Some(before) = before {
-        report.states += before.states;
-        report.transitions += before.transitions;
-        report.elapsed += before.elapsed;
-    }
-    report
 }
 
 /// What the explorer noticed about a mutant, if it did.

@@ -5,6 +5,7 @@
 
 use super::pages::Fault;
 use super::{Fits, Mutation, Row, SyncFault};
+use crate::changes::ChangeFault;
 use crate::synchronisation::Program;
 use Fits::{Any, Copies, Delay, Dynamic, Forward, Ivy, Lock, Managed, Redirect, Runs, Spin};
 
@@ -14,6 +15,10 @@ const fn row(fits: Fits, name: &'static str, broken: &'static str, fault: Fault)
 
 const fn sync(name: &'static str, broken: &'static str, fault: SyncFault, program: Program) -> Row {
     Row { name, broken, fits: Fits::Synchronisation, mutation: Mutation::Sync(fault, program) }
+}
+
+const fn change(name: &'static str, broken: &'static str, fault: ChangeFault) -> Row {
+    Row { name, broken, fits: Fits::Synchronisation, mutation: Mutation::Change(fault) }
 }
 
 /// Every mutant.
@@ -214,4 +219,11 @@ pub const TABLE: &[Row] = &[
         Program::CountingBarrier,
     ),
     sync("answers-twice", "the home answers twice", SyncFault::AnswersTwice, Program::CountingBarrier),
+    // Changes of protocols.
+    change("gives-up-alone", "who gives up a change does not decide so for all", ChangeFault::GivesUpAlone),
+    change("stays-away", "who gives up a change leaves the others waiting", ChangeFault::StaysAway),
+    change("changes-undecided", "nodes change while another may still give up", ChangeFault::Undecided),
+    change("passes-over-objections", "a node changes although one objects", ChangeFault::PassesOverObjections),
+    change("keeps-objections", "an objection counts for the next change, too", ChangeFault::KeepsObjections),
+    change("keeps-numbers", "the barriers of a change that was given up are used again", ChangeFault::KeepsNumbers),
 ];

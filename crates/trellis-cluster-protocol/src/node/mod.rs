@@ -1,9 +1,11 @@
 //! What a node decides besides the protocols of its pages: when a message that releases something may be used, what need
-//! not be kept after a barrier, which pages stay open to stores, and how long a page stays or an alarm waits.
+//! not be kept after a barrier, which pages stay open to stores, how long a page stays or an alarm waits, and how all nodes
+//! change the protocol of pages or none does.
 //!
 //! The runtime and the checker's clusters drive these values as they are. They keep the rules of the crate: no clock, no
 //! thread, no bytes of pages.
 
+pub mod change;
 mod knowledge;
 mod open_pages;
 mod timers;

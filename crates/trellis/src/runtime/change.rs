@@ -1,28 +1,22 @@
-//! Another protocol for a part of the region, while the cluster runs.
+//! Another protocol for a part of the region, while the cluster runs: carries out what [`change`](node::change) decides.
 //!
-//! Every node makes the same call. Once all have come, so that none waits for another node's program any more, each
-//! *freezes* the pages: its threads that need one wait, no guess asks for one, and nobody begins to lock one. Then each
-//! says whether it objects, and only if none does, each waits until nothing that it asked for is under way, and the home
-//! of each page pulls it, for stores, unless nobody ever touched it. When all homes have done so, every node changes its
-//! own choice, and when all have, the pages thaw.
-//!
-//! A node that cannot wait any longer tries to *give up* for all: one word decides whether that came before all nodes had
-//! met for the last time. If so none changes; if not, the node goes on like the others.
+//! Every node makes the same call. Frozen pages are waited for by threads that need them, no guess asks for one, and nobody
+//! begins to lock one. Before the protocol changes, the home of each page pulls it, for stores, unless nobody ever touched it.
 //!
 //! Promises: bytes stay what they are; either every node changes or none does, and then each says why; threads may go
 //! on using the region meanwhile. Must never change a page that is locked by the program, and never go on in a cluster
 //! whose nodes may disagree.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use trellis_cluster_protocol::coherence::{Coherence, Input, PROTOCOLS_MAX, Protocol};
-use trellis_cluster_protocol::sync::Operation;
-use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange};
+use trellis_cluster_protocol::node::change::{self, Ending, Order};
+use trellis_cluster_protocol::{Access, PageIndex, PageRange, node};
 use trellis_memory::{Detection, MapError};
 
 use super::faults::Why;
-use super::ordered::lock;
+use super::ordered::{Ordered, Rank, lock};
 use super::pages::{Waiting, runs};
 use super::progress::Waited;
 use super::synchronisation::RESERVED_FIRST;
@@ -30,57 +24,34 @@ use super::{Node, Ticket};
 use crate::cluster::WaitError;
 use crate::waits::Wait;
 
-/// The barriers between the steps, in their order: all nodes have come; their pages are frozen, and who objects has said
-/// so; nothing is under way; every page is at its home; every node has changed.
-const ARRIVED: u64 = 0;
-const FROZEN: u64 = 1;
-const SETTLED: u64 = 2;
-const GATHERED: u64 = 3;
-const CHANGED: u64 = 4;
-
-/// The word that decides: how many calls were agreed on, or that a node gave up.
-const DECISION: u64 = 0;
-/// The word that holds what the nodes shall change, while they do.
-const PROPOSAL: u64 = 1;
-/// The word that counts the nodes that cannot.
-const OBJECTIONS: u64 = 2;
-
-/// In [`DECISION`], with the number of the node that gave up.
-const GIVEN_UP: u64 = 1 << 63;
-
-/// A call that was given up leaves barriers that not all nodes have left, so later calls use others: this many numbers.
-const NUMBERS_PER_SET: u64 = 8;
-const SETS_MAX: u64 = (u64::MAX - RESERVED_FIRST) / NUMBERS_PER_SET;
-
 const WAIT: Wait = Wait::ProtocolChange;
 
-/// What a node knows about the changes up to now. All nodes agree on the numbers whenever they begin a call.
-#[derive(Default)]
+/// What a node knows about the changes up to now.
 pub(super) struct Changes {
     /// A thread of this node is changing protocols.
     is_busy: AtomicBool,
     /// Protocols were changed since the start.
     any: AtomicBool,
-    /// Calls that were given up.
-    given_up: AtomicU64,
-    /// Calls since then that were not.
-    agreed: AtomicU64,
+    ended: Ordered<node::change::Changes>,
 }
 
-/// One call, by the numbers of its barriers and words.
-struct Call {
-    first: u64,
-    /// What [`DECISION`] says until this call is decided, and one more when all nodes agreed on how it ends.
-    round: u64,
-    /// The first barrier that this node has not come to.
-    next: u64,
+impl Changes {
+    pub(super) fn new() -> Changes {
+        let ended = Ordered::new(Rank::Last, node::change::Changes::default());
+        Changes { is_busy: AtomicBool::new(false), any: AtomicBool::new(false), ended }
+    }
 }
 
-/// What the nodes said about a call.
-struct Votes {
+/// One call of the program.
+struct Call<'a> {
+    pages: Range<u32>,
+    protocol: Protocol,
+    /// For the barrier to which this node came last.
+    ticket: Option<Ticket<'a>>,
+    /// Why this node cannot have the change.
     objection: Option<String>,
-    differs: bool,
-    objections: u64,
+    /// What took too long last.
+    late: Option<WaitError>,
 }
 
 impl Node {
@@ -96,7 +67,7 @@ impl Node {
             let what = "another thread of this node is changing protocols; one thread per node may";
             return Err(WaitError::Misuse(what.to_owned()));
         }
-        let changed = self.change_together(&pages, protocol);
+        let changed = self.change_together(pages.clone(), protocol);
         self.thaw(pages);
         self.changes.is_busy.store(false, Ordering::Release);
         changed
@@ -112,139 +83,86 @@ impl Node {
         self.changes.is_busy.load(Ordering::Acquire) || self.changes.any.load(Ordering::Acquire)
     }
 
-    fn change_together(&self, pages: &Range<u32>, protocol: Protocol) -> Result<(), WaitError> {
-        let sets = self.changes.given_up.load(Ordering::Relaxed);
-        if sets == SETS_MAX {
-            return Err(WaitError::Misuse(format!("{SETS_MAX} changes of protocols were given up, which is the most")));
-        }
-        let round = self.changes.agreed.load(Ordering::Relaxed);
-        let mut call = Call { first: RESERVED_FIRST + sets * NUMBERS_PER_SET, round, next: ARRIVED };
-        let votes = self.vote(&mut call, pages, protocol).and_then(|votes| self.agree(&mut call).map(|()| votes));
-        let votes = votes.map_err(|error| self.give_up(&mut call, error))?;
-        self.changes.agreed.store(round + 1, Ordering::Relaxed);
-        let ended = self.carry_out_together(&mut call, pages, protocol, votes.objections);
-        ended.map_err(|error| self.disagree(error))?;
-        votes.result(pages, protocol)
-    }
-
-    /// Up to where every page is at its home, unless a node objects.
-    fn vote(&self, call: &mut Call, pages: &Range<u32>, protocol: Protocol) -> Result<Votes, WaitError> {
-        self.meet(call, ARRIVED)?;
-        self.freeze(pages.clone());
-        let objection = self.objection(pages, protocol);
-        let ours = proposal(pages, protocol);
-        let theirs = self.operate_as(call.first + PROPOSAL, Operation::CompareExchange(0, ours), WAIT)?;
-        let differs = theirs != 0 && theirs != ours;
-        if differs || objection.is_some() {
-            self.operate_as(call.first + OBJECTIONS, Operation::FetchAdd(1), WAIT)?;
-        }
-        self.meet(call, FROZEN)?;
-        let objections = self.operate_as(call.first + OBJECTIONS, Operation::Load, WAIT)?;
-        if objections == 0 {
-            // Nobody has locked a page of these, and nobody can: whatever was asked for comes.
-            self.settle(pages)?;
-            self.close_copies(pages)?;
-            self.meet(call, SETTLED)?;
-            self.gather(pages)?;
-        }
-        Ok(Votes { objection, differs, objections })
-    }
-
-    /// All nodes are done with a step, and none has given up as far as is known.
-    fn meet(&self, call: &mut Call, barrier: u64) -> Result<(), WaitError> {
-        let ticket = self.come_to(call, barrier);
-        self.wait_in_barrier(&ticket, call.first + barrier, WAIT)?;
-        self.unless_given_up(self.operate_as(call.first + DECISION, Operation::Load, WAIT)?)
-    }
-
-    fn come_to(&self, call: &mut Call, barrier: u64) -> Ticket<'_> {
-        call.next = barrier + 1;
-        self.enter_barrier(call.first + barrier)
-    }
-
-    /// All nodes have voted: from here on nobody can give up.
-    fn agree(&self, call: &mut Call) -> Result<(), WaitError> {
-        let ticket = self.come_to(call, GATHERED);
-        let met = self.wait_in_barrier(&ticket, call.first + GATHERED, WAIT);
-        if let Err(error) = met {
-            if matches!(error, WaitError::Failed(_)) || self.decide(call, self.giving_up())? != call.round + 1 {
-                return Err(error);
+    fn change_together(&self, pages: Range<u32>, protocol: Protocol) -> Result<(), WaitError> {
+        let begun = lock(&self.changes.ended).begin(self.me, proposal(&pages, protocol), RESERVED_FIRST);
+        let Some((mut change, mut order)) = begun else {
+            let what = "so many changes of protocols were given up that there are no numbers for another; start the cluster anew";
+            return Err(WaitError::Misuse(what.to_owned()));
+        };
+        let mut call = Call { pages, protocol, ticket: None, objection: None, late: None };
+        loop {
+            if let Order::End(ending) = order {
+                lock(&self.changes.ended).end(ending);
+                return self.ended(call, ending);
             }
-            // Another node was let go on, so all have come here; that news is on its way.
-            let met = self.wait_in_barrier(&ticket, call.first + GATHERED, WAIT);
-            return met.map_err(|error| self.disagree(error));
+            let input = match self.carry_out_change(&mut call, order) {
+                Err(error @ WaitError::Failed(_)) => return Err(error),
+                Err(error) => {
+                    call.late = Some(error);
+                    change::Input::TooLong
+                }
+                Ok(input) => input,
+            };
+            order = change.step(input);
         }
-        self.unless_given_up(self.decide(call, call.round + 1)?)
     }
 
-    /// What the word says once it has been decided; the first to decide does.
-    fn decide(&self, call: &Call, decision: u64) -> Result<u64, WaitError> {
-        let operation = Operation::CompareExchange(call.round, decision);
-        let before = self.operate_as(call.first + DECISION, operation, WAIT);
-        let before = before.map_err(|error| self.disagree(error))?;
-        Ok(if before == call.round { decision } else { before })
+    fn carry_out_change<'a>(&'a self, call: &mut Call<'a>, order: Order) -> Result<change::Input, WaitError> {
+        match order {
+            Order::Meet(barrier) => {
+                let ticket = call.ticket.insert(self.enter_barrier(barrier));
+                self.wait_in_barrier(ticket, barrier, WAIT)?;
+                return Ok(change::Input::Met);
+            }
+            Order::MeetAgain(barrier) => {
+                let ticket = call.ticket.as_ref().expect("this node has come to the barrier");
+                self.wait_in_barrier(ticket, barrier, WAIT)?;
+                return Ok(change::Input::Met);
+            }
+            Order::Operate(word, operation) => {
+                return self.operate_as(word, operation, WAIT).map(change::Input::Value);
+            }
+            Order::Freeze => {
+                self.freeze(call.pages.clone());
+                call.objection = self.objection(&call.pages, call.protocol);
+                return Ok(change::Input::Frozen { objects: call.objection.is_some() });
+            }
+            Order::Settle => {
+                self.settle(&call.pages)?;
+                self.close_copies(&call.pages)?;
+            }
+            Order::Gather => self.gather(&call.pages)?,
+            Order::Change => {
+                self.changes.any.store(true, Ordering::Release);
+                self.change(&call.pages, call.protocol);
+            }
+            Order::Pass(barriers) => barriers.for_each(|barrier| drop(self.enter_barrier(barrier))),
+            Order::End(_) => unreachable!("the end is no order to carry out"),
+        }
+        Ok(change::Input::Done)
     }
 
-    fn giving_up(&self) -> u64 {
-        GIVEN_UP | u64::from(self.me.0)
-    }
-
-    fn unless_given_up(&self, decision: u64) -> Result<(), WaitError> {
-        if decision & GIVEN_UP == 0 {
-            return Ok(());
+    /// What the program is told.
+    fn ended(&self, call: Call<'_>, ending: Ending) -> Result<(), WaitError> {
+        let Call { pages, protocol, objection, late, .. } = call;
+        let late = || late.expect("something took too long");
+        match ending {
+            Ending::Agreed { objections: 0, .. } => Ok(()),
+            Ending::Agreed { differs, .. } => {
+                Err(WaitError::Misuse(objection.unwrap_or_else(|| refused(&pages, protocol, differs))))
+            }
+            Ending::GivenUp { by: None } => Err(late()),
+            Ending::GivenUp { by: Some(by) } => Err(WaitError::TooLong {
+                what: WAIT.to_string(),
+                seconds: self.config.wait_seconds_max,
+                whom: format!("{} could not wait any longer, and nothing has changed on any node", self.name_of(by)),
+            }),
+            Ending::Disagree => {
+                let why = late();
+                self.fail(format!("{why}; the nodes may disagree about the protocol of pages now, so none goes on"));
+                Err(WaitError::Failed(self.failure.sentence()))
+            }
         }
-        Err(WaitError::TooLong {
-            what: WAIT.to_string(),
-            seconds: self.config.wait_seconds_max,
-            whom: format!(
-                "{} could not wait any longer, and nothing has changed on any node",
-                self.name_of(NodeId((decision & !GIVEN_UP) as u16))
-            ),
-        })
-    }
-
-    /// Makes all nodes give up because of `error`; returns what the program is told.
-    fn give_up(&self, call: &mut Call, error: WaitError) -> WaitError {
-        if matches!(error, WaitError::Failed(_)) {
-            return error;
-        }
-        if let Err(failed) = self.decide(call, self.giving_up()) {
-            return failed;
-        }
-        // The others must not wait for this node, which will not come.
-        while call.next <= GATHERED {
-            drop(self.come_to(call, call.next));
-        }
-        self.changes.given_up.fetch_add(1, Ordering::Relaxed);
-        self.changes.agreed.store(0, Ordering::Relaxed);
-        error
-    }
-
-    /// After the decision every node does its part: where one cannot, none may go on.
-    fn disagree(&self, error: WaitError) -> WaitError {
-        if !matches!(error, WaitError::Failed(_)) {
-            self.fail(format!("{error}; the nodes may disagree about the protocol of pages now, so none goes on"));
-        }
-        WaitError::Failed(self.failure.sentence())
-    }
-
-    fn carry_out_together(
-        &self,
-        call: &mut Call,
-        pages: &Range<u32>,
-        protocol: Protocol,
-        objections: u64,
-    ) -> Result<(), WaitError> {
-        if self.me.0 == 0 {
-            self.operate_as(call.first + PROPOSAL, Operation::Exchange(0), WAIT)?;
-            self.operate_as(call.first + OBJECTIONS, Operation::Exchange(0), WAIT)?;
-        }
-        if objections == 0 {
-            self.changes.any.store(true, Ordering::Release);
-            self.change(pages, protocol);
-        }
-        let ticket = self.come_to(call, CHANGED);
-        self.wait_in_barrier(&ticket, call.first + CHANGED, WAIT)
     }
 
     fn freeze(&self, pages: Range<u32>) {
@@ -428,22 +346,18 @@ impl Node {
     }
 }
 
-impl Votes {
-    fn result(self, pages: &Range<u32>, protocol: Protocol) -> Result<(), WaitError> {
-        let sentence = match self {
-            Votes { objections: 0, .. } => return Ok(()),
-            Votes { objection: Some(objection), .. } => objection,
-            Votes { differs: true, .. } => format!(
-                "another node changes other pages or to another protocol than {protocol} for pages {} to {}; call \
-                 set_protocol with the same arguments on every node",
-                pages.start,
-                pages.end - 1
-            ),
-            _ => "another node refuses to change the protocol; its own error says why, and nothing has changed"
-                .to_owned(),
-        };
-        Err(WaitError::Misuse(sentence))
+/// Why nothing has changed although this node does not object.
+fn refused(pages: &Range<u32>, protocol: Protocol, differs: bool) -> String {
+    if !differs {
+        return "another node refuses to change the protocol; its own error says why, and nothing has changed"
+            .to_owned();
     }
+    format!(
+        "another node changes other pages or to another protocol than {protocol} for pages {} to {}; call set_protocol with \
+         the same arguments on every node",
+        pages.start,
+        pages.end - 1
+    )
 }
 
 /// A number that is never zero and differs where the arguments do, up to one chance in 2^64.

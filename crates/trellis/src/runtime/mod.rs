@@ -226,7 +226,7 @@ impl Node {
                 .collect(),
             geometry: pages::geometry(&config, pages, 0, marks),
             protocols: Ordered::new(Rank::Last, protocols(&config)),
-            changes: change::Changes::default(),
+            changes: change::Changes::new(),
             lock_calls: AtomicU32::new(0),
             unguarded: Ordered::new(Rank::Last, Vec::new()),
             refusal: Ordered::new(Rank::Last, None),
