@@ -19,18 +19,18 @@
 //! `cache_bytes_max` says.
 
 pub use trellis_cache::end;
-pub(crate) use trellis_cache::{crew, frames, readahead};
+pub(crate) use trellis_cache::{fault_threads, frames, readahead};
 
-pub(crate) mod beats;
+pub(crate) mod closable;
 pub mod coherence;
-pub(crate) mod departed;
 pub mod error;
 pub(crate) mod fenced;
-pub(crate) mod gate;
 pub mod heap;
+pub(crate) mod heartbeats;
 pub mod launched;
 pub mod layout;
 pub mod lines;
+pub(crate) mod liveness;
 pub mod memory;
 pub mod paging;
 pub mod record;

@@ -13,15 +13,15 @@ use std::time::Instant;
 use trellis_store::wrap::{Counted, Counts, Delayed};
 use trellis_store::{Applied, Change, Guard, Operation, Store};
 
-use super::beats::Beats;
+use super::closable::Closable;
 use super::coherence::Shared;
 use super::coherence::log::{self, Coherence, Copies, Identity};
-use super::departed::Departed;
 use super::error::StoredError;
 use super::fenced::Fenced;
-use super::gate::Gate;
 use super::heap::{self, Heap, HeapError};
+use super::heartbeats::Heartbeats;
 use super::layout::REGION_BASE;
+use super::liveness::Liveness;
 use super::paging::{Options, PageStatistics, Paging};
 use super::region::{self, Opened};
 use super::settings::Settings;
@@ -56,9 +56,9 @@ pub struct Memory {
     words: Option<Arc<Words>>,
     paging: Option<Arc<Paging>>,
     heap: OnceLock<&'static Heap>,
-    beats: OnceLock<Beats>,
+    heartbeats: OnceLock<Heartbeats>,
     /// Through which the pages' calls go.
-    gate: Arc<Gate>,
+    closable: Arc<Closable>,
     /// What the heap has to tell others, and no release has taken along yet.
     heap_changes: Mutex<Vec<Operation>>,
     creator: u32,
@@ -102,7 +102,7 @@ impl Memory {
             _ => None,
         };
         let (mut words, mut paging) = (None, None);
-        let gate = Gate::new(Arc::clone(&store));
+        let closable = Closable::new(Arc::clone(&store));
         let copies: Arc<dyn Copies> = match mode {
             Mode::Full | Mode::Words => {
                 let of_process = process.as_ref().map(|process| process.number);
@@ -126,7 +126,7 @@ impl Memory {
                     has_lines: mode == Mode::Lines,
                     join_bytes: stores::join_bytes(&settings.store),
                 };
-                let new = Paging::start(Arc::clone(&gate) as Arc<dyn Store>, options)?;
+                let new = Paging::start(Arc::clone(&closable) as Arc<dyn Store>, options)?;
                 paging = Some(Arc::clone(&new));
                 new
             }
@@ -148,8 +148,8 @@ impl Memory {
             words,
             paging,
             heap: OnceLock::new(),
-            beats: OnceLock::new(),
-            gate,
+            heartbeats: OnceLock::new(),
+            closable,
             heap_changes: Mutex::default(),
             creator: std::process::id(),
             is_closed: AtomicBool::new(false),
@@ -187,7 +187,7 @@ impl Memory {
     pub fn set_heap(&self, heap: &'static Heap) {
         let Opened { store, number, member, lease, header, .. } = &self.opened;
         if self.heap.set(heap).is_ok() && !header.is_private {
-            self.beats.get_or_init(|| Beats::start(Arc::clone(store), *number, *member, *lease));
+            self.heartbeats.get_or_init(|| Heartbeats::start(Arc::clone(store), *number, *member, *lease));
         }
     }
 
@@ -202,10 +202,10 @@ impl Memory {
         if self.opened.header.is_private || self.opened.is_new {
             return Ok(());
         }
-        let departed = Departed::new(Arc::clone(&self.opened.store), self.opened.number, self.opened.member);
-        let members = departed.members()?;
-        for member in departed.gone(&members, Instant::now())? {
-            departed.remove_chunks(member)?;
+        let liveness = Liveness::new(Arc::clone(&self.opened.store), self.opened.number, self.opened.member);
+        let members = liveness.members()?;
+        for member in liveness.gone(&members, Instant::now())? {
+            liveness.remove_chunks(member)?;
         }
         if let Some(heap) = self.heap.get() {
             heap.take_over_dead().map_err(|error| StoredError::Argument(error.to_string()))?;
@@ -258,12 +258,12 @@ impl Memory {
             let Some(paging) = &self.paging else { return self.opened.leave(None) };
             paging.seal();
             if is_last {
-                self.gate.close();
+                self.closable.close();
             }
             return self.opened.leave(Some(&mut paging.stored_pages().into_iter()));
         }
-        if let Some(beats) = self.beats.get() {
-            beats.stop();
+        if let Some(heartbeats) = self.heartbeats.get() {
+            heartbeats.stop();
         }
         self.release(&[], None)?;
         if let Some(heap) = self.heap.get() {

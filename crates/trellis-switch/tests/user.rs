@@ -87,8 +87,8 @@ fn packets_are_delayed_and_none_is_lost() {
 }
 
 #[test]
-fn copies_share_the_fate_of_the_packet() {
-    if !conformance::is_possible("copies_share_the_fate_of_the_packet") {
+fn copies_share_the_impairment_of_the_packet() {
+    if !conformance::is_possible("copies_share_the_impairment_of_the_packet") {
         return;
     }
     let mut context = with_faults("copies", "duplicate=100%,seed=1");

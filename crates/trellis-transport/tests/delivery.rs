@@ -43,7 +43,7 @@ struct End {
 
 /// What the network does, in percent.
 #[derive(Debug)]
-struct Weather {
+struct FaultMix {
     drop: u8,
     duplicate: u8,
     reorder: u8,
@@ -143,22 +143,22 @@ impl End {
 }
 
 /// Takes one datagram out of the bag, or loses it; where it came from is index 0 or 1.
-fn pick(bag: &mut Vec<Datagram>, random: &mut Random, weather: &Weather, drop: u8) -> Option<Datagram> {
+fn pick(bag: &mut Vec<Datagram>, random: &mut Random, fault_mix: &FaultMix, drop: u8) -> Option<Datagram> {
     while bag.len() > BAG_MAX {
         bag.pop();
     }
     if bag.is_empty() {
         return None;
     }
-    let at = if random.percent(weather.reorder) { random.index(bag.len()) } else { 0 };
-    let datagram = if random.percent(weather.duplicate) { bag[at].clone() } else { bag.remove(at) };
+    let at = if random.percent(fault_mix.reorder) { random.index(bag.len()) } else { 0 };
+    let datagram = if random.percent(fault_mix.duplicate) { bag[at].clone() } else { bag.remove(at) };
     (!random.percent(drop)).then_some(datagram)
 }
 
-/// One run: frames in both directions through bad weather, until all have arrived. Returns how many datagrams went.
+/// One run: frames in both directions through a bad network, until all have arrived. Returns how many datagrams went.
 fn run(seed: u64) -> usize {
     let mut random = Random::new(seed);
-    let weather = Weather {
+    let fault_mix = FaultMix {
         drop: random.one_of(&[0, 10, 10, 30, 50]),
         duplicate: random.one_of(&[0, 5, 30]),
         reorder: random.one_of(&[0, 5, 50]),
@@ -176,8 +176,8 @@ fn run(seed: u64) -> usize {
             went += ends[side].transmit(now, &mut bags[side]);
         }
         let side = random.index(2);
-        let drop = if side == 0 { weather.drop } else { weather.drop_back };
-        match pick(&mut bags[side], &mut random, &weather, drop) {
+        let drop = if side == 0 { fault_mix.drop } else { fault_mix.drop_back };
+        match pick(&mut bags[side], &mut random, &fault_mix, drop) {
             Some(datagram) => {
                 now += random.below(50_000);
                 ends[1 - side].receive(now, &datagram);
@@ -201,7 +201,7 @@ fn run(seed: u64) -> usize {
             return went;
         }
     }
-    panic!("not all arrived in {STEPS_MAX} steps; {weather:?}");
+    panic!("not all arrived in {STEPS_MAX} steps; {fault_mix:?}");
 }
 
 #[test]

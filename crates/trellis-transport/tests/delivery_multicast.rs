@@ -262,27 +262,27 @@ impl Group {
 
 /// What the network does, in percent.
 #[derive(Debug)]
-struct Weather {
+struct FaultMix {
     drop: u8,
     duplicate: u8,
     reorder: u8,
 }
 
 /// Takes one datagram out of a bag, or loses it.
-fn pick(bag: &mut Vec<Datagram>, random: &mut Random, weather: &Weather) -> Option<Datagram> {
+fn pick(bag: &mut Vec<Datagram>, random: &mut Random, fault_mix: &FaultMix) -> Option<Datagram> {
     bag.truncate(BAG_MAX);
     if bag.is_empty() {
         return None;
     }
-    let at = if random.percent(weather.reorder) { random.index(bag.len()) } else { 0 };
-    let datagram = if random.percent(weather.duplicate) { bag[at].clone() } else { bag.remove(at) };
-    (!random.percent(weather.drop)).then_some(datagram)
+    let at = if random.percent(fault_mix.reorder) { random.index(bag.len()) } else { 0 };
+    let datagram = if random.percent(fault_mix.duplicate) { bag[at].clone() } else { bag.remove(at) };
+    (!random.percent(fault_mix.drop)).then_some(datagram)
 }
 
 /// One run; returns what it came to: multicasts, fragments repaired, datagrams that said that something is missing.
 fn run(seed: u64) -> (usize, u64, usize) {
     let mut random = Random::new(seed);
-    let weather = Weather {
+    let fault_mix = FaultMix {
         drop: random.one_of(&[0, 10, 10, 30, 50]),
         duplicate: random.one_of(&[0, 5, 30]),
         reorder: random.one_of(&[0, 5, 50]),
@@ -313,7 +313,7 @@ fn run(seed: u64) -> (usize, u64, usize) {
         let at = random.index(receivers);
         let there = random.percent(50);
         let bag = if there { &mut group.there[at] } else { &mut group.back[at] };
-        match pick(bag, &mut random, &weather) {
+        match pick(bag, &mut random, &fault_mix) {
             Some(datagram) => {
                 now += random.below(50_000);
                 let end = if there { &mut group.far[at] } else { &mut group.near[at] };
@@ -328,7 +328,7 @@ fn run(seed: u64) -> (usize, u64, usize) {
             return (group.multicasts, repaired, group.far.iter().map(|end| end.negative).sum());
         }
     }
-    panic!("not all arrived in {STEPS_MAX} steps; {weather:?}");
+    panic!("not all arrived in {STEPS_MAX} steps; {fault_mix:?}");
 }
 
 #[test]

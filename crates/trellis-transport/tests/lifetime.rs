@@ -125,7 +125,7 @@ fn a_node_whose_greeting_is_not_wanted_is_told_why() {
         .collect();
     let mut sinks = recorders(3);
     poll_until(&links, &mut sinks, |sinks| {
-        // Node 0 is told by its doorman, after the refusal was sent.
+        // Node 0 is told by its acceptor, after the refusal was sent.
         let is_told = !told[0].lock().unwrap().is_empty();
         is_told && sinks[2].lost.len() == 1 && sinks[0].connected == [1] && sinks[1].connected.len() == 2
     });
@@ -333,7 +333,7 @@ fn a_link_that_waits_for_nobody_costs_no_time() {
     const { assert!(HANG_SECONDS > 1) };
 }
 
-/// The status files of this process's doorman threads. Other tests have such threads too, and end.
+/// The status files of this process's acceptor threads. Other tests have such threads too, and end.
 fn door_threads() -> Vec<std::path::PathBuf> {
     let tasks = std::fs::read_dir("/proc/self/task").expect("procfs");
     tasks

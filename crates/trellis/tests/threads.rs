@@ -1,4 +1,4 @@
-//! A node has three threads of its own, the service thread, the watchdog and the doorman, however many peers it has.
+//! A node has three threads of its own, the service thread, the watchdog and the acceptor, however many peers it has.
 //!
 //! Threads of this whole process are counted, so this file has one test.
 

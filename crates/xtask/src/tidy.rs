@@ -27,6 +27,10 @@ const WAITS: &str = "docs/reference/waits.md";
 /// Folders whose waits nobody who runs a product meets: tests, measurements, tasks.
 const WITHOUT_WAITS: [&str; 5] = ["/tests", "/bench/", "/reproduce/", "crates/xtask/", "/model.rs"];
 
+/// The page that gives each concept its word, and the heading above the words that were given up.
+const GLOSSARY: &str = "docs/reference/glossary.md";
+const RETIRED: &str = "## Retired names";
+
 /// Words that promise work for later. Assembled, so that this file does not contain them.
 const UNFINISHED: [&str; 5] = [
     concat!("TO", "DO"),
@@ -54,6 +58,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
     wrong.extend(index_violations(&files));
     wrong.extend(wait_violations(&files));
     wrong.extend(module_violations(&files));
+    wrong.extend(name_violations(&files));
     eprintln!("    {} files", files.len());
     if !wrong.is_empty() {
         bail!("{} violations\n{}", wrong.len(), wrong.join("\n"));
@@ -71,6 +76,38 @@ fn module_violations(files: &[File]) -> Vec<String> {
         folders.contains(folder).then(|| format!("{}: belongs into its folder, as {folder}/mod.rs", file.path))
     });
     beside.collect()
+}
+
+/// Identifiers with a word that the glossary has retired.
+fn name_violations(files: &[File]) -> Vec<String> {
+    let glossary = files.iter().find(|file| file.path == GLOSSARY).map_or("", |file| &file.text);
+    let Some((_, table)) = glossary.split_once(RETIRED) else {
+        return vec![format!("{GLOSSARY}: has no heading `{RETIRED}`; the names below it are checked")];
+    };
+    let rows = table.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |")?.split_once(" | "));
+    let retired: Vec<(&str, &str)> = rows.filter(|(word, _)| *word != "retired").collect();
+    let mut wrong = Vec::new();
+    for file in files.iter().filter(|file| file.path.ends_with(".rs") && !file.path.starts_with("crates/xtask/")) {
+        for (number, line) in numbered(&file.text) {
+            let code = line.split("//").next().unwrap_or("");
+            for (word, term) in retired.iter().filter(|(word, _)| has_part(code, word)) {
+                wrong.push(format!("{}:{number}: `{word}` is retired; the term is {term} ({GLOSSARY})", file.path));
+            }
+        }
+    }
+    wrong
+}
+
+/// Whether an identifier of the line has `word` as one of its words: `word`, `a_word`, `WordOf`, `WORDS`.
+fn has_part(line: &str, word: &str) -> bool {
+    let lower = line.to_ascii_lowercase();
+    lower.match_indices(word).any(|(start, _)| {
+        let (before, after) = (line[..start].chars().next_back(), line[start + word.len()..].chars().next());
+        let begins_here = line[start..].starts_with(char::is_uppercase);
+        let is_begin = before.is_none_or(|c| !c.is_alphanumeric() || begins_here && c.is_lowercase());
+        let is_end = after.is_none_or(|c| !c.is_ascii_lowercase() || c == 's');
+        is_begin && is_end
+    })
 }
 
 /// Limits of waits that the page of waits does not name as they are, and rows of that page without a limit in the sources.
@@ -397,6 +434,18 @@ mod tests {
 
     fn file(path: &str, text: &str) -> File {
         File { path: path.to_owned(), text: text.to_owned() }
+    }
+
+    #[test]
+    fn retired_names_are_words_of_identifiers() {
+        let glossary =
+            file(GLOSSARY, "## Retired names\n\n| retired | term |\n|---|---|\n| bell | wake-up descriptor |\n");
+        let code =
+            "let bells = Bell::new();\nlet bellow = campbell; // a bell\nconst RING_BELL: u8 = 1;\nfn ring_bell() {}\n";
+        let wrong = name_violations(&[glossary, file("a.rs", code)]);
+        let lines: Vec<&str> = wrong.iter().map(|sentence| sentence.split(": ").next().unwrap_or("")).collect();
+        assert_eq!(lines, ["a.rs:1", "a.rs:3", "a.rs:4"], "{wrong:?}");
+        assert!(name_violations(&[]).join("").contains("no heading"));
     }
 
     fn sentences(path: &str, text: &str) -> String {

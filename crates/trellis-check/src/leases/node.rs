@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use trellis_fabric_protocol::Nanoseconds;
 use trellis_fabric_protocol::lease::client::{self, Client};
 use trellis_fabric_protocol::lease::controller::{self, Controller, Record};
-use trellis_fabric_protocol::lease::home::{Desk, Home};
+use trellis_fabric_protocol::lease::home::{Context, Home};
 use trellis_fabric_protocol::lease::queue::{Queue, Waiter, Wish};
 use trellis_fabric_protocol::lease::reader::{self, Reader};
 use trellis_fabric_protocol::lease::server::{self, Server};
@@ -496,9 +496,9 @@ fn server(setup: &Setup, host: Host) -> Server {
         let placement =
             Placement { incarnation: 1, home: 0, backups, hand_to, anew: false, is_unserved: false, parts: Vec::new() };
         let mut effects = Vec::new();
-        let desk = Desk { now: 0, timing: &timing, stamps: &mut server.memory.stamps, effects: &mut effects };
+        let context = Context { now: 0, timing: &timing, stamps: &mut server.memory.stamps, effects: &mut effects };
         let settling = Settling::new(server.pages, server.own, server.window);
-        let mut home = Home::new(&placement, Some(Vec::new()), settling, &desk);
+        let mut home = Home::new(&placement, Some(Vec::new()), settling, &context);
         home.settling.begin(Vec::new());
         home.retry_at = 0;
         home.until = timing.tenure_held;

@@ -63,7 +63,7 @@ const END: u64 = CALM + 30 * TENURE;
 
 /// Which faults there are.
 #[derive(Clone, Copy, Debug)]
-struct Weather {
+struct FaultMix {
     loses: bool,
     repeats: bool,
     holds_up: bool,
@@ -77,13 +77,13 @@ struct Weather {
 /// Runs what a seed stands for.
 pub fn run(seed: u64, fault: Fault, with_story: bool) -> Outcome {
     let mut random = Random::for_purpose(seed, 21);
-    let (setup, weather) = draw(&mut random, fault);
+    let (setup, fault_mix) = draw(&mut random, fault);
     let mut cluster = format!("servers={} backups={}", setup.servers, setup.backups.len());
     cluster += &format!(" clients={} readers={} pages={}", setup.clients.len(), setup.readers, setup.pages);
     cluster += &format!(" home changes={}", setup.home_changes);
-    cluster += &format!(" {weather:?}");
+    cluster += &format!(" {fault_mix:?}");
     let operations = setup.clients.iter().map(|script| script.len() as u64).sum();
-    let mut world = World::new(setup, weather, random, with_story);
+    let mut world = World::new(setup, fault_mix, random, with_story);
     let ended = guarded(|| world.run()).unwrap_or_else(|what| Err(format!("a machine stopped: {what}")));
     Outcome {
         seed,
@@ -97,7 +97,7 @@ pub fn run(seed: u64, fault: Fault, with_story: bool) -> Outcome {
     }
 }
 
-fn draw(random: &mut Random, fault: Fault) -> (Setup, Weather) {
+fn draw(random: &mut Random, fault: Fault) -> (Setup, FaultMix) {
     let servers = 1 + random.below(4) as u16;
     let backups: Vec<Host> = (1..servers).filter(|_| random.once_in(2)).collect();
     let pages = 1 + random.below(3);
@@ -131,7 +131,7 @@ fn draw(random: &mut Random, fault: Fault) -> (Setup, Weather) {
         _ => RATE - RATE_ERROR + random.below(2 * RATE_ERROR),
     };
     setup.rates = (0..setup.nodes()).map(|_| rate(random)).collect();
-    let weather = Weather {
+    let fault_mix = FaultMix {
         loses: random.once_in(2),
         repeats: random.once_in(2),
         holds_up: random.once_in(2),
@@ -140,7 +140,7 @@ fn draw(random: &mut Random, fault: Fault) -> (Setup, Weather) {
         blows: if random.once_in(4) { 0 } else { 1 + random.below(12) },
         parts: if random.once_in(3) { 0 } else { 20 + random.below(60) as u8 },
     };
-    (setup, weather)
+    (setup, fault_mix)
 }
 
 /// What a client does with the pages that it may change; at the end, in the calm, it reads every page.
@@ -170,7 +170,7 @@ fn script(random: &mut Random, pages: u64, all_pages: u64) -> Vec<Operation> {
 
 struct World {
     setup: Setup,
-    weather: Weather,
+    fault_mix: FaultMix,
     random: Random,
     nodes: Vec<Node>,
     /// Until when a node sleeps, and when its program goes on; real time.
@@ -194,7 +194,7 @@ struct World {
 }
 
 impl World {
-    fn new(setup: Setup, weather: Weather, mut random: Random, with_story: bool) -> World {
+    fn new(setup: Setup, fault_mix: FaultMix, mut random: Random, with_story: bool) -> World {
         let nodes: Vec<Node> = (0..setup.nodes()).map(|number| Node::new(&setup, number)).collect();
         let count = nodes.len();
         // At any time, or most of them close together: what is half done when the next one comes is what may be wrong.
@@ -203,12 +203,12 @@ impl World {
             Some(begin) => begin + 50 + random.below(2 * TENURE),
             None => 50 + random.below(CALM - 2_000),
         };
-        let mut blows_at: Vec<u64> = (0..weather.blows).map(|_| at()).collect();
+        let mut blows_at: Vec<u64> = (0..fault_mix.blows).map(|_| at()).collect();
         blows_at.sort_unstable_by_key(|&at| Reverse(at));
         let ghost = Ghost::new(&setup);
         World {
             setup,
-            weather,
+            fault_mix,
             random,
             nodes,
             asleep: vec![0; count],
@@ -317,7 +317,7 @@ impl World {
 
     /// Where the switch delivers a letter, at last.
     fn arrives_at(&mut self, meant: usize, letter: &Letter) -> usize {
-        let errs = letter.is_page_request() && self.weather.misroutes && !self.is_calm() && self.random.once_in(4);
+        let errs = letter.is_page_request() && self.fault_mix.misroutes && !self.is_calm() && self.random.once_in(4);
         if errs { self.random.index(self.setup.controller()) } else { meant }
     }
 
@@ -350,7 +350,7 @@ impl World {
             self.ghost.note(event)?;
         }
         out.letters.into_iter().for_each(|letter| self.post(letter));
-        if self.weather.sleeps && !self.is_calm() && self.random.once_in(60) {
+        if self.fault_mix.sleeps && !self.is_calm() && self.random.once_in(60) {
             self.asleep[node] = self.real + self.random.below(2 * TERM);
         }
         check_rights(&self.setup, self.real, self.nodes.iter(), |node, real| self.setup.now(node, real))
@@ -360,12 +360,12 @@ impl World {
     fn post(&mut self, letter: Letter) {
         let Some(node) = self.setup.node(letter.to.host) else { return };
         let is_rough = !self.is_calm();
-        if is_rough && self.weather.loses && self.random.once_in(8) {
+        if is_rough && self.fault_mix.loses && self.random.once_in(8) {
             return;
         }
-        let copies = if is_rough && self.weather.repeats && self.random.once_in(6) { 2 } else { 1 };
+        let copies = if is_rough && self.fault_mix.repeats && self.random.once_in(6) { 2 } else { 1 };
         for _ in 0..copies {
-            let long = is_rough && self.weather.holds_up && self.random.once_in(10);
+            let long = is_rough && self.fault_mix.holds_up && self.random.once_in(10);
             let wait = if long { self.random.below(3 * TERM) } else { self.random.below(25) };
             let at = self.real + 1 + wait;
             self.queue.push(Reverse((at, self.numbered, node, letter.clone())));
@@ -381,7 +381,7 @@ impl World {
         if self.nodes[node].is_dead {
             return Ok(());
         }
-        if self.random.percent(self.weather.parts) {
+        if self.random.percent(self.fault_mix.parts) {
             self.want();
             return Ok(());
         }

@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn partitions_are_counted_by_bells_numbers() {
+    fn every_partition_is_there_once() {
         assert_eq!([1, 2, 3, 4].map(|count| partitions(count).len()), [1, 2, 5, 15]);
         assert_eq!(partitions(2), [vec![0, 0], vec![0, 1]]);
     }

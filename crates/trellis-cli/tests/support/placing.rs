@@ -49,7 +49,7 @@ struct Shared {
 }
 
 /// What it knows while it runs.
-struct Desk {
+struct Placements {
     ranges: BTreeMap<u16, Placed>,
     sent: u64,
     began: Instant,
@@ -109,7 +109,7 @@ impl Placing {
 
     /// Answers until the test is over.
     pub(crate) fn run(&self, lab: &Lab) {
-        let mut desk = Desk { ranges: BTreeMap::new(), sent: 0, began: Instant::now() };
+        let mut placements = Placements { ranges: BTreeMap::new(), sent: 0, began: Instant::now() };
         let mut room = vec![0; 64 << 10];
         while !self.is_over.load(Ordering::Relaxed) {
             match self.endpoint.receive(&mut room).unwrap() {
@@ -120,25 +120,25 @@ impl Placing {
                     let Ok(request) = Request::decode(source, destination, payload, &rules) else { continue };
                     if request.command() == Command::Report {
                         let told = Told::decode(Command::Report, &payload[HEADER_BYTES..]).expect("it is one");
-                        self.reported(&mut desk, lab, request.source.host.0, &told);
+                        self.reported(&mut placements, lab, request.source.host.0, &told);
                     }
                 }
                 None => self.endpoint.wait(Duration::from_millis(2)),
             }
-            self.tick(&mut desk, lab);
+            self.tick(&mut placements, lab);
         }
     }
 
-    fn now(&self, desk: &Desk) -> u64 {
-        desk.began.elapsed().as_nanos() as u64
+    fn now(&self, placements: &Placements) -> u64 {
+        placements.began.elapsed().as_nanos() as u64
     }
 
-    fn reported(&self, desk: &mut Desk, lab: &Lab, from: u16, told: &Told) {
+    fn reported(&self, placements: &mut Placements, lab: &Lab, from: u16, told: &Told) {
         let What::Report { request, life, state, call, about } = told.what else { return };
         assert_eq!((about.term, about.tenure), (TERM.as_nanos() as u64, TENURE.as_nanos() as u64));
-        let now = self.now(desk);
+        let now = self.now(placements);
         let range = told.range;
-        let placed = match desk.ranges.entry(range) {
+        let placed = match placements.ranges.entry(range) {
             Entry::Occupied(known) => known.into_mut(),
             // A range begins with the first word of its own host.
             Entry::Vacant(_) if range != from => return,
@@ -162,30 +162,31 @@ impl Placing {
         let Record { home, complete, .. } = &placed.machine.record;
         let is_lost = state == State::Blank && from == *home && complete.is_empty();
         if is_lost && placed.machine.record.life.is_some_and(|known| known != life) {
-            self.step(desk, lab, range, Input::Anew(from));
+            self.step(placements, lab, range, Input::Anew(from));
         }
-        let placed = desk.ranges.get_mut(&range).expect("it is there");
+        let placed = placements.ranges.get_mut(&range).expect("it is there");
         if state == State::Blank {
             placed.known.remove(&from)
         } else {
             placed.known.insert(from)
         };
         let message = Message::Report { request, life, state, call };
-        self.step(desk, lab, range, Input::Message(Party::of(from), message));
+        self.step(placements, lab, range, Input::Message(Party::of(from), message));
     }
 
-    fn tick(&self, desk: &mut Desk, lab: &Lab) {
-        let now = self.now(desk);
+    fn tick(&self, placements: &mut Placements, lab: &Lab) {
+        let now = self.now(placements);
         let due = |placed: &Placed| placed.machine.alarm().is_some_and(|at| now >= at);
-        let ranges: Vec<u16> = desk.ranges.iter().filter(|(_, placed)| due(placed)).map(|(range, _)| *range).collect();
-        ranges.into_iter().for_each(|range| self.step(desk, lab, range, Input::Tick));
+        let ranges: Vec<u16> =
+            placements.ranges.iter().filter(|(_, placed)| due(placed)).map(|(range, _)| *range).collect();
+        ranges.into_iter().for_each(|range| self.step(placements, lab, range, Input::Tick));
         let wishes = std::mem::take(&mut self.shared.lock().unwrap().wishes);
         for (range, wish) in wishes {
             let (Wish::Back(host) | Wish::Move(host)) = wish;
-            let placed = &desk.ranges[&range];
+            let placed = &placements.ranges[&range];
             if placed.known.contains(&host) {
                 let input = if wish == Wish::Back(host) { Input::Back(host) } else { Input::Move(host) };
-                self.step(desk, lab, range, input);
+                self.step(placements, lab, range, input);
                 continue;
             }
             self.shared.lock().unwrap().wishes.push((range, wish));
@@ -203,16 +204,16 @@ impl Placing {
                 parts: Vec::new(),
             };
             let what = What::Placed { request: 0, life: 0, placement, call: now, pages: placed.pages, within: None };
-            self.tell(desk, host, &Told { range, what });
-            if let Some(placed) = desk.ranges.get_mut(&range) {
+            self.tell(placements, host, &Told { range, what });
+            if let Some(placed) = placements.ranges.get_mut(&range) {
                 placed.introduced_at = now;
             }
         }
     }
 
-    fn step(&self, desk: &mut Desk, lab: &Lab, range: u16, input: Input) {
-        let now = self.now(desk);
-        let placed = desk.ranges.get_mut(&range).expect("it is there");
+    fn step(&self, placements: &mut Placements, lab: &Lab, range: u16, input: Input) {
+        let now = self.now(placements);
+        let placed = placements.ranges.get_mut(&range).expect("it is there");
         let mut effects = Vec::new();
         placed.machine.step(now, input, &mut effects);
         let pages = placed.pages;
@@ -232,14 +233,14 @@ impl Placing {
         }
         {
             let mut shared = self.shared.lock().unwrap();
-            let record = &desk.ranges[&range].machine.record;
+            let record = &placements.ranges[&range].machine.record;
             if shared.records.get(&range) != Some(record) {
                 println!("range {range:x}: {record:?}");
                 shared.records.insert(range, record.clone());
                 self.changed.notify_all();
             }
         }
-        told.into_iter().for_each(|(to, what)| self.tell(desk, to, &Told { range, what }));
+        told.into_iter().for_each(|(to, what)| self.tell(placements, to, &Told { range, what }));
     }
 
     /// The requests about a range's pages and objects go to its home; what is told to the host, and answers to it, to itself.
@@ -256,10 +257,10 @@ impl Placing {
         }
     }
 
-    fn tell(&self, desk: &mut Desk, to: u16, told: &Told) {
-        desk.sent += 1;
+    fn tell(&self, placements: &mut Placements, to: u16, told: &Told) {
+        placements.sent += 1;
         let incarnation = Incarnation::new(1);
-        let source = Source { cluster: self.cluster, host: Host(self.me), incarnation, request: desk.sent };
+        let source = Source { cluster: self.cluster, host: Host(self.me), incarnation, request: placements.sent };
         send(&self.endpoint, source, to, told, &[]);
     }
 }

@@ -27,7 +27,7 @@ pub struct Stamp {
 pub type Stamps = BTreeMap<PageNumber, Stamp>;
 
 /// What a home works with besides itself.
-pub struct Desk<'a> {
+pub struct Context<'a> {
     /// What the home's clock says.
     pub now: Nanoseconds,
     /// How long rights last.
@@ -125,8 +125,8 @@ pub struct Staged {
 
 impl Home {
     /// A home that begins. Without `entries` it does not know who may have leases; with them, it knows all.
-    pub fn new(placement: &Placement, entries: Option<Vec<Entry>>, settling: Settling, desk: &Desk<'_>) -> Home {
-        let Desk { now, timing, .. } = *desk;
+    pub fn new(placement: &Placement, entries: Option<Vec<Entry>>, settling: Settling, context: &Context<'_>) -> Home {
+        let Context { now, timing, .. } = *context;
         let (is_known, until) = (entries.is_some(), now + timing.term);
         let leased = entries.into_iter().flatten().map(|Entry { page, epoch, owner, readers }| {
             let owner = owner.map(|(party, request)| Owner { party, request, until });
@@ -166,7 +166,7 @@ impl Home {
     }
 
     /// The same home in a later incarnation, or with something to do.
-    pub fn adopt(&mut self, placement: &Placement, desk: &mut Desk<'_>) {
+    pub fn adopt(&mut self, placement: &Placement, context: &mut Context<'_>) {
         if placement.incarnation > self.incarnation {
             // Between incarnations that do not follow each other a backup may have gone and come back with nothing.
             let knows_none = self.incarnation.checked_add(1) != Some(placement.incarnation);
@@ -180,24 +180,24 @@ impl Home {
             if knows_none {
                 self.settling.begin(lacking);
             } else {
-                self.settling.go_on_for(lacking, desk.now);
+                self.settling.go_on_for(lacking, context.now);
             }
             self.heard.clear();
             let pages: Vec<PageNumber> = self.staged.keys().copied().collect();
             for page in pages {
                 if let Some(staged) = self.staged.get_mut(&page) {
                     staged.missing.clone_from(&self.backups);
-                    (staged.since, staged.again) = (desk.now, Again::anew(desk.now));
-                    self.apply(page, desk);
+                    (staged.since, staged.again) = (context.now, Again::anew(context.now));
+                    self.apply(page, context);
                 }
             }
-            self.retry_at = desk.now;
+            self.retry_at = context.now;
         }
         self.hides &= !self.settling.is_over();
         // What was told to the next home stays true as long as this incarnation.
         if self.hand_to.is_none() && placement.hand_to.is_some() {
             self.hand_to = placement.hand_to;
-            self.retry_at = desk.now;
+            self.retry_at = context.now;
         }
     }
 
@@ -214,12 +214,12 @@ impl Home {
     /// Home itself changes a page, during the tenure. Nobody ever has a lease or a copy of such a page, so there is no term of
     /// grace to wait for, and nothing of it that the next home would have to be told: that one has it, as a backup, before it
     /// counts.
-    pub(super) fn change(&mut self, page: PageNumber, desk: &mut Desk<'_>) {
+    pub(super) fn change(&mut self, page: PageNumber, context: &mut Context<'_>) {
         if self.is_in_use(page) {
-            return desk.effects.push(Effect::Changed(page, false));
+            return context.effects.push(Effect::Changed(page, false));
         }
         let epoch = self.next_epoch();
-        self.stage(page, epoch, None, true, desk);
+        self.stage(page, epoch, None, true, context);
     }
 
     /// Sends what was staged to every backup.
@@ -229,40 +229,40 @@ impl Home {
         epoch: Epoch,
         waits: Option<(Party, u64)>,
         release: bool,
-        desk: &mut Desk<'_>,
+        context: &mut Context<'_>,
     ) {
-        let (since, again) = (desk.now, self.again(desk));
+        let (since, again) = (context.now, self.again(context));
         let missing = self.backups.clone();
-        desk.effects.push(Effect::Stage(page));
+        context.effects.push(Effect::Stage(page));
         self.staged.insert(page, Staged { epoch, waits, release, missing, since, again });
-        self.store_staged(page, desk);
-        self.apply(page, desk);
+        self.store_staged(page, context);
+        self.apply(page, context);
     }
 
     /// When something that is said now is to be said again.
-    pub(super) fn again(&mut self, desk: &Desk<'_>) -> Again {
-        let again = Again::after(desk.now, desk.timing);
+    pub(super) fn again(&mut self, context: &Context<'_>) -> Again {
+        let again = Again::after(context.now, context.timing);
         self.retry_at = if self.has_pending() { self.retry_at.min(again.at) } else { again.at };
         again
     }
 
-    fn store_staged(&self, page: PageNumber, desk: &mut Desk<'_>) {
+    fn store_staged(&self, page: PageNumber, context: &mut Context<'_>) {
         let Some(staged) = self.staged.get(&page) else { return };
         for &host in &staged.missing {
             let message = Message::Store { page, pages: 1, incarnation: self.incarnation, epoch: staged.epoch };
-            send(desk.effects, Party::of(host), message, Bytes::Staged);
+            send(context.effects, Party::of(host), message, Bytes::Staged);
         }
     }
 
     /// A commit that every backup has is the page.
-    fn apply(&mut self, page: PageNumber, desk: &mut Desk<'_>) {
+    fn apply(&mut self, page: PageNumber, context: &mut Context<'_>) {
         if !self.staged.get(&page).is_some_and(|staged| staged.missing.is_empty()) {
             return;
         }
         let Some(Staged { epoch, waits, release, .. }) = self.staged.remove(&page) else { return };
         let raised = self.next_epoch();
-        desk.effects.push(Effect::Apply(page));
-        desk.stamps.insert(page, Stamp { incarnation: self.incarnation, epoch });
+        context.effects.push(Effect::Apply(page));
+        context.stamps.insert(page, Stamp { incarnation: self.incarnation, epoch });
         if let Some(leased) = self.leased.get_mut(&page) {
             leased.epoch = raised;
             leased.owner = leased.owner.filter(|_| !release);
@@ -270,48 +270,55 @@ impl Home {
         match waits {
             Some((to, request)) => {
                 let answer = Answer { to, page, request, ask: Ask::Commit { epoch, release } };
-                answer.say(Status::Ok, raised, desk.effects);
+                answer.say(Status::Ok, raised, context.effects);
             }
-            None => desk.effects.push(Effect::Changed(page, true)),
+            None => context.effects.push(Effect::Changed(page, true)),
         }
-        self.forget_ended(page, desk);
-        self.serve(page, desk);
+        self.forget_ended(page, context);
+        self.serve(page, context);
     }
 
     /// A backup has a version of a page, or of each of a run of pages.
-    pub fn stored(&mut self, from: Host, run: Range<PageNumber>, incarnation: u16, epoch: Epoch, desk: &mut Desk<'_>) {
+    pub fn stored(
+        &mut self,
+        from: Host,
+        run: Range<PageNumber>,
+        incarnation: u16,
+        epoch: Epoch,
+        context: &mut Context<'_>,
+    ) {
         if incarnation != self.incarnation {
             return;
         }
         let page = run.start;
-        self.heard.insert(from, desk.now);
+        self.heard.insert(from, context.now);
         if let Some(staged) = self.staged.get_mut(&page).filter(|staged| staged.epoch == epoch) {
             staged.missing.retain(|&host| host != from);
-            self.apply(page, desk);
+            self.apply(page, context);
         }
         self.settling.stored(from, &run);
-        self.settle(desk);
-        self.hand_over(desk);
+        self.settle(context);
+        self.hand_over(context);
     }
 
     /// Goes on with the pages that somebody lacks.
-    fn settle(&mut self, desk: &mut Desk<'_>) {
+    fn settle(&mut self, context: &mut Context<'_>) {
         if self.settling.is_over() {
             return;
         }
-        let again = self.again(desk);
-        for page in self.settling.go_on(desk.now, again, desk.stamps) {
-            self.store_settling(page, desk);
+        let again = self.again(context);
+        for page in self.settling.go_on(context.now, again, context.stamps) {
+            self.store_settling(page, context);
         }
         self.hides &= !self.settling.is_over();
     }
 
-    fn store_settling(&self, page: PageNumber, desk: &mut Desk<'_>) {
+    fn store_settling(&self, page: PageNumber, context: &mut Context<'_>) {
         let Some(lacked) = self.settling.under_way.get(&page) else { return };
         let (pages, incarnation) = (lacked.pages, self.incarnation);
-        let (epoch, bytes) = if lacked.are_zero { (0, Bytes::Zero) } else { (committed(page, desk), Bytes::Page) };
+        let (epoch, bytes) = if lacked.are_zero { (0, Bytes::Zero) } else { (committed(page, context), Bytes::Page) };
         for &host in &lacked.missing {
-            send(desk.effects, Party::of(host), Message::Store { page, pages, incarnation, epoch }, bytes);
+            send(context.effects, Party::of(host), Message::Store { page, pages, incarnation, epoch }, bytes);
         }
     }
 
@@ -335,8 +342,8 @@ impl Home {
     }
 
     /// Tells who will be home what is in use, when it is time.
-    fn hand_over(&mut self, desk: &mut Desk<'_>) {
-        let now = desk.now;
+    fn hand_over(&mut self, context: &mut Context<'_>) {
+        let now = context.now;
         let is_due = self.is_frozen(now) && self.hands.is_none_or(|(_, again)| now >= again.at);
         let Some(to) = self.hand_to.filter(|_| is_due) else { return };
         let entry = |(&page, leased): (&PageNumber, &Leased)| Entry {
@@ -347,27 +354,27 @@ impl Home {
         };
         let in_use = |entry: &Entry| entry.owner.is_some() || !entry.readers.is_empty();
         let entries = self.leased.iter().map(entry).filter(in_use).collect();
-        let first = self.again(desk);
+        let first = self.again(context);
         let (_, again) = self.hands.get_or_insert((now, first));
         if now >= again.at {
-            again.put_off(now, desk.timing);
+            again.put_off(now, context.timing);
         }
         let message = Message::Leases { incarnation: self.incarnation, entries };
-        send(desk.effects, Party::of(to), message, Bytes::Nothing);
+        send(context.effects, Party::of(to), message, Bytes::Nothing);
     }
 
     /// Forgets what has ended, and the page if nothing is left.
-    pub(super) fn forget_ended(&mut self, page: PageNumber, desk: &Desk<'_>) {
+    pub(super) fn forget_ended(&mut self, page: PageNumber, context: &Context<'_>) {
         if let Some(queue) = self.queues.get_mut(&page) {
-            queue.forget_ended(desk.now);
+            queue.forget_ended(context.now);
             if queue.waiters.is_empty() {
                 self.queues.remove(&page);
             }
         }
         let is_staged = self.staged.contains_key(&page);
         let Some(leased) = self.leased.get_mut(&page) else { return };
-        leased.owner = leased.owner.filter(|owner| is_staged || desk.now < owner.until);
-        leased.copies.retain(|copied| desk.now < copied.until);
+        leased.owner = leased.owner.filter(|owner| is_staged || context.now < owner.until);
+        leased.copies.retain(|copied| context.now < copied.until);
         leased.is_recalling &= !leased.copies.is_empty();
         if leased.owner.is_none() && leased.copies.is_empty() && !is_staged {
             self.leased.remove(&page);
@@ -393,44 +400,44 @@ impl Home {
     }
 
     /// Time has passed.
-    pub fn tick(&mut self, desk: &mut Desk<'_>) {
-        if desk.now < self.retry_at || !self.has_pending() {
+    pub fn tick(&mut self, context: &mut Context<'_>) {
+        if context.now < self.retry_at || !self.has_pending() {
             return;
         }
-        let now = desk.now;
-        self.retry_at = now + desk.timing.retry;
-        for page in self.settling.due(now, desk.timing) {
-            self.store_settling(page, desk);
+        let now = context.now;
+        self.retry_at = now + context.timing.retry;
+        for page in self.settling.due(now, context.timing) {
+            self.store_settling(page, context);
         }
-        self.settle(desk);
+        self.settle(context);
         let due = self.staged.iter_mut().filter(|(_, staged)| now >= staged.again.at);
         let due = due.map(|(&page, staged)| {
-            staged.again.put_off(now, desk.timing);
+            staged.again.put_off(now, context.timing);
             page
         });
         for page in due.collect::<Vec<PageNumber>>() {
-            self.store_staged(page, desk);
+            self.store_staged(page, context);
         }
         let due: Vec<PageNumber> =
             self.queues.iter().filter(|(_, queue)| now >= queue.again_at).map(|(page, _)| *page).collect();
         for page in due {
-            self.queues.entry(page).and_modify(|queue| queue.again_at = now + desk.timing.retry);
-            self.forget_ended(page, desk);
-            self.serve(page, desk);
-            self.recall(page, desk);
+            self.queues.entry(page).and_modify(|queue| queue.again_at = now + context.timing.retry);
+            self.forget_ended(page, context);
+            self.serve(page, context);
+            self.recall(page, context);
         }
-        self.hand_over(desk);
+        self.hand_over(context);
         let lacked = self.settling.under_way.values().map(|lacked| lacked.again.at);
         let staged = self.staged.values().map(|staged| staged.again.at);
         let queues = self.queues.values().map(|queue| queue.again_at);
         let hands = self.hands.filter(|_| self.is_frozen(now)).map(|(_, again)| again.at);
         let next = lacked.chain(staged).chain(queues).chain(hands).min();
         // A home that shall hand over and may not yet has nothing that says when.
-        self.retry_at = next.unwrap_or(now + desk.timing.retry);
+        self.retry_at = next.unwrap_or(now + context.timing.retry);
     }
 }
 
 /// Under which epoch what a server has of a page was committed.
-pub(super) fn committed(page: PageNumber, desk: &Desk<'_>) -> Epoch {
-    desk.stamps.get(&page).map_or(0, |stamp| stamp.epoch)
+pub(super) fn committed(page: PageNumber, context: &Context<'_>) -> Epoch {
+    context.stamps.get(&page).map_or(0, |stamp| stamp.epoch)
 }

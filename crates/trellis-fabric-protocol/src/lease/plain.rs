@@ -3,7 +3,7 @@
 //! Promises: nothing changes a page without a lease while somebody may have a lease or a copy of it; who is refused for
 //! that sets off that they are asked back, so that a later try succeeds. It must never give a right.
 
-use super::home::{Desk, Home, Stamp};
+use super::home::{Context, Home, Stamp};
 use super::server::{Memory, Server};
 use super::settling::{Settling, WINDOW};
 use super::{Effect, Epoch, Host, PageNumber, Party, Placement, Status, Timing};
@@ -31,8 +31,8 @@ impl Server {
         let placement = Placement { incarnation, home: me, backups, hand_to, anew, is_unserved, parts };
         let entries = is_new.then(Vec::new);
         let (timing, stamps, mut effects) = (&server.timing, &mut server.memory.stamps, Vec::new());
-        let desk = Desk { now, timing, stamps, effects: &mut effects };
-        let mut home = Home::new(&placement, entries, Settling::new(pages, 0, WINDOW), &desk);
+        let context = Context { now, timing, stamps, effects: &mut effects };
+        let mut home = Home::new(&placement, entries, Settling::new(pages, 0, WINDOW), &context);
         home.until = Nanoseconds::MAX;
         server.home = Some(home);
         server.knows = (me, incarnation);
@@ -79,12 +79,12 @@ impl Server {
         }
         let known = home.in_use(pages);
         let mut is_free = true;
-        self.with_home(now, effects, |home, desk| {
+        self.with_home(now, effects, |home, context| {
             for &page in &known {
-                is_free &= home.may_change(page, desk);
+                is_free &= home.may_change(page, context);
             }
             for &page in known.iter().filter(|_| is_free) {
-                home.end_turn(page, desk);
+                home.end_turn(page, context);
             }
         });
         if is_free { Ok(()) } else { Err(Status::Busy) }
@@ -133,11 +133,11 @@ impl Server {
 
     /// Forgets leases and copies whose terms have ended.
     pub fn forget_ended(&mut self, now: Nanoseconds, effects: &mut Vec<Effect>) {
-        self.with_home(now, effects, |home, desk| {
+        self.with_home(now, effects, |home, context| {
             let pages: Vec<PageNumber> = home.leased.keys().copied().collect();
             for page in pages {
-                home.forget_ended(page, desk);
-                home.serve(page, desk);
+                home.forget_ended(page, context);
+                home.serve(page, context);
             }
         });
     }

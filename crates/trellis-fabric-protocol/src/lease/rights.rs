@@ -4,7 +4,7 @@
 //! order of asking, copies that follow each other at once, as soon as the page is free. It must never give twice for one
 //! request that waits, nor past somebody who waits.
 
-use super::home::{Copied, Desk, Home, Leased, Owner, committed};
+use super::home::{Context, Copied, Home, Leased, Owner, committed};
 use super::queue::{Queue, Waiter, Wish};
 use super::{Answer, Ask, Bytes, Epoch, Message, PageNumber, Party, Status, epoch_of, send};
 
@@ -13,91 +13,91 @@ const TRIES: u64 = 4;
 
 impl Home {
     /// A page request, during the tenure.
-    pub(super) fn request(&mut self, answer: Answer, desk: &mut Desk<'_>) {
+    pub(super) fn request(&mut self, answer: Answer, context: &mut Context<'_>) {
         let page = answer.page;
         if self.is_hidden(page) {
-            return answer.say(Status::Restarting, 0, desk.effects);
+            return answer.say(Status::Restarting, 0, context.effects);
         }
         match answer.ask {
-            Ask::Read => answer.with(Status::Ok, committed(page, desk), Bytes::Page, desk.effects),
-            Ask::Commit { epoch, release } => self.commit(answer, epoch, release, desk),
-            Ask::Release(epoch) => self.release(page, epoch, desk),
-            _ if self.hand_to.is_some() => answer.say(Status::Busy, 0, desk.effects),
-            Ask::Renew(epoch) => self.renew(answer, epoch, desk),
-            _ if desk.now < self.grace_until => answer.say(Status::Restarting, 0, desk.effects),
-            Ask::Copy => self.copy(answer, desk),
-            Ask::Update => self.update(answer, desk),
+            Ask::Read => answer.with(Status::Ok, committed(page, context), Bytes::Page, context.effects),
+            Ask::Commit { epoch, release } => self.commit(answer, epoch, release, context),
+            Ask::Release(epoch) => self.release(page, epoch, context),
+            _ if self.hand_to.is_some() => answer.say(Status::Busy, 0, context.effects),
+            Ask::Renew(epoch) => self.renew(answer, epoch, context),
+            _ if context.now < self.grace_until => answer.say(Status::Restarting, 0, context.effects),
+            Ask::Copy => self.copy(answer, context),
+            Ask::Update => self.update(answer, context),
         }
     }
 
-    fn update(&mut self, answer: Answer, desk: &mut Desk<'_>) {
+    fn update(&mut self, answer: Answer, context: &mut Context<'_>) {
         let Answer { to: party, page, request, .. } = answer;
-        self.forget_ended(page, desk);
+        self.forget_ended(page, context);
         let is_staged = self.staged.contains_key(&page);
         let own = self.leased.get_mut(&page).filter(|leased| leased.owner.is_some_and(|owner| owner.party == party));
         match own {
             // An old request that arrives late.
             Some(Leased { owner: Some(owner), .. }) if request <= owner.request => return,
-            Some(_) if is_staged => return answer.say(Status::Busy, 0, desk.effects),
+            Some(_) if is_staged => return answer.say(Status::Busy, 0, context.effects),
             // It asks again because it knows nothing of this lease, or let it end.
             Some(leased) => leased.owner = None,
             None => {}
         }
-        self.give_or_wait(answer, Wish::Lease, desk);
+        self.give_or_wait(answer, Wish::Lease, context);
     }
 
-    fn copy(&mut self, answer: Answer, desk: &mut Desk<'_>) {
+    fn copy(&mut self, answer: Answer, context: &mut Context<'_>) {
         let Answer { to: party, page, request, .. } = answer;
-        self.forget_ended(page, desk);
+        self.forget_ended(page, context);
         let copies = self.leased.get(&page).map_or(&[][..], |leased| &leased.copies);
         // An old request that arrives late gives no other copy.
         if !copies.iter().any(|copied| copied.party == party && request <= copied.by.0) {
-            self.give_or_wait(answer, Wish::Copy, desk);
+            self.give_or_wait(answer, Wish::Copy, context);
         }
     }
 
     /// Gives what is asked for if the page is free and nobody was first; otherwise its turn comes.
-    fn give_or_wait(&mut self, answer: Answer, wish: Wish, desk: &mut Desk<'_>) {
+    fn give_or_wait(&mut self, answer: Answer, wish: Wish, context: &mut Context<'_>) {
         let Answer { to: party, page, request, .. } = answer;
-        let waiter = Waiter { party, wish, request, until: desk.now + desk.timing.term };
-        if !self.wait(page, waiter, desk) {
-            return answer.say(Status::Busy, 0, desk.effects);
+        let waiter = Waiter { party, wish, request, until: context.now + context.timing.term };
+        if !self.wait(page, waiter, context) {
+            return answer.say(Status::Busy, 0, context.effects);
         }
-        self.serve(page, desk);
+        self.serve(page, context);
         if self.queues.get(&page).is_some_and(|queue| queue.has(&waiter)) {
             // This is not 0: it need not ask again.
-            answer.say(Status::Busy, epoch_of(self.incarnation), desk.effects);
-            self.recall(page, desk);
+            answer.say(Status::Busy, epoch_of(self.incarnation), context.effects);
+            self.recall(page, context);
         }
     }
 
-    fn wait(&mut self, page: PageNumber, waiter: Waiter, desk: &Desk<'_>) -> bool {
-        let again_at = self.again(desk).at;
+    fn wait(&mut self, page: PageNumber, waiter: Waiter, context: &Context<'_>) -> bool {
+        let again_at = self.again(context).at;
         self.queues.entry(page).or_insert(Queue { again_at, ..Queue::default() }).add(waiter)
     }
 
     /// Whether somebody without a lease may change the page now. If not, that has its turn; until shortly after the last time
     /// that it was tried.
-    pub(super) fn may_change(&mut self, page: PageNumber, desk: &mut Desk<'_>) -> bool {
-        self.forget_ended(page, desk);
-        self.serve(page, desk);
+    pub(super) fn may_change(&mut self, page: PageNumber, context: &mut Context<'_>) -> bool {
+        self.forget_ended(page, context);
+        self.serve(page, context);
         let is_its_turn = self.next(page).is_none_or(|next| next.wish == Wish::Nothing);
         let may = is_its_turn && !self.leased.contains_key(&page) && !self.staged.contains_key(&page);
         if !may || self.next(page).is_some() {
-            let until = desk.now + TRIES * desk.timing.retry;
-            self.wait(page, Waiter { party: Party::of(0), wish: Wish::Nothing, request: 0, until }, desk);
-            self.recall(page, desk);
+            let until = context.now + TRIES * context.timing.retry;
+            self.wait(page, Waiter { party: Party::of(0), wish: Wish::Nothing, request: 0, until }, context);
+            self.recall(page, context);
         }
         may
     }
 
     /// The page is changed now by who had the turn for that. Who is next is served afterwards.
-    pub(super) fn end_turn(&mut self, page: PageNumber, desk: &Desk<'_>) {
+    pub(super) fn end_turn(&mut self, page: PageNumber, context: &Context<'_>) {
         if self.next(page).is_some_and(|next| next.wish == Wish::Nothing) {
             self.leave_queue(page);
         }
         if let Some(queue) = self.queues.get_mut(&page) {
-            (queue.again_at, self.retry_at) = (desk.now, desk.now);
+            (queue.again_at, self.retry_at) = (context.now, context.now);
         }
     }
 
@@ -106,8 +106,8 @@ impl Home {
     }
 
     /// Gives the page to who is next, if nothing of it is in use that excludes that, and so on.
-    pub(super) fn serve(&mut self, page: PageNumber, desk: &mut Desk<'_>) {
-        let may_give = self.hand_to.is_none() && desk.now < self.until && !self.is_hidden(page);
+    pub(super) fn serve(&mut self, page: PageNumber, context: &mut Context<'_>) {
+        let may_give = self.hand_to.is_none() && context.now < self.until && !self.is_hidden(page);
         let mut is_given = false;
         while may_give && !self.staged.contains_key(&page) {
             let leased = self.leased.get(&page);
@@ -119,19 +119,19 @@ impl Home {
                     Wish::Copy => leased.is_none_or(|leased| !leased.is_recalling),
                     Wish::Nothing => false,
                 };
-            let is_over = desk.now >= until;
+            let is_over = context.now >= until;
             if !is_free && !is_over {
                 break;
             }
             self.leave_queue(page);
             if !is_over {
-                self.give(page, party, wish, request, desk);
+                self.give(page, party, wish, request, context);
                 is_given = true;
             }
         }
         // Who has it now hears at once that others wait.
         if is_given {
-            self.recall(page, desk);
+            self.recall(page, context);
         }
     }
 
@@ -144,11 +144,11 @@ impl Home {
         }
     }
 
-    fn give(&mut self, page: PageNumber, party: Party, wish: Wish, request: u64, desk: &mut Desk<'_>) {
+    fn give(&mut self, page: PageNumber, party: Party, wish: Wish, request: u64, context: &mut Context<'_>) {
         let is_copy = wish == Wish::Copy;
         // An epoch of its own: what recalled an earlier copy is not taken for what recalls this one.
         let epoch = self.next_epoch();
-        let until = desk.now + desk.timing.term;
+        let until = context.now + context.timing.term;
         let leased = self.leased.entry(page).or_default();
         leased.epoch = epoch;
         if is_copy {
@@ -158,18 +158,18 @@ impl Home {
             (leased.owner, leased.is_recalling) = (Some(Owner { party, request, until }), false);
         }
         let ask = if is_copy { Ask::Copy } else { Ask::Update };
-        Answer { to: party, page, request, ask }.with(Status::Ok, epoch, Bytes::Page, desk.effects);
+        Answer { to: party, page, request, ask }.with(Status::Ok, epoch, Bytes::Page, context.effects);
     }
 
     /// Says to who has the page that somebody else waits for it: to its owner, and to who has copies where these have to go.
-    pub(super) fn recall(&mut self, page: PageNumber, desk: &mut Desk<'_>) {
+    pub(super) fn recall(&mut self, page: PageNumber, context: &mut Context<'_>) {
         if let Some(next) = self.next(page) {
-            self.ask_back(page, next.wish != Wish::Copy, desk);
+            self.ask_back(page, next.wish != Wish::Copy, context);
         }
     }
 
     /// Asks an owner for the page; and who has copies, if these have to go.
-    fn ask_back(&mut self, page: PageNumber, copies_go: bool, desk: &mut Desk<'_>) {
+    fn ask_back(&mut self, page: PageNumber, copies_go: bool, context: &mut Context<'_>) {
         let is_first =
             copies_go && self.leased.get(&page).is_some_and(|leased| !leased.copies.is_empty() && !leased.is_recalling);
         let raised = if is_first { self.next_epoch() } else { 0 };
@@ -179,51 +179,51 @@ impl Home {
         }
         let epoch = leased.epoch;
         if let Some(owner) = leased.owner {
-            send(desk.effects, owner.party, Message::Recall { page, epoch }, Bytes::Nothing);
+            send(context.effects, owner.party, Message::Recall { page, epoch }, Bytes::Nothing);
         }
         for copied in leased.copies.iter().filter(|_| leased.is_recalling) {
-            send(desk.effects, copied.party, Message::Invalidate { page, epoch }, Bytes::Nothing);
+            send(context.effects, copied.party, Message::Invalidate { page, epoch }, Bytes::Nothing);
         }
     }
 
     /// A reader's copy is not in use any more: as it was asked, or the one that it got under this epoch.
-    pub fn invalidated(&mut self, from: Party, page: PageNumber, epoch: Epoch, desk: &mut Desk<'_>) {
+    pub fn invalidated(&mut self, from: Party, page: PageNumber, epoch: Epoch, context: &mut Context<'_>) {
         let Some(leased) = self.leased.get_mut(&page).filter(|_| epoch > 0) else { return };
         let is_asked = leased.is_recalling && leased.epoch == epoch;
         leased.copies.retain(|copied| copied.party != from || !is_asked && copied.by.1 != epoch);
-        self.forget_ended(page, desk);
-        self.serve(page, desk);
+        self.forget_ended(page, context);
+        self.serve(page, context);
     }
 
-    fn renew(&mut self, answer: Answer, epoch: Epoch, desk: &mut Desk<'_>) {
-        let term_end = desk.now + desk.timing.term;
-        self.forget_ended(answer.page, desk);
+    fn renew(&mut self, answer: Answer, epoch: Epoch, context: &mut Context<'_>) {
+        let term_end = context.now + context.timing.term;
+        self.forget_ended(answer.page, context);
         let is_wanted = self.queues.contains_key(&answer.page);
         let leased = self.leased.get_mut(&answer.page).filter(|leased| leased.epoch == epoch);
         let status = match leased.and_then(|leased| leased.owner.as_mut()) {
             Some(_) if is_wanted => Status::Busy,
-            Some(owner) if desk.now < owner.until => {
+            Some(owner) if context.now < owner.until => {
                 owner.until = term_end;
                 Status::Ok
             }
             _ => Status::Fenced,
         };
-        answer.say(status, epoch, desk.effects);
+        answer.say(status, epoch, context.effects);
     }
 
-    fn commit(&mut self, answer: Answer, epoch: Epoch, release: bool, desk: &mut Desk<'_>) {
+    fn commit(&mut self, answer: Answer, epoch: Epoch, release: bool, context: &mut Context<'_>) {
         let Answer { to: party, page, request, .. } = answer;
         let leased = self.leased.get(&page);
-        if committed(page, desk) == epoch {
+        if committed(page, context) == epoch {
             // Its acknowledgement was lost.
             let now = leased.filter(|leased| leased.owner.is_some_and(|owner| owner.party == party));
-            return answer.say(Status::Ok, now.map_or(epoch, |leased| leased.epoch), desk.effects);
+            return answer.say(Status::Ok, now.map_or(epoch, |leased| leased.epoch), context.effects);
         }
         if self.hand_to.is_some() {
-            return answer.say(Status::Busy, 0, desk.effects);
+            return answer.say(Status::Busy, 0, context.effects);
         }
         let Some(leased) = leased.filter(|leased| leased.epoch == epoch) else {
-            return answer.say(Status::Fenced, epoch, desk.effects);
+            return answer.say(Status::Fenced, epoch, context.effects);
         };
         if let Some(staged) = self.staged.get_mut(&page) {
             if let Some(waits) = &mut staged.waits {
@@ -231,18 +231,18 @@ impl Home {
             }
             return;
         }
-        if leased.owner.is_none_or(|owner| desk.now >= owner.until) {
-            return answer.say(Status::Fenced, epoch, desk.effects);
+        if leased.owner.is_none_or(|owner| context.now >= owner.until) {
+            return answer.say(Status::Fenced, epoch, context.effects);
         }
-        self.stage(page, epoch, Some((party, request)), release, desk);
+        self.stage(page, epoch, Some((party, request)), release, context);
     }
 
-    fn release(&mut self, page: PageNumber, epoch: Epoch, desk: &mut Desk<'_>) {
+    fn release(&mut self, page: PageNumber, epoch: Epoch, context: &mut Context<'_>) {
         let Some(leased) = self.leased.get_mut(&page) else { return };
         if self.hand_to.is_none() && leased.epoch == epoch && !self.staged.contains_key(&page) {
             leased.owner = None;
-            self.forget_ended(page, desk);
-            self.serve(page, desk);
+            self.forget_ended(page, context);
+            self.serve(page, context);
         }
     }
 }

@@ -10,7 +10,7 @@
 //!                                                           └─────── handed over ────────────┘
 //! ```
 
-use super::home::{Desk, Home, Stamp, Stamps};
+use super::home::{Context, Home, Stamp, Stamps};
 use super::settling::{Settling, WINDOW};
 use super::{
     Answer, Bytes, Effect, Entry, Epoch, Host, Message, PageNumber, Party, Placement, State, Status, Timing, send,
@@ -133,14 +133,14 @@ impl Server {
                 let run = page..page.saturating_add(pages);
                 let is_settled = |server: &Server| server.home.as_ref().is_some_and(Home::is_settled);
                 let was_settled = is_settled(self);
-                self.with_home(now, effects, |home, desk| home.stored(from.host, run, incarnation, epoch, desk));
+                self.with_home(now, effects, |home, context| home.stored(from.host, run, incarnation, epoch, context));
                 // The controller has to know when all backups are complete: only then may they become home.
                 if is_settled(self) && !was_settled {
                     self.report_at = Some(now);
                 }
             }
             Input::Message(from, Message::Invalidated { page, epoch }) => {
-                self.with_home(now, effects, |home, desk| home.invalidated(from, page, epoch, desk));
+                self.with_home(now, effects, |home, context| home.invalidated(from, page, epoch, context));
             }
             Input::Message(from, Message::Leases { incarnation, entries }) => {
                 if self.home.is_none() && !self.memory.is_blank && incarnation >= self.memory.incarnation {
@@ -157,10 +157,10 @@ impl Server {
             }
             Input::Message(..) => {}
             Input::Change(page) if self.serves(now) => {
-                self.with_home(now, effects, |home, desk| home.change(page, desk))
+                self.with_home(now, effects, |home, context| home.change(page, context))
             }
             Input::Change(page) => effects.push(Effect::Changed(page, false)),
-            Input::Tick => self.with_home(now, effects, |home, desk| home.tick(desk)),
+            Input::Tick => self.with_home(now, effects, |home, context| home.tick(context)),
         }
         if self.report_at.is_some_and(|at| now >= at) {
             self.report(now, effects);
@@ -188,18 +188,18 @@ impl Server {
         &mut self,
         now: Nanoseconds,
         effects: &mut Vec<Effect>,
-        action: impl FnOnce(&mut Home, &mut Desk<'_>),
+        action: impl FnOnce(&mut Home, &mut Context<'_>),
     ) {
         let (timing, stamps) = (&self.timing, &mut self.memory.stamps);
         if let Some(home) = &mut self.home {
-            action(home, &mut Desk { now, timing, stamps, effects });
+            action(home, &mut Context { now, timing, stamps, effects });
             home.rest();
         }
     }
 
     fn request(&mut self, now: Nanoseconds, answer: Answer, effects: &mut Vec<Effect>) {
         if self.serves(now) {
-            return self.with_home(now, effects, |home, desk| home.request(answer, desk));
+            return self.with_home(now, effects, |home, context| home.request(answer, context));
         }
         match self.knows {
             _ if self.is_unserved => answer.say(Status::Unserved, 0, effects),
@@ -341,7 +341,7 @@ impl Server {
         if let Some(home) = &mut self.home {
             home.until = home.until.max(until);
         }
-        self.with_home(now, effects, |home, desk| home.tick(desk));
+        self.with_home(now, effects, |home, context| home.tick(context));
         self.report_at = Some(at + (self.timing.tenure_held / 3).max(1));
     }
 
@@ -354,10 +354,10 @@ impl Server {
             // Before the first home there was none, and no lease.
             let entries = table.map(|(_, entries)| entries).or((placement.incarnation == 1).then(Vec::new));
             let (timing, stamps) = (&self.timing, &mut self.memory.stamps);
-            let desk = Desk { now, timing, stamps, effects };
+            let context = Context { now, timing, stamps, effects };
             let settling = Settling::new(self.pages, self.own, self.window);
-            self.home = Some(Home::new(placement, entries, settling, &desk));
+            self.home = Some(Home::new(placement, entries, settling, &context));
         }
-        self.with_home(now, effects, |home, desk| home.adopt(placement, desk));
+        self.with_home(now, effects, |home, context| home.adopt(placement, context));
     }
 }

@@ -218,7 +218,7 @@ impl Drop for World {
 /// The thread that takes the faults of the catcher `handler` and has them served.
 pub(crate) struct Poller {
     stop: Arc<AtomicBool>,
-    bell: OwnedFd,
+    wake_up: OwnedFd,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -227,9 +227,9 @@ impl Poller {
     pub(crate) fn start(region: &Arc<Region>, server: Arc<dyn FaultServer>) -> Option<Poller> {
         let event = region.event_fd()?;
         // SAFETY: a new descriptor, which is ours.
-        let bell = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
+        let wake_up = unsafe { OwnedFd::from_raw_fd(libc::eventfd(0, libc::EFD_CLOEXEC)) };
         let stop = Arc::new(AtomicBool::new(false));
-        let (region, stopping, ring) = (Arc::clone(region), Arc::clone(&stop), bell.as_raw_fd());
+        let (region, stopping, ring) = (Arc::clone(region), Arc::clone(&stop), wake_up.as_raw_fd());
         let thread = std::thread::spawn(move || {
             let mut faults = Vec::with_capacity(FAULT_BATCH);
             while !stopping.load(Ordering::SeqCst) {
@@ -243,7 +243,7 @@ impl Poller {
                 }
             }
         });
-        Some(Poller { stop, bell, thread: Some(thread) })
+        Some(Poller { stop, wake_up, thread: Some(thread) })
     }
 }
 
@@ -251,7 +251,7 @@ impl Drop for Poller {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         // SAFETY: eight bytes to an eventfd.
-        unsafe { libc::write(self.bell.as_raw_fd(), (&raw const ONE).cast(), 8) };
+        unsafe { libc::write(self.wake_up.as_raw_fd(), (&raw const ONE).cast(), 8) };
         if let Some(thread) = self.thread.take() {
             thread.join().expect("the poller ends without a panic");
         }

@@ -1,7 +1,7 @@
 //! Faults: what is decided without a server, and who waits.
 //!
 //! Promises: a fault is answered whatever the state of its page is meanwhile; the thread that waits for a server does not
-//! keep others from being served. Must never wait while it has the lead or the table.
+//! keep others from being served. Must never wait while it leads or has the table.
 
 use std::time::Instant;
 
@@ -39,19 +39,19 @@ impl Begun {
 }
 
 impl Paging {
-    /// A thread that serves. One at a time has the lead: it waits for faults.
+    /// A thread that serves. One at a time leads: it waits for faults.
     pub(super) fn serve(&self) {
         let mut faults = Vec::with_capacity(FAULT_BATCH);
         while !self.is_over() {
             let mut begun = Begun::default();
-            let lead = self.crew.lead();
-            while begun.is_empty() && begun.later.is_empty() && self.crew.wait_for_faults(&self.region) {
+            let leading = self.fault_threads.become_leader();
+            while begun.is_empty() && begun.later.is_empty() && self.fault_threads.wait_for_faults(&self.region) {
                 faults.clear();
                 self.region.take_faults(&mut faults);
                 let mut state = self.state();
                 faults.iter().for_each(|&fault| self.serve_here(&mut state, fault, &mut begun));
             }
-            drop(lead);
+            drop(leading);
             self.serve_slowly(begun);
         }
     }
@@ -107,7 +107,7 @@ impl Paging {
             begun.later.push(fault);
             return;
         }
-        let window = match self.crew.take_window_with(page) {
+        let window = match self.fault_threads.take_window_with(page) {
             // The program was faster than the thread that was to fetch this: it is fetched now, and the thread goes on
             // with the next one.
             Some(queued) => {
@@ -128,7 +128,7 @@ impl Paging {
         begun.waiting.push((page, kind));
         match (window, &begun.window) {
             (Some(window), None) => begun.window = Some(window),
-            (Some(window), Some(_)) => self.crew.queue(window),
+            (Some(window), Some(_)) => self.fault_threads.queue(window),
             (None, _) => {}
         }
         self.notice_shortage(table);
@@ -150,7 +150,7 @@ impl Paging {
     /// A fault of a page that was asked for before it was touched.
     fn follow(&self, page: u64) {
         if let Some(window) = self.guess(page) {
-            self.crew.queue(window);
+            self.fault_threads.queue(window);
         }
     }
 }

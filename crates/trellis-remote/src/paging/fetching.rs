@@ -18,10 +18,10 @@ use trellis_cache::readahead::Window;
 impl Paging {
     /// A thread that fetches ahead.
     pub(super) fn fetch_ahead(&self) {
-        while let Some(wanted) = self.crew.wait_for_window() {
+        while let Some(wanted) = self.fault_threads.wait_for_window() {
             let mut state = self.wait_for_room(self.state(), wanted);
             // Taken with the table: a fault inside it takes it first, or finds its pages on their way.
-            let Some(window) = self.crew.next_window() else { continue };
+            let Some(window) = self.fault_threads.next_window() else { continue };
             let mut begun = Begun::default();
             self.begin_window(&mut state.table, &window, &mut begun);
             self.notice_shortage(&state.table);
@@ -63,7 +63,7 @@ impl Paging {
                 trigger = now.trigger;
             }
             drop(state);
-            later.into_iter().for_each(|later| self.crew.queue(later));
+            later.into_iter().for_each(|later| self.fault_threads.queue(later));
         }
         let began = Instant::now();
         let waiting = std::mem::take(&mut begun.waiting);

@@ -24,7 +24,7 @@
 //! (nobody there, everybody here), and what comes from outside and when (notices at an acquire there, at any moment here):
 //! more hooks than driver. The other, taken: each has a driver of its own round common parts, the table of frames with its
 //! second chance ([`trellis_cache::frames`]), the guesses ([`trellis_cache::readahead`]) and the threads
-//! ([`trellis_cache::crew`]).
+//! ([`trellis_cache::fault_threads`]).
 
 mod events;
 mod faults;
@@ -44,7 +44,7 @@ use std::time::{Duration, Instant};
 use trellis_fabric_protocol::wire::address::PAGE_BYTES;
 use trellis_memory::{MapError, Region};
 
-use trellis_cache::crew::Crew;
+use trellis_cache::fault_threads::FaultThreads;
 use trellis_cache::frames::{self, Measure, Table, runs};
 use trellis_cache::readahead::ReadAhead;
 use trellis_record::{FaultKind, LiveCounters};
@@ -129,7 +129,7 @@ pub struct Paging {
     /// What was changed under a lease that is over waits to be given back.
     lost: Condvar,
     ahead: Mutex<ReadAhead>,
-    crew: Crew,
+    fault_threads: FaultThreads,
     /// The threads that clean just now; changed by who has the table.
     cleaning: AtomicUsize,
 }
@@ -168,7 +168,7 @@ impl Paging {
             recalled: Condvar::new(),
             lost: Condvar::new(),
             ahead: Mutex::new(ReadAhead::new(pages as u64, measure.pages as u64)),
-            crew: Crew::new()?,
+            fault_threads: FaultThreads::new()?,
             cleaning: AtomicUsize::new(0),
         })
     }
@@ -186,7 +186,7 @@ impl Paging {
         assert!(self.pages.set(pages).is_ok(), "pages come from one source");
         let spawn = |name, body: fn(&Paging)| {
             let paging = Arc::clone(self);
-            self.crew.spawn(name, move || body(&paging))
+            self.fault_threads.spawn(name, move || body(&paging))
         };
         for _ in 0..SERVERS {
             spawn("trellis-serve", Paging::serve)?;
@@ -203,7 +203,7 @@ impl Paging {
 
     /// Ends the threads; nobody may touch the region any more. What is here is forgotten: see [`Self::flush`].
     pub fn stop(&self) {
-        if !self.crew.end() {
+        if !self.fault_threads.end() {
             return;
         }
         drop(self.state());
@@ -213,7 +213,7 @@ impl Paging {
         if let Some(pages) = self.pages.get() {
             pages.close();
         }
-        self.crew.join();
+        self.fault_threads.join();
     }
 
     fn pages(&self) -> &dyn Pages {
@@ -225,7 +225,7 @@ impl Paging {
     }
 
     fn is_over(&self) -> bool {
-        self.crew.is_over()
+        self.fault_threads.is_over()
     }
 
     /// Something changed that others may wait for. Called after the table was changed.

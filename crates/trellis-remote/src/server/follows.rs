@@ -16,7 +16,7 @@ use trellis_fabric_protocol::wire::command::Command;
 use trellis_fabric_protocol::wire::datagram::told::What;
 use trellis_fabric_protocol::wire::datagram::{Body, Notice, Operation, Reply, Request, Status, Told};
 
-use super::desk::Desk;
+use super::context::Context;
 
 /// How many pages are followed at most.
 const PAGES_MAX: usize = 256;
@@ -50,9 +50,9 @@ struct Followed {
 }
 
 impl Follows {
-    pub(super) fn new(timing: Timing, desk: &Desk) -> Follows {
-        let me = Party { host: desk.prefix.host.0, incarnation: desk.incarnation.bits() };
-        Follows { timing, cluster: desk.prefix.cluster, me, readers: BTreeMap::new(), pages: BTreeMap::new() }
+    pub(super) fn new(timing: Timing, context: &Context) -> Follows {
+        let me = Party { host: context.prefix.host.0, incarnation: context.incarnation.bits() };
+        Follows { timing, cluster: context.prefix.cluster, me, readers: BTreeMap::new(), pages: BTreeMap::new() }
     }
 
     /// When [`Follows::tick`] has something to do.
@@ -66,11 +66,11 @@ impl Follows {
     }
 
     /// A controller wants a page to be followed, for so long; or not any more.
-    pub(super) fn follow(&mut self, desk: &mut Desk, controller: u16, (range, page): (u16, u64), lasts: u64) {
+    pub(super) fn follow(&mut self, context: &mut Context, controller: u16, (range, page): (u16, u64), lasts: u64) {
         if lasts == 0 {
-            return self.leave(desk, (range, page));
+            return self.leave(context, (range, page));
         }
-        let now = desk.now();
+        let now = context.now();
         let until = now.saturating_add(lasts);
         let is_known = self.pages.contains_key(&(range, page));
         let can_be = Pointer::new(self.cluster, Host(range), 0, page.saturating_mul(PAGE_BYTES)).is_some();
@@ -86,15 +86,15 @@ impl Follows {
             };
             let followed = self.pages.entry((range, page)).or_insert(new);
             (followed.controller, followed.until) = (controller, until);
-            self.tick(desk);
+            self.tick(context);
         }
-        self.tell(desk, controller, (range, page));
+        self.tell(context, controller, (range, page));
     }
 
-    fn leave(&mut self, desk: &mut Desk, of: (u16, u64)) {
+    fn leave(&mut self, context: &mut Context, of: (u16, u64)) {
         // The machine stays, and its numbers go on: what is on its way is nobody's.
         if self.pages.remove(&of).is_some() {
-            self.step(desk, of.0, Input::Drop(of.1), &[]);
+            self.step(context, of.0, Input::Drop(of.1), &[]);
         }
     }
 
@@ -105,21 +105,21 @@ impl Follows {
     }
 
     /// Time has passed.
-    pub(super) fn tick(&mut self, desk: &mut Desk) {
-        let now = desk.now();
+    pub(super) fn tick(&mut self, context: &mut Context) {
+        let now = context.now();
         let over: Vec<(u16, u64)> =
             self.pages.iter().filter(|(_, followed)| now >= followed.until).map(|(of, _)| *of).collect();
-        over.into_iter().for_each(|of| self.leave(desk, of));
+        over.into_iter().for_each(|of| self.leave(context, of));
         for (&(range, page), followed) in &mut self.pages {
             if followed.generation.is_none() && now >= followed.inquire_at {
                 followed.inquire_at = now + self.timing.retry;
-                send(desk, self.cluster, (range, page), 0, None, Command::Inquire, 0);
+                send(context, self.cluster, (range, page), 0, None, Command::Inquire, 0);
             }
         }
         let due: Vec<u16> =
             self.readers.iter().filter(|(_, it)| it.alarm().is_some_and(|at| now >= at)).map(|(of, _)| *of).collect();
-        due.into_iter().for_each(|range| self.step(desk, range, Input::Tick, &[]));
-        self.tell_changes(desk);
+        due.into_iter().for_each(|range| self.step(context, range, Input::Tick, &[]));
+        self.tell_changes(context);
     }
 
     /// What may be said to a READ, if it is about bytes that are here.
@@ -137,15 +137,15 @@ impl Follows {
     }
 
     /// What a home answers.
-    pub(super) fn answered(&mut self, desk: &mut Desk, reply: &Reply, payload: &[u8]) {
+    pub(super) fn answered(&mut self, context: &mut Context, reply: &Reply, payload: &[u8]) {
         let Ok(Destination { pointer, command, .. }) = Destination::decode(reply.from) else { return };
         let (range, page) = (pointer.home().0, pointer.page());
-        let now = desk.now();
+        let now = context.now();
         let Some(followed) = self.pages.get_mut(&(range, page)) else { return };
         if command == Command::Inquire {
             if let (Status::Ok, Body::Object { pointer, .. }, None) = (reply.status, reply.body, followed.generation) {
                 followed.generation = Some(pointer.generation());
-                self.step(desk, range, Input::Follow(page), &[]);
+                self.step(context, range, Input::Follow(page), &[]);
             }
             return;
         }
@@ -169,21 +169,21 @@ impl Follows {
                 };
                 if self.readers.get(&range).is_some_and(is_awaited) {
                     (followed.generation, followed.inquire_at) = (None, now + self.timing.retry);
-                    self.step(desk, range, Input::Drop(page), &[]);
+                    self.step(context, range, Input::Drop(page), &[]);
                 }
-                return self.tell_changes(desk);
+                return self.tell_changes(context);
             }
             _ => return,
         };
         let (request, epoch) = (reply.to.request, reply.epoch);
         let message = Message::Reply { page, request, ask: Ask::Copy, status, epoch };
         let bytes = payload.get(reply.body.data_at()..).unwrap_or_default();
-        self.step(desk, range, Input::Message(Party::of(range), message), bytes);
-        self.tell_changes(desk);
+        self.step(context, range, Input::Message(Party::of(range), message), bytes);
+        self.tell_changes(context);
     }
 
     /// What a home says unasked.
-    pub(super) fn noticed(&mut self, desk: &mut Desk, notice: &Notice) {
+    pub(super) fn noticed(&mut self, context: &mut Context, notice: &Notice) {
         let Destination { pointer, command, .. } = notice.from;
         let (range, page) = (pointer.home().0, pointer.page());
         if command != Command::Invalidate {
@@ -191,17 +191,17 @@ impl Follows {
         }
         if self.pages.contains_key(&(range, page)) {
             let message = Message::Invalidate { page, epoch: notice.epoch };
-            self.step(desk, range, Input::Message(Party::of(range), message), &[]);
-            self.tell_changes(desk);
+            self.step(context, range, Input::Message(Party::of(range), message), &[]);
+            self.tell_changes(context);
         } else {
             // There is no copy, and none that is on its way will be used.
-            send(desk, self.cluster, (range, page), pointer.generation(), None, Command::Invalidated, notice.epoch);
+            send(context, self.cluster, (range, page), pointer.generation(), None, Command::Invalidated, notice.epoch);
         }
     }
 
     /// Lets a range's machine take a fact, and does what follows.
-    fn step(&mut self, desk: &mut Desk, range: u16, input: Input, bytes: &[u8]) {
-        let now = desk.now();
+    fn step(&mut self, context: &mut Context, range: u16, input: Input, bytes: &[u8]) {
+        let now = context.now();
         let mut effects = Vec::new();
         self.reader(range).step(now, input, &mut effects);
         for effect in effects {
@@ -215,14 +215,14 @@ impl Follows {
                 Effect::Send { message: Message::Request { page, request, ask: Ask::Copy }, .. } => {
                     let generation = self.pages.get(&(range, page)).and_then(|followed| followed.generation);
                     if let Some(generation) = generation {
-                        send(desk, self.cluster, (range, page), generation, Some(request), Command::Clone, 0);
+                        send(context, self.cluster, (range, page), generation, Some(request), Command::Clone, 0);
                     }
                 }
                 Effect::Send { message: Message::Invalidated { page, epoch }, .. } => {
                     // Home looks at the number of the page alone.
                     let generation = self.pages.get(&(range, page)).and_then(|followed| followed.generation);
                     let generation = generation.unwrap_or_default();
-                    send(desk, self.cluster, (range, page), generation, None, Command::Invalidated, epoch);
+                    send(context, self.cluster, (range, page), generation, None, Command::Invalidated, epoch);
                 }
                 _ => {}
             }
@@ -230,23 +230,23 @@ impl Follows {
     }
 
     /// Says to controllers where a copy has come, or gone.
-    fn tell_changes(&mut self, desk: &mut Desk) {
-        let now = desk.now();
+    fn tell_changes(&mut self, context: &mut Context) {
+        let now = context.now();
         let changed: Vec<((u16, u64), u16)> = self
             .pages
             .iter()
             .filter(|((range, page), followed)| followed.had_copy != self.has(now, *range, *page))
             .map(|(of, followed)| (*of, followed.controller))
             .collect();
-        changed.into_iter().for_each(|(of, controller)| self.tell(desk, controller, of));
+        changed.into_iter().for_each(|(of, controller)| self.tell(context, controller, of));
     }
 
     fn has(&self, now: u64, range: u16, page: u64) -> bool {
         self.readers.get(&range).is_some_and(|reader| reader.has(now, page))
     }
 
-    fn tell(&mut self, desk: &mut Desk, controller: u16, (range, page): (u16, u64)) {
-        let now = desk.now();
+    fn tell(&mut self, context: &mut Context, controller: u16, (range, page): (u16, u64)) {
+        let now = context.now();
         let copy = self.readers.get(&range).and_then(|reader| reader.pages.get(&page)).and_then(|it| it.copy);
         let followed = self.pages.get_mut(&(range, page));
         let left =
@@ -255,13 +255,13 @@ impl Follows {
             followed.had_copy = left > 0;
             followed.answered
         });
-        desk.tell(controller, &Told { range, what: What::Followed { page, left, answered } }, &[]);
+        context.tell(controller, &Told { range, what: What::Followed { page, left, answered } }, &[]);
     }
 }
 
 /// Asks home for something about a page, past redirects; under the number of a machine's request, or any.
 fn send(
-    desk: &mut Desk,
+    context: &mut Context,
     cluster: Cluster,
     (range, page): (u16, u64),
     generation: u16,
@@ -271,5 +271,5 @@ fn send(
 ) {
     let Some(pointer) = Pointer::new(cluster, Host(range), generation, page * PAGE_BYTES) else { return };
     let silent = if command == Command::Invalidated { Arguments::NO_REPLY } else { Arguments::NONE };
-    desk.ask(number, pointer.request(command, Arguments::DIRECT.and(silent)), epoch);
+    context.ask(number, pointer.request(command, Arguments::DIRECT.and(silent)), epoch);
 }

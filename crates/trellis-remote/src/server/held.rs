@@ -21,7 +21,7 @@ use trellis_fabric_protocol::wire::datagram::told::{About, What};
 use trellis_fabric_protocol::wire::datagram::{Body, Reply, Request, Status, Told, WRITE_BYTES_MAX};
 
 use super::super::memory::{ServerMemory, entry_word};
-use super::desk::Desk;
+use super::context::Context;
 use super::events::Place;
 use super::placed::{Placed, Standing};
 
@@ -125,10 +125,10 @@ impl Held {
     }
 
     /// For operators.
-    pub(super) fn place(&self, desk: &Desk) -> Place {
+    pub(super) fn place(&self, context: &Context) -> Place {
         match self.within {
-            None => Place::whole(desk.prefix_of(self.range)),
-            Some(within) => desk.place_of(self.range, within, self.settings.memory_bytes / PAGE_BYTES),
+            None => Place::whole(context.prefix_of(self.range)),
+            Some(within) => context.place_of(self.range, within, self.settings.memory_bytes / PAGE_BYTES),
         }
     }
 
@@ -156,19 +156,19 @@ impl Held {
     }
 
     /// A request about this range, from a port.
-    pub(super) fn asked(&mut self, desk: &mut Desk, request: &Request, payload: &[u8], port: u16) {
+    pub(super) fn asked(&mut self, context: &mut Context, request: &Request, payload: &[u8], port: u16) {
         let client = Client::of(&request.source);
         let command = request.command();
-        let now = desk.now();
+        let now = context.now();
         if matches!(command.class(), Class::Leases) || matches!(command, Command::Commit | Command::Clone) {
-            desk.ports.insert(client, (port, now));
+            context.ports.insert(client, (port, now));
         }
         let hand = Hand { payload, client: Some((client, port)), store: None };
         let Some(inner) = self.inner(request) else { return };
         if command == Command::Invalidated {
             let pointer = inner.destination.pointer;
             self.leases.invalidated(now, client, pointer.page(), request.epoch);
-            return self.obey(desk, hand);
+            return self.obey(context, hand);
         }
         match self.standing(now, &inner) {
             // What is done without a lease is done in order with what its range does for its client: that one takes a lease.
@@ -176,7 +176,7 @@ impl Held {
                 if self.within.is_some() && command.class() == Class::Changing && command != Command::Commit =>
             {
                 if let Some(reply) = refusal(request, Status::Lease, 0, Body::Nothing) {
-                    desk.reply(&reply, None, 0, port);
+                    context.reply(&reply, None, 0, port);
                 }
                 return;
             }
@@ -189,7 +189,7 @@ impl Held {
             }
             Standing::Elsewhere(status, epoch, body) => {
                 if let Some(reply) = refusal(request, status, epoch, body) {
-                    desk.reply(&reply, None, 0, port);
+                    context.reply(&reply, None, 0, port);
                 }
                 return;
             }
@@ -197,7 +197,7 @@ impl Held {
         if let Some(placed) = &mut self.placed {
             placed.holds_back = matches!(command, Command::Create | Command::CreateWrite | Command::Delete);
         }
-        self.step(desk, Input::Request(inner), hand);
+        self.step(context, Input::Request(inner), hand);
         if let Some(placed) = &mut self.placed {
             placed.holds_back = false;
         }
@@ -246,35 +246,35 @@ impl Held {
     }
 
     /// Lets a fact be decided, and carries out what follows from it.
-    pub(super) fn step(&mut self, desk: &mut Desk, input: Input, hand: Hand<'_>) {
-        self.decide(desk, input, hand);
-        self.obey(desk, hand);
+    pub(super) fn step(&mut self, context: &mut Context, input: Input, hand: Hand<'_>) {
+        self.decide(context, input, hand);
+        self.obey(context, hand);
     }
 
     /// Does what whoever keeps leases wants, each thing before the next.
-    pub(super) fn obey(&mut self, desk: &mut Desk, hand: Hand<'_>) {
-        self.look_with(desk, hand);
-        self.carry_out_orders(desk, hand);
+    pub(super) fn obey(&mut self, context: &mut Context, hand: Hand<'_>) {
+        self.look_with(context, hand);
+        self.carry_out_orders(context, hand);
     }
 
-    pub(super) fn carry_out_orders(&mut self, desk: &mut Desk, hand: Hand<'_>) {
+    pub(super) fn carry_out_orders(&mut self, context: &mut Context, hand: Hand<'_>) {
         while let Some(order) = self.leases.next_order() {
             match order {
-                Order::Server(fact) => self.decide(desk, fact, hand),
+                Order::Server(fact) => self.decide(context, fact, hand),
                 Order::Notice { to, page, command, epoch } => {
                     let generation =
                         self.logic.as_ref().and_then(|logic| logic.page(page)).map_or(0, |it| it.generation);
                     let Settings { cluster, home, .. } = self.settings;
                     let offset = self.first_offset() + page * PAGE_BYTES;
                     if let Some(page) = Pointer::new(cluster, home, generation, offset) {
-                        desk.notify(to, page, command, epoch);
+                        context.notify(to, page, command, epoch);
                     }
                 }
                 Order::Tell { what: What::Report { request, life, state, call, .. }, .. } => {
-                    let about = self.about(desk.spare_bytes);
-                    desk.report(self.range, What::Report { request, life, state, call, about });
+                    let about = self.about(context.spare_bytes);
+                    context.report(self.range, What::Report { request, life, state, call, about });
                 }
-                Order::Tell { to, what, bytes } => self.tell(desk, to, what, bytes),
+                Order::Tell { to, what, bytes } => self.tell(context, to, what, bytes),
                 Order::Keep(page) => self.keep(page, hand),
                 Order::Changed(page, counts) => {
                     if let Some(placed) = &mut self.placed {
@@ -285,18 +285,18 @@ impl Held {
         }
     }
 
-    pub(super) fn decide(&mut self, desk: &mut Desk, input: Input, hand: Hand<'_>) {
+    pub(super) fn decide(&mut self, context: &mut Context, input: Input, hand: Hand<'_>) {
         let mut effects = std::mem::take(&mut self.effects);
         let mut next = Some(input);
         while let Some(input) = next.take() {
-            let now = desk.now();
+            let now = context.now();
             let Some(logic) = &mut self.logic else { break };
             logic.step(now, input, &mut self.leases, &mut effects);
             let is_guard = matches!(input, Input::Guard { .. });
             for effect in effects.drain(..) {
                 if let Effect::Lease(lease) = effect {
                     self.leases.asked(now, lease);
-                } else if let Some(fact) = self.carry_out(desk, effect, hand, is_guard) {
+                } else if let Some(fact) = self.carry_out(context, effect, hand, is_guard) {
                     debug_assert!(next.is_none(), "a request asks for one thing at a time");
                     next = Some(fact);
                 }
@@ -307,11 +307,11 @@ impl Held {
     }
 
     /// Does one thing; what is a fact because of it.
-    fn carry_out(&mut self, desk: &mut Desk, effect: Effect, hand: Hand<'_>, is_guard: bool) -> Option<Input> {
+    fn carry_out(&mut self, context: &mut Context, effect: Effect, hand: Hand<'_>, is_guard: bool) -> Option<Input> {
         let part = |at: u32, bytes: u32| &hand.payload[at as usize..at as usize + bytes as usize];
         let Some(memory) = &mut self.memory else { return None };
         match effect {
-            Effect::Reply { reply, offset } => self.answer(desk, reply, offset, hand),
+            Effect::Reply { reply, offset } => self.answer(context, reply, offset, hand),
             Effect::Write { offset, at, bytes } => memory.write(offset, part(at, bytes)),
             Effect::Stage { slot, position, at, bytes } => {
                 let slot = &mut self.slots[slot as usize];
@@ -346,23 +346,23 @@ impl Held {
         None
     }
 
-    fn answer(&mut self, desk: &mut Desk, reply: Reply, offset: u64, hand: Hand<'_>) {
+    fn answer(&mut self, context: &mut Context, reply: Reply, offset: u64, hand: Hand<'_>) {
         let reply = self.outer(reply);
         let to = Client::of(&reply.to);
         // A grant goes to who was told BUSY a while ago.
         let port = hand.client.filter(|(client, _)| *client == to).map(|(_, port)| port);
-        let Some(port) = port.or_else(|| desk.ports.get(&to).map(|(port, _)| *port)) else { return };
+        let Some(port) = port.or_else(|| context.ports.get(&to).map(|(port, _)| *port)) else { return };
         match &mut self.placed {
             // A grant, to somebody else, has bytes and speaks of no object that is new or gone.
             Some(placed) if placed.holds_back && placed.has_touched() && reply.body.data_bytes() == 0 => {
                 placed.withhold(reply, port)
             }
-            _ => desk.reply(&reply, self.memory.as_deref(), offset, port),
+            _ => context.reply(&reply, self.memory.as_deref(), offset, port),
         }
     }
 
     /// Tells another server.
-    fn tell(&mut self, desk: &mut Desk, to: u16, what: What, bytes: Carried) {
+    fn tell(&mut self, context: &mut Context, to: u16, what: What, bytes: Carried) {
         let page = match &what {
             What::Store { page, pages, epoch: 0, .. } if bytes == Carried::Nothing => {
                 debug_assert!(self.are_zero(*page..page + u64::from(*pages)), "pages that nothing changed are zero");
@@ -371,7 +371,7 @@ impl Held {
             What::Store { page, .. } => self.bytes_of(*page, bytes),
             _ => Vec::new(),
         };
-        desk.tell(to, &Told { range: self.range, what }, &page);
+        context.tell(to, &Told { range: self.range, what }, &page);
     }
 
     /// What a page shall be at a backup; nothing where that is all zero.

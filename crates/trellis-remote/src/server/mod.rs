@@ -8,8 +8,8 @@
 //! Must never answer whom it cannot tell, nor anything that says of itself that it is an answer; nor obey a controller that it
 //! was not told of.
 
+mod context;
 mod controllers;
-mod desk;
 mod events;
 mod follows;
 mod held;
@@ -44,8 +44,8 @@ use trellis_transport::links::ipv6::{Arrived, Endpoint};
 
 use super::memory::ServerMemory;
 use super::{CLOCK_ERROR_PPM, Hardware, RemoteError, drawn};
+use context::Context;
 use controllers::Controllers;
-use desk::Desk;
 use follows::Follows;
 use held::{Hand, Held};
 use parts::{Where, names};
@@ -158,7 +158,7 @@ impl Stop {
 /// The server.
 pub struct Server {
     options: ServerOptions,
-    desk: Desk,
+    context: Context,
     /// By the host number in their pointers, and parts by their numbers; always its own.
     ranges: BTreeMap<u16, Held>,
     /// Parts that are held here, by range and first page: how many pages they have, and their numbers.
@@ -214,7 +214,7 @@ impl Server {
         let endpoint = Endpoint::open(port).map_err(|error| RemoteError::Socket { port, error })?;
         let timing = timing(&options)?;
         let patience = 5 * timing.retry;
-        let desk = Desk {
+        let context = Context {
             endpoint,
             prefix: options.prefix,
             port,
@@ -227,10 +227,10 @@ impl Server {
             controllers: Controllers::new(options.controllers.clone(), patience),
             spare_bytes: options.backup_bytes,
         };
-        let follows = Follows::new(timing, &desk);
+        let follows = Follows::new(timing, &context);
         let mut server = Server {
             options,
-            desk,
+            context,
             ranges: BTreeMap::new(),
             parts: BTreeMap::new(),
             located: BTreeMap::new(),
@@ -260,7 +260,7 @@ impl Server {
         if self.options.controllers.is_empty() {
             let of = Range { cluster: settings.cluster, of: range, me: range, pages };
             // No lease of a life before can be meant: nobody has a pointer into this memory yet.
-            let leases = Keeper::alone(of, self.timing, seconds().max(1), self.desk.now(), None);
+            let leases = Keeper::alone(of, self.timing, seconds().max(1), self.context.now(), None);
             let mut held = Held::new(range, settings, leases, Some(memory));
             held.logic = Some(logic);
             return Ok(held);
@@ -290,7 +290,7 @@ impl Server {
 
     /// For a range of so many pages that a controller places, of which nothing is here. `home` is whom it takes for its home.
     fn keeper(&self, range: u16, pages: u64, home: u16) -> Keeper {
-        let (me, now) = (self.options.prefix.host.0, self.desk.now());
+        let (me, now) = (self.options.prefix.host.0, self.context.now());
         let controller = Party::of(self.options.controllers[0]);
         let own = table_pages(pages);
         let server = Leased::new(me, controller, pages + own, self.timing, self.life, home);
@@ -317,10 +317,10 @@ impl Server {
             }
             self.go_on(is_second);
             if came == 0 {
-                let now = self.desk.now();
+                let now = self.context.now();
                 let alarms = self.ranges.values().map(|held| held.leases.alarm());
                 let alarm = alarms.chain([self.follows.alarm()]).min().unwrap_or(u64::MAX);
-                self.desk.endpoint.wait(TICK.min(Duration::from_nanos(alarm.saturating_sub(now))));
+                self.context.endpoint.wait(TICK.min(Duration::from_nanos(alarm.saturating_sub(now))));
             }
         }
         Ok(())
@@ -331,7 +331,7 @@ impl Server {
         let is_placed = !self.options.controllers.is_empty();
         let (mut came, mut later) = (0, std::mem::take(&mut self.later));
         while came < BURST {
-            let Some(arrived) = self.desk.endpoint.receive(room).map_err(RemoteError::Failed)? else { break };
+            let Some(arrived) = self.context.endpoint.receive(room).map_err(RemoteError::Failed)? else { break };
             came += 1;
             match room.get(..arrived.bytes) {
                 // Who is home does not wait behind pages: a tenure would end while a backup gets everything.
@@ -360,34 +360,34 @@ impl Server {
 
     /// Counts what is refused of others, and says so.
     fn refuse(&mut self, arrived: &Arrived, why: Reason) {
-        self.desk.events.extend(self.refusals.count(Address(arrived.source), why).map(Event::Refused));
+        self.context.events.extend(self.refusals.count(Address(arrived.source), why).map(Event::Refused));
     }
 
     /// After some datagrams: what is due.
     fn go_on(&mut self, is_second: bool) {
-        let now = self.desk.now();
+        let now = self.context.now();
         self.look_at_open_cuts();
         for held in self.ranges.values_mut() {
             if now >= held.leases.alarm() {
                 held.leases.tick(now);
-                held.obey(&mut self.desk, Hand::default());
+                held.obey(&mut self.context, Hand::default());
             }
             if is_second {
-                held.tick(&mut self.desk);
+                held.tick(&mut self.context);
             }
-            held.look(&mut self.desk);
-            held.go_on(&mut self.desk);
+            held.look(&mut self.context);
+            held.go_on(&mut self.context);
             held.tell_back(now);
         }
         if now >= self.follows.alarm() {
-            self.follows.tick(&mut self.desk);
+            self.follows.tick(&mut self.context);
         }
         if is_second {
             let silent = now.saturating_sub(4 * self.timing.term);
-            self.desk.ports.retain(|_, (_, heard)| *heard >= silent);
+            self.context.ports.retain(|_, (_, heard)| *heard >= silent);
             self.ask_whether_counted();
         }
-        for event in self.desk.events.drain(..) {
+        for event in self.context.events.drain(..) {
             (self.on_event)(&event);
         }
     }
@@ -399,10 +399,10 @@ impl Server {
             Ok(request) if request.command().is_told() => self.told(arrived, &request, payload),
             Ok(request) => {
                 let pointer = request.destination.pointer;
-                if let Some(bytes) = self.follows.read(self.desk.now(), &request) {
+                if let Some(bytes) = self.follows.read(self.context.now(), &request) {
                     let body = Body::Bytes(bytes.len() as u32);
                     if let Some(reply) = refusal(&request, Status::Ok, 0, body) {
-                        self.desk.reply_with(&reply, bytes, arrived.port);
+                        self.context.reply_with(&reply, bytes, arrived.port);
                     }
                     return;
                 }
@@ -412,7 +412,7 @@ impl Server {
                         let is_read = request.command().class() == Class::Reading;
                         let status = if is_read { Status::Parts } else { Status::Lease };
                         if let Some(reply) = refusal(&request, status, 0, Body::Nothing) {
-                            self.desk.reply(&reply, None, 0, arrived.port);
+                            self.context.reply(&reply, None, 0, arrived.port);
                         }
                         return;
                     }
@@ -422,21 +422,21 @@ impl Server {
                     // Of a range that this server never heard of.
                     let elsewhere = Body::Moved(pointer.encode());
                     if let Some(reply) = refusal(&request, Status::Moved, 0, elsewhere) {
-                        self.desk.reply(&reply, None, 0, arrived.port);
+                        self.context.reply(&reply, None, 0, arrived.port);
                     }
                     return;
                 }
                 // What is asked of any server, or of all, this one answers for itself.
                 let range = if is_known { range } else { self.options.prefix.host.0 };
                 if let Some(held) = self.ranges.get_mut(&range) {
-                    held.asked(&mut self.desk, &request, payload, arrived.port);
+                    held.asked(&mut self.context, &request, payload, arrived.port);
                 }
             }
             Err(_) if self.is_mine(destination) => self.heard_of_copies(arrived, payload, &rules),
             Err(refused) => {
                 self.refuse(arrived, Reason::NoRequest(refused.why));
                 if let Some(reply) = refused.reply(destination) {
-                    self.desk.reply(&reply, None, 0, arrived.port);
+                    self.context.reply(&reply, None, 0, arrived.port);
                 }
             }
         }
@@ -444,7 +444,7 @@ impl Server {
 
     /// Whether something is for this process as one that asks.
     fn is_mine(&self, destination: Address) -> bool {
-        let Desk { prefix: HostPrefix { cluster, host }, incarnation, .. } = self.desk;
+        let Context { prefix: HostPrefix { cluster, host }, incarnation, .. } = self.context;
         Source::decode(destination)
             .is_ok_and(|to| (to.cluster, to.host, to.incarnation) == (cluster, host, incarnation))
     }
@@ -453,9 +453,9 @@ impl Server {
     fn heard_of_copies(&mut self, arrived: &Arrived, payload: &[u8], rules: &Rules<'_>) {
         let (source, destination) = (Address(arrived.source), Address(arrived.destination));
         match Reply::decode(source, destination, payload, rules) {
-            Ok(reply) => self.follows.answered(&mut self.desk, &reply, payload),
+            Ok(reply) => self.follows.answered(&mut self.context, &reply, payload),
             Err(_) => match Notice::decode(source, destination, payload, rules) {
-                Ok(notice) => self.follows.noticed(&mut self.desk, &notice),
+                Ok(notice) => self.follows.noticed(&mut self.context, &notice),
                 Err(why) => self.refuse(arrived, Reason::NoRequest(why)),
             },
         }
@@ -467,18 +467,18 @@ impl Server {
         let command = request.command();
         // Without a controller this server is home of its own range for its whole life.
         let is_controllers = matches!(command, Command::Placed | Command::Follow);
-        if self.options.controllers.is_empty() || is_controllers && !self.desk.controllers.has(from) {
+        if self.options.controllers.is_empty() || is_controllers && !self.context.controllers.has(from) {
             return self.refuse(arrived, Reason::NoController(command));
         }
         let Some(Told { range, what }) = Told::decode(command, &payload[HEADER_BYTES..]) else {
             return self.refuse(arrived, Reason::NotUnderstood(command));
         };
         if let What::Follow { page, lasts } = what {
-            return self.follows.follow(&mut self.desk, from, (range, page), lasts);
+            return self.follows.follow(&mut self.context, from, (range, page), lasts);
         }
-        let now = self.desk.now();
+        let now = self.context.now();
         if let What::Placed { request, pages, placement, within, .. } = &what {
-            self.desk.controllers.heard(from);
+            self.context.controllers.heard(from);
             let is_new_part = within.is_some_and(|within| !self.hears_of_part(range, within));
             if is_new_part || !self.introduce(range, *pages, placement, *within, *request == 0) {
                 return;
@@ -523,7 +523,7 @@ impl Server {
         };
         held.leases.told(now, from, what);
         let store = store.map(|(_, incarnation, bytes)| (incarnation, bytes));
-        held.obey(&mut self.desk, Hand { payload, client: None, store });
+        held.obey(&mut self.context, Hand { payload, client: None, store });
         if let Some((request, placement)) = placed {
             self.may_forget(range, request, &placement);
         }
@@ -548,21 +548,21 @@ impl Server {
         if is_listed && !is_called && !names(placement, me) {
             // It is known here because its range is.
             if let Some(held) = self.ranges.get_mut(&range) {
-                held.leases.give_up(self.desk.now());
+                held.leases.give_up(self.context.now());
             }
             return false;
         }
         // The bytes of a part take the place of those that its range has no more.
         let is_inside = within.and_then(|within| self.ranges.get(&within.range)).is_some_and(Held::has_bytes);
         let takes = if is_inside { 0 } else { bytes };
-        let spare_bytes = self.desk.spare_bytes;
+        let spare_bytes = self.context.spare_bytes;
         let place = match within {
-            Some(within) => self.desk.place_of(range, within, pages),
-            None => Place::whole(self.desk.prefix_of(range)),
+            Some(within) => self.context.place_of(range, within, pages),
+            None => Place::whole(self.context.prefix_of(range)),
         };
         if pages == 0 || takes > spare_bytes {
             if pages > 0 && is_new {
-                self.desk.events.push(Event::NoRoom { place, bytes, spare_bytes });
+                self.context.events.push(Event::NoRoom { place, bytes, spare_bytes });
             }
             // It was asked because a home took it for a backup. Nobody does any more.
             if !is_new && !is_listed && !placement.backups.contains(&me) {
@@ -572,26 +572,26 @@ impl Server {
         }
         let home = within.map_or(range, |within| within.range);
         let (Ok(arena), Ok(settings)) = (Arena::new(bytes), self.settings(Host(home), bytes)) else {
-            self.desk.events.push(Event::NoRoom { place, bytes, spare_bytes: 0 });
+            self.context.events.push(Event::NoRoom { place, bytes, spare_bytes: 0 });
             return false;
         };
         if is_new && !self.begin_unknown(range, within) {
             return false;
         }
-        let now = self.desk.now();
+        let now = self.context.now();
         let Some(held) = self.ranges.get_mut(&range) else { return false };
         let own = table_pages(pages);
         held.leases.set_pages(pages + own, own);
         held.settings = settings;
         held.taken_bytes = takes;
         held.memory = Some(Box::new(arena));
-        self.desk.spare_bytes -= takes;
+        self.context.spare_bytes -= takes;
         held.placed = Some(Placed::new(TablePages::unknown(pages)));
         held.is_counted_on(now);
         if let Some(within) = within {
             self.index(within, pages, range);
         }
-        self.desk.events.push(Event::Introduced { place, bytes });
+        self.context.events.push(Event::Introduced { place, bytes });
         true
     }
 

@@ -79,7 +79,7 @@ impl Server {
             Some(known) if known.since > within.since => return false,
             _ => {}
         }
-        let now = self.desk.now();
+        let now = self.context.now();
         if let Some(range) = self.ranges.get_mut(&within.range).filter(|range| range.has_bytes()) {
             range.leases.ask(now);
             return false;
@@ -117,9 +117,9 @@ impl Server {
         let over: Vec<u16> = over.map(|(number, ..)| number).collect();
         for number in over {
             let Some(held) = self.ranges.get(&number) else { continue };
-            let (place, bytes) = (held.place(&self.desk), held.taken_bytes);
+            let (place, bytes) = (held.place(&self.context), held.taken_bytes);
             self.remove(number);
-            self.desk.events.push(Event::Forgotten { place, bytes });
+            self.context.events.push(Event::Forgotten { place, bytes });
         }
     }
 
@@ -131,11 +131,11 @@ impl Server {
             self.remove(part.number);
         }
         let Some(mut whole) = self.ranges.remove(&range) else { return };
-        whole.look(&mut self.desk);
-        let (run, own, now) = (part.run(), table_pages(part.pages), self.desk.now());
+        whole.look(&mut self.context);
+        let (run, own, now) = (part.run(), table_pages(part.pages), self.context.now());
         let since = whole.leases.next_epoch();
         let leases = whole.leases.cut(now, &part, own);
-        whole.obey(&mut self.desk, Hand::default());
+        whole.obey(&mut self.context, Hand::default());
         let place = whole.parts.partition_point(|other| other.first < part.first);
         whole.parts.insert(place, part);
         if let Some(logic) = &mut whole.logic {
@@ -164,8 +164,8 @@ impl Server {
                 cut.placed = Some(of_part);
             }
             self.index(within, part.pages, part.number);
-            self.desk.events.push(Event::Cut { place: cut.place(&self.desk) });
-            cut.look(&mut self.desk);
+            self.context.events.push(Event::Cut { place: cut.place(&self.context) });
+            cut.look(&mut self.context);
             self.ranges.insert(part.number, cut);
         }
         self.ranges.insert(range, whole);
@@ -181,7 +181,7 @@ impl Server {
                 move_pages(memory.as_mut(), from..from + bytes, &mut arena, 0);
                 cut.memory = Some(Box::new(arena));
             }
-            _ => cut.leases.give_up(self.desk.now()),
+            _ => cut.leases.give_up(self.context.now()),
         }
     }
 
@@ -192,17 +192,17 @@ impl Server {
         let cut = self.ranges.remove(&part.number).filter(|cut| cut.within == Some(part.within(range)));
         if let Some(mut cut) = cut {
             cut.leases.dismiss(0..part.pages);
-            cut.obey(&mut self.desk, Hand::default());
+            cut.obey(&mut self.context, Hand::default());
             self.forget_index(part.within(range), part.number);
-            self.desk.spare_bytes += cut.taken_bytes;
-            let place = cut.place(&self.desk);
+            self.context.spare_bytes += cut.taken_bytes;
+            let place = cut.place(&self.context);
             if !is_anew {
                 if let (Some(from), Some(to)) = (&mut cut.memory, &mut whole.memory) {
                     move_pages(from.as_mut(), 0..part.pages * PAGE_BYTES, to.as_mut(), part.first * PAGE_BYTES);
                 }
-                whole.leases.join(self.desk.now(), &part, cut.leases);
+                whole.leases.join(self.context.now(), &part, cut.leases);
             }
-            self.desk.events.push(Event::Joined { place });
+            self.context.events.push(Event::Joined { place });
         }
         if let Some(logic) = &mut whole.logic {
             logic.take_back(part.first, part.pages);
@@ -211,7 +211,7 @@ impl Server {
             placed.awaits.remove(&part.number);
         }
         whole.misses = if whole.misses == part.number { 0 } else { whole.misses };
-        whole.obey(&mut self.desk, Hand::default());
+        whole.obey(&mut self.context, Hand::default());
         self.ranges.insert(range, whole);
     }
 
@@ -238,7 +238,7 @@ impl Server {
 
     /// Asks the controller about what nobody seems to count on.
     pub(super) fn ask_whether_counted(&mut self) {
-        let (own, now) = (self.options.prefix.host.0, self.desk.now());
+        let (own, now) = (self.options.prefix.host.0, self.context.now());
         for held in self.ranges.values_mut() {
             let is_others = held.range != own && held.memory.is_some() && held.leases.server().home.is_none();
             if is_others && !held.asks_for_counting && now >= held.counted_at + FORGET_AFTER {
@@ -257,26 +257,26 @@ impl Server {
             return;
         }
         let Some(held) = self.ranges.get_mut(&range) else { return };
-        let (place, bytes, within) = (held.place(&self.desk), held.taken_bytes, held.within);
+        let (place, bytes, within) = (held.place(&self.context), held.taken_bytes, held.within);
         if within.is_some_and(|within| self.lists(within.range, range)) {
             // Its range is here, and says so: the part stays known.
-            let now = self.desk.now();
+            let now = self.context.now();
             let Some(held) = self.ranges.get_mut(&range) else { return };
             (held.memory, held.placed, held.logic) = (None, None, None);
             (held.taken_bytes, held.asks_for_counting) = (0, false);
             held.leases.give_up(now);
-            held.obey(&mut self.desk, Hand::default());
-            self.desk.spare_bytes += bytes;
+            held.obey(&mut self.context, Hand::default());
+            self.context.spare_bytes += bytes;
         } else {
             self.remove(range);
         }
-        self.desk.events.push(Event::Forgotten { place, bytes });
+        self.context.events.push(Event::Forgotten { place, bytes });
     }
 
     /// Nothing is left of a range, or part.
     pub(super) fn remove(&mut self, range: u16) {
         let Some(held) = self.ranges.remove(&range) else { return };
-        self.desk.spare_bytes += held.taken_bytes;
+        self.context.spare_bytes += held.taken_bytes;
         if let Some(within) = held.within {
             self.forget_index(within, range);
         }
@@ -285,8 +285,8 @@ impl Server {
             if let Some(cut) =
                 self.ranges.get_mut(&part.number).filter(|cut| cut.memory.is_some() && cut.taken_bytes == 0)
             {
-                cut.taken_bytes = self.desk.spare_bytes.min(part.pages * PAGE_BYTES);
-                self.desk.spare_bytes -= cut.taken_bytes;
+                cut.taken_bytes = self.context.spare_bytes.min(part.pages * PAGE_BYTES);
+                self.context.spare_bytes -= cut.taken_bytes;
             }
         }
     }
@@ -320,11 +320,11 @@ impl Server {
 
     /// Asks the controller what the part with this number is.
     pub(super) fn locate(&mut self, number: u16) {
-        let now = self.desk.now();
+        let now = self.context.now();
         let is_asked = self.located.get(&number).is_some_and(|at| now < at + self.timing.retry);
         if !is_asked && self.located.len() < UNKNOWN_MAX {
             self.located.insert(number, now);
-            self.desk.report(number, What::Locate);
+            self.context.report(number, What::Locate);
         }
     }
 }

@@ -17,7 +17,7 @@ use trellis_fabric_protocol::memory_server::table_pages::{TablePage, TablePages,
 use trellis_fabric_protocol::memory_server::{Input, MemoryServer, Settings};
 use trellis_fabric_protocol::wire::datagram::{Body, Reply, Request, Status};
 
-use super::desk::Desk;
+use super::context::Context;
 use super::events::Event;
 use super::held::{Hand, Held};
 
@@ -170,9 +170,9 @@ impl Placed {
 
 impl Held {
     /// After facts: what was made and deleted goes to the backups, and what waited for that goes on.
-    pub(super) fn go_on(&mut self, desk: &mut Desk) {
+    pub(super) fn go_on(&mut self, context: &mut Context) {
         loop {
-            self.begin_batch(desk);
+            self.begin_batch(context);
             let Some(placed) = &mut self.placed else { return };
             let is_settled = self.leases.server().home.as_ref().is_some_and(Home::is_settled);
             if placed.is_under_way() || placed.cut_open && !is_settled {
@@ -183,25 +183,25 @@ impl Held {
             let withheld = std::mem::take(&mut placed.withheld);
             for (reply, port) in withheld {
                 // None of them wants bytes of memory.
-                desk.reply(&reply, None, 0, port);
+                context.reply(&reply, None, 0, port);
             }
             let is_handing = self.leases.server().home.as_ref().is_some_and(|home| home.hand_to.is_some());
             let Some(placed) = self.placed.as_mut().filter(|placed| !placed.kept.is_empty() && !is_handing) else {
                 return;
             };
             for (request, payload, port) in std::mem::take(&mut placed.kept) {
-                self.asked(desk, &request, &payload, port);
+                self.asked(context, &request, &payload, port);
             }
         }
     }
 
-    fn begin_batch(&mut self, desk: &mut Desk) {
-        let now = desk.now();
+    fn begin_batch(&mut self, context: &mut Context) {
+        let now = context.now();
         let (Some(placed), Some(logic)) = (&mut self.placed, &self.logic) else { return };
         if placed.is_under_way() {
             if !placed.refused.is_empty() && self.leases.server().serves(now) {
                 let refused = std::mem::take(&mut placed.refused);
-                self.change(desk, refused.into_iter().collect());
+                self.change(context, refused.into_iter().collect());
             }
             return;
         }
@@ -215,20 +215,20 @@ impl Held {
             }
         }
         let numbers = placed.staged.keys().copied().collect();
-        self.change(desk, numbers);
+        self.change(context, numbers);
     }
 
-    fn change(&mut self, desk: &mut Desk, numbers: Vec<u64>) {
+    fn change(&mut self, context: &mut Context, numbers: Vec<u64>) {
         let pages = self.placed.as_ref().map_or(0, |placed| placed.table.pages());
         for number in numbers {
-            self.leases.change(desk.now(), pages + number);
-            self.obey(desk, Hand::default());
+            self.leases.change(context.now(), pages + number);
+            self.obey(context, Hand::default());
         }
     }
 
     /// Time has passed, for objects and sessions.
-    pub(super) fn tick(&mut self, desk: &mut Desk) {
-        let now = desk.now();
+    pub(super) fn tick(&mut self, context: &mut Context) {
+        let now = context.now();
         if let Some(placed) = &self.placed {
             let server = self.leases.server();
             let is_handing = server.home.as_ref().is_some_and(|home| home.hand_to.is_some());
@@ -239,7 +239,7 @@ impl Held {
         }
         // What it says of objects that go with their sessions waits, too.
         self.hold_back(true);
-        self.step(desk, Input::Tick, Hand::default());
+        self.step(context, Input::Tick, Hand::default());
         self.hold_back(false);
     }
 
@@ -250,21 +250,21 @@ impl Held {
     }
 
     /// Looks whether this server has become home of the range, or is it no more.
-    pub(super) fn look(&mut self, desk: &mut Desk) {
-        self.look_with(desk, Hand::default());
+    pub(super) fn look(&mut self, context: &mut Context) {
+        self.look_with(context, Hand::default());
     }
 
     /// The same with a datagram at hand: what was decided because of it is carried out before this server is home no more.
-    pub(super) fn look_with(&mut self, desk: &mut Desk, hand: Hand<'_>) {
-        let now = desk.now();
+    pub(super) fn look_with(&mut self, context: &mut Context, hand: Hand<'_>) {
+        let now = context.now();
         let Some(placed) = &self.placed else { return };
         let server = self.leases.server();
         let home = server.home.as_ref().map(|home| home.incarnation);
         match (placed.shown.home, home) {
-            (None, Some(incarnation)) => self.begin(desk, incarnation),
+            (None, Some(incarnation)) => self.begin(context, incarnation),
             (Some(_), None) => {
-                self.carry_out_orders(desk, hand);
-                self.end(desk);
+                self.carry_out_orders(context, hand);
+                self.end(context);
             }
             _ => {}
         }
@@ -273,12 +273,12 @@ impl Held {
             placed.told = home;
             self.leases.report(now);
         }
-        self.show(desk, now);
+        self.show(context, now);
     }
 
     /// It is home: its objects are those that the table says.
-    fn begin(&mut self, desk: &mut Desk, incarnation: u16) {
-        let place = self.place(desk);
+    fn begin(&mut self, context: &mut Context, incarnation: u16) {
+        let place = self.place(context);
         let Some(placed) = &mut self.placed else { return };
         let (entries, makers) = placed.table.objects();
         // No session of a home before may mean anything here. The incarnation tells two that began in the same second apart.
@@ -300,19 +300,19 @@ impl Held {
                 let backups: Vec<u16> = backups.collect();
                 let is_anew = std::mem::take(&mut placed.shown.was_blank);
                 placed.shown = Shown { home: Some(incarnation), backups: backups.clone(), ..Shown::default() };
-                let backups = backups.into_iter().map(|host| desk.prefix_of(host)).collect();
-                desk.events.push(Event::Began { place, incarnation, backups, is_anew, objects });
+                let backups = backups.into_iter().map(|host| context.prefix_of(host)).collect();
+                context.events.push(Event::Began { place, incarnation, backups, is_anew, objects });
                 self.logic = Some(logic);
             }
             Err(why) => {
                 placed.shown.home = Some(incarnation);
-                desk.events.push(Event::NoTable { place, why: why.to_string() });
+                context.events.push(Event::NoTable { place, why: why.to_string() });
             }
         }
     }
 
     /// It is home no more. What it has of the range is the next home's backup, if that wants one.
-    fn end(&mut self, desk: &mut Desk) {
+    fn end(&mut self, context: &mut Context) {
         let Some(placed) = &mut self.placed else { return };
         let server = self.leases.server();
         let is_handed = server.handed.is_some();
@@ -320,13 +320,13 @@ impl Held {
         placed.shown = Shown::default();
         placed.forget_batch();
         (self.logic, self.misses) = (None, 0);
-        let (place, home) = (self.place(desk), desk.prefix_of(home));
-        desk.events.push(Event::Ended { place, home, is_handed });
+        let (place, home) = (self.place(context), context.prefix_of(home));
+        context.events.push(Event::Ended { place, home, is_handed });
     }
 
     /// Says to operators what has changed.
-    fn show(&mut self, desk: &mut Desk, now: u64) {
-        let place = self.place(desk);
+    fn show(&mut self, context: &mut Context, now: u64) {
+        let place = self.place(context);
         let Some(placed) = &mut self.placed else { return };
         let server = self.leases.server();
         placed.shown.was_blank = server.memory.is_blank;
@@ -335,19 +335,19 @@ impl Held {
         if placed.shown.backups != home.backups {
             placed.shown.backups.clone_from(&home.backups);
             placed.shown.is_settled = false;
-            let backups = home.backups.iter().map(|host| desk.prefix_of(*host)).collect();
-            desk.events.push(Event::Backups { place, backups });
+            let backups = home.backups.iter().map(|host| context.prefix_of(*host)).collect();
+            context.events.push(Event::Backups { place, backups });
         }
         let is_settled = home.is_settled() && !home.backups.is_empty();
         if is_settled && !placed.shown.is_settled {
-            desk.events.push(Event::Settled { place });
+            context.events.push(Event::Settled { place });
         }
         placed.shown.is_settled = is_settled;
         let has_lapsed = now >= home.until;
         if has_lapsed != placed.shown.has_lapsed {
             placed.shown.has_lapsed = has_lapsed;
             let silence = Duration::from_nanos(server.timing.tenure_held);
-            desk.events.push(if has_lapsed { Event::Lapsed { place, silence } } else { Event::Resumed { place } });
+            context.events.push(if has_lapsed { Event::Lapsed { place, silence } } else { Event::Resumed { place } });
         }
     }
 }

@@ -5,10 +5,10 @@
 //! freed since the others' pointers may still lead to.
 //!
 //! Promises: of two that take over from the same member each segment is one's; who dies in between leaves the rest to the
-//! next. The member is *gone* before ([`Departed`]), so that it changes nothing meanwhile. Must never use memory of which it
+//! next. The member is *gone* before ([`Liveness`]), so that it changes nothing meanwhile. Must never use memory of which it
 //! is not known what lies there.
 //!
-//! [`Departed`]: crate::departed::Departed
+//! [`Liveness`]: crate::liveness::Liveness
 
 use std::collections::BTreeSet;
 
@@ -31,9 +31,9 @@ impl Shared {
             return Ok(false);
         }
         let mut has_more = false;
-        for member in self.departed.gone(&others, std::time::Instant::now())? {
+        for member in self.liveness.gone(&others, std::time::Instant::now())? {
             has_more |= self.take_over_from(own, member)?;
-            self.departed.remove_chunks(member)?;
+            self.liveness.remove_chunks(member)?;
         }
         Ok(has_more)
     }

@@ -14,8 +14,8 @@ use trellis_store::{Applied, Change, Key, Kind as KeyKind, Operation, Store};
 use super::directory::Directory;
 use super::tests::with_seed;
 use super::*;
-use crate::departed::Departed;
 use crate::end;
+use crate::liveness::Liveness;
 use crate::synchronisation::member;
 
 const BASE: u64 = 0x2000_0000_0000;
@@ -255,11 +255,11 @@ fn silence_is_a_lease_over_two_more_looks() {
     let store = Arc::new(Embedded::new()) as Arc<dyn Store>;
     let lease = Duration::from_secs(10);
     let [me, silent, living] = [0, 1, 2].map(|_| join(&store));
-    let departed = Departed::new(Arc::clone(&store), REGION, me);
+    let liveness = Liveness::new(Arc::clone(&store), REGION, me);
     let begin = Instant::now();
-    let gone = |after: Duration| departed.gone(&[me, silent, living], begin + after).unwrap();
+    let gone = |after: Duration| liveness.gone(&[me, silent, living], begin + after).unwrap();
     assert_eq!(gone(Duration::ZERO), [0; 0]);
-    assert!(!departed.is_time(begin + lease / 4) && departed.is_time(begin + lease / 2));
+    assert!(!liveness.is_time(begin + lease / 4) && liveness.is_time(begin + lease / 2));
     // The store could not be reached for an hour: then nobody could have given a sign.
     assert_eq!(gone(Duration::from_secs(3_600)), [0; 0]);
     assert_eq!(gone(Duration::from_secs(3_601)), [0; 0], "too soon after the last look");

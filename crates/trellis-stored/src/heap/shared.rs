@@ -24,7 +24,7 @@ use super::description::{self, Described};
 use super::directory::{ATTEMPTS_MAX, Directory, Record, SEGMENT_PAGES, description as description_key, mailbox};
 use super::scalable::Scalable;
 use super::{Allocator, Block, HeapError, Held, Memory, PAGE_BYTES, Refusal, Statistics, lock};
-use crate::departed::Departed;
+use crate::liveness::Liveness;
 use crate::synchronisation::member;
 use trellis_base::size_classes::{CLASSES, size_of};
 
@@ -48,7 +48,7 @@ pub(super) struct Shared {
     pub(super) region: u32,
     pub(super) member: u64,
     pub(super) memory: Arc<dyn Memory>,
-    pub(super) departed: Departed,
+    pub(super) liveness: Liveness,
     /// Blocks of others that were freed here, in the order in which they were.
     pending: Mutex<Vec<u64>>,
     /// One thread at a time talks to the store about pages.
@@ -81,7 +81,7 @@ impl Shared {
         Shared {
             here: Scalable::of_segments(range.clone(), Arc::clone(&memory)),
             directory: Directory::new(Arc::clone(&store), region, member, segments),
-            departed: Departed::new(Arc::clone(&store), region, member),
+            liveness: Liveness::new(Arc::clone(&store), region, member),
             told: Mutex::default(),
             range,
             store,
@@ -97,7 +97,7 @@ impl Shared {
     /// Gets segments for so many pages, and blocks that others freed. False when there are none.
     fn refill(&self, own: &mut Own, pages: u64, align_pages: u64) -> Result<bool, Refusal> {
         // What the dead had comes before what nobody had.
-        if self.departed.is_time(Instant::now()) && self.take_over_gone(own)? {
+        if self.liveness.is_time(Instant::now()) && self.take_over_gone(own)? {
             return Ok(true);
         }
         let need = pages.saturating_add(align_pages - 1).div_ceil(SEGMENT_PAGES.into());

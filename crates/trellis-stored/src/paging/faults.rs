@@ -1,7 +1,7 @@
 //! Faults: what is decided without the store, and who waits.
 //!
 //! Promises: a fault is answered whatever the state of its page is meanwhile; the thread that waits for the store does not
-//! keep others from being served. Must never wait while it has the lead or the table.
+//! keep others from being served. Must never wait while it leads or has the table.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -28,19 +28,19 @@ pub(super) enum Served {
 }
 
 impl Paging {
-    /// A thread that serves. One at a time has the lead: it waits for faults.
+    /// A thread that serves. One at a time leads: it waits for faults.
     pub(super) fn serve(&self) {
         let mut faults = Vec::with_capacity(FAULT_BATCH);
         let mut slow = Vec::with_capacity(FAULT_BATCH);
         while !self.is_over() {
-            let lead = self.crew.lead();
-            while slow.is_empty() && self.crew.wait_for_faults(&self.region) {
+            let leading = self.fault_threads.become_leader();
+            while slow.is_empty() && self.fault_threads.wait_for_faults(&self.region) {
                 faults.clear();
                 self.region.take_faults(&mut faults);
                 self.counters.faults.fetch_add(faults.len() as u64, Ordering::Relaxed);
                 self.serve_batch(&faults, &mut slow);
             }
-            drop(lead);
+            drop(leading);
             if self.is_over() {
                 return;
             }
@@ -120,7 +120,7 @@ impl Paging {
             self.short.notify_all();
             return Ok(Served::NoRoom);
         }
-        let window = match self.crew.take_window_with(page) {
+        let window = match self.fault_threads.take_window_with(page) {
             // The program was faster than the thread that was to fetch this: it is fetched now, and the thread goes on
             // with the next one.
             Some(queued) => {
@@ -193,7 +193,7 @@ impl Paging {
     fn follow(&self, page: u64) {
         let window = self.ahead.lock().unwrap_or_else(PoisonError::into_inner).fault(page);
         if let Some(window) = window {
-            self.crew.queue(window);
+            self.fault_threads.queue(window);
         }
     }
 

@@ -20,10 +20,10 @@ use crate::readahead::Window;
 impl Paging {
     /// A thread that fetches ahead.
     pub(super) fn fetch_ahead(&self) {
-        while let Some(wanted) = self.crew.wait_for_window() {
+        while let Some(wanted) = self.fault_threads.wait_for_window() {
             let mut table = self.wait_for_room(self.table(), wanted);
             // Taken with the table: a fault inside it takes it first, or finds its pages on their way.
-            let Some(window) = self.crew.next_window() else { continue };
+            let Some(window) = self.fault_threads.next_window() else { continue };
             let begun = self.begin_window(&mut table, &window);
             self.notice_shortage(&table);
             drop(table);
@@ -78,7 +78,7 @@ impl Paging {
                 trigger = now.trigger;
             }
             drop(table);
-            later.into_iter().for_each(|later| self.crew.queue(later));
+            later.into_iter().for_each(|later| self.fault_threads.queue(later));
         }
         begun.sort_unstable();
         begun.dedup();

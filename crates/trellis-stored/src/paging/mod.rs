@@ -2,7 +2,7 @@
 //! difference, within a bounded memory.
 //!
 //! A few threads *serve*: one of them waits for faults, decides what it can by itself (a page that is known to be zero, a
-//! store to a page that is here), and gives the lead away before it waits for the store. Others *fetch ahead* and *clean*:
+//! store to a page that is here), and stops leading before it waits for the store. Others *fetch ahead* and *clean*:
 //! write back what the program is done with, and give frames up, while it computes.
 //!
 //! Promises: frames and twins together take no more than `cache_bytes_max`; a frame is never given up in the middle of a
@@ -28,8 +28,8 @@ use trellis_memory::{Catcher, Fault, FaultServer, Region, RegionOptions, Reserve
 use trellis_store::Store;
 
 use super::coherence::entry::Patch;
-use super::crew::Crew;
 use super::error::StoredError;
+use super::fault_threads::FaultThreads;
 use super::frames::{Measure, Table};
 use super::layout::PAGE_BYTES;
 use super::lines::Lines;
@@ -80,7 +80,7 @@ pub struct Paging {
     short: Condvar,
     ahead: Mutex<ReadAhead>,
     lines: Option<Lines>,
-    crew: Crew,
+    fault_threads: FaultThreads,
     is_sealed: AtomicBool,
     /// A release looks at the pages: nothing new is written before it has.
     is_collecting: AtomicBool,
@@ -157,7 +157,7 @@ impl Paging {
             false => None,
         };
         region.catch(Arc::new(Nobody))?;
-        let crew = Crew::new()
+        let fault_threads = FaultThreads::new()
             .map_err(|error| StoredError::Argument(format!("eventfd failed ({error}); look at `ulimit -n`")))?;
         let pages = options.bytes / PAGE_BYTES;
         let room = (options.cache_bytes_max / PAGE_BYTES).max(256);
@@ -177,7 +177,7 @@ impl Paging {
             changed: Condvar::new(),
             short: Condvar::new(),
             lines,
-            crew,
+            fault_threads,
             is_sealed: AtomicBool::new(false),
             is_collecting: AtomicBool::new(false),
             cleaning: AtomicUsize::new(0),
@@ -198,12 +198,12 @@ impl Paging {
 
     /// Ends the threads; nobody may touch the region any more. Nothing is written.
     pub fn stop(&self) {
-        if !self.crew.end() {
+        if !self.fault_threads.end() {
             return;
         }
         drop(self.table());
         self.arrived();
-        self.crew.join();
+        self.fault_threads.join();
         self.region.release();
     }
 
@@ -260,7 +260,7 @@ impl Paging {
 
     fn spawn(self: &Arc<Self>, name: &str, body: fn(&Paging)) -> Result<(), StoredError> {
         let paging = Arc::clone(self);
-        let spawned = self.crew.spawn(name, move || body(&paging));
+        let spawned = self.fault_threads.spawn(name, move || body(&paging));
         spawned.map_err(|error| {
             StoredError::Argument(format!(
                 "a thread that looks after pages could not be started: {error}; look at `ulimit -u`"
@@ -278,7 +278,7 @@ impl Paging {
     }
 
     fn is_over(&self) -> bool {
-        self.crew.is_over()
+        self.fault_threads.is_over()
     }
 
     /// Something changed that others may wait for: memory is free, bytes are here, or in the store. Called after the

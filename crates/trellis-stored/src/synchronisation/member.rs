@@ -1,6 +1,6 @@
 //! A process as the others of its region see it: its record in the store.
 //!
-//! A record says that the process lives, who it is, and counts *beats*: signs of life, which it gives every third of its
+//! A record says that the process lives, who it is, and counts *heartbeats*: signs of life, which it gives every third of its
 //! lease while it holds something that another could wait for. Who saw a record without a new beat for one lease, by its
 //! own clock, may *replace* the process: mark its record so, and take away what it held, in one call. Whatever a process
 //! changes in the region is guarded by its record, so that nothing of a replaced one arrives any more.

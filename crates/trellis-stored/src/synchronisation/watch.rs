@@ -1,6 +1,6 @@
 //! Waiting for what others have, and replacing who has it but gives no sign of life.
 //!
-//! A wait sleeps in the store. From time to time it looks who is in its way. A member whose hold and whose beats were the
+//! A wait sleeps in the store. From time to time it looks who is in its way. A member whose hold and whose heartbeats were the
 //! same at two looks, at least that member's lease apart on this process's clock, is replaced: one call marks its record
 //! and clears its traces, and is refused when it gave a sign of life meanwhile. Then the wait goes on.
 //!

@@ -116,7 +116,7 @@ fn broken_locks_are_noticed() {
     is_noticed(Mutant::NoGuard, 300, |seed, mutant| {
         increments(Plan::seed(seed).random_faults(seed, 3).broken(mutant), 3, 3);
     });
-    is_noticed(Mutant::NoBeats, 50, |seed, mutant| {
+    is_noticed(Mutant::NoHeartbeats, 50, |seed, mutant| {
         long_hold(Plan::seed(seed).broken(mutant));
     });
 }

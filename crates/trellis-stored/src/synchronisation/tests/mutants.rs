@@ -12,7 +12,7 @@ pub(super) enum Mutant {
     /// A lock is taken whoever has it.
     LockIsTakenAlways,
     /// Signs of life are not counted.
-    NoBeats,
+    NoHeartbeats,
     /// A condition is waited for without having been read when the lock was given back.
     ConditionReadLate,
     /// A reader does not look for a writer.
@@ -45,7 +45,7 @@ impl Mutant {
             ) if kind == Kind::Synchronisation && form(operation) == record::Form::Lock as u64 && bytes == [0; 8] => {
                 Operation::Change { key, change }
             }
-            (Mutant::NoBeats, Operation::Add { key, offset, width, bounds, .. })
+            (Mutant::NoHeartbeats, Operation::Add { key, offset, width, bounds, .. })
                 if kind == Kind::Member && key.number() != 0 =>
             {
                 Operation::Add { key, offset, width, delta: 0, bounds }

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::Shared;
-use super::fate::{Fate, Leaving, Waiting};
+use super::impairment::{Impairment, Leaving, Waiting};
 use crate::entries::Port;
 use crate::error::SwitchError;
 use crate::sys;
@@ -88,11 +88,11 @@ impl Engine {
         }
         let port = self.plugs[place].number;
         let now_ns = sys::monotonic_ns();
-        let fate = self.shared.fates().next(port);
-        let verdict = self.shared.directory().decide(port, &bytes[OFFLOAD_BYTES..], now_ns, || fate.is_lost);
+        let impairment = self.shared.impairments().next(port);
+        let verdict = self.shared.directory().decide(port, &bytes[OFFLOAD_BYTES..], now_ns, || impairment.is_lost);
         let mut has_room = true;
         for to in verdict.copies.into_iter().chain(verdict.out) {
-            has_room &= self.send(now_ns, to, bytes, &fate);
+            has_room &= self.send(now_ns, to, bytes, &impairment);
         }
         if !has_room {
             self.shared.directory().overflowed(port, 1);
@@ -100,7 +100,7 @@ impl Engine {
         self.put_out();
     }
 
-    fn send(&mut self, now_ns: u64, port: u16, bytes: &[u8], fate: &Fate) -> bool {
+    fn send(&mut self, now_ns: u64, port: u16, bytes: &[u8], impairment: &Impairment) -> bool {
         let Some(&place) = self.places.get(&port) else { return true };
         let mut frame = bytes.to_vec();
         // The destination's hardware address comes first.
@@ -108,10 +108,10 @@ impl Engine {
             mac.copy_from_slice(&self.plugs[place].host_mac);
         }
         let packet = Leaving { port, frame };
-        let again = fate.is_repeated.then(|| packet.clone());
-        let mut has_room = self.waiting.push(now_ns, packet, fate, &mut self.leaving);
+        let again = impairment.is_repeated.then(|| packet.clone());
+        let mut has_room = self.waiting.push(now_ns, packet, impairment, &mut self.leaving);
         if let Some(packet) = again {
-            let plain = Fate { is_overtaken: false, ..*fate };
+            let plain = Impairment { is_overtaken: false, ..*impairment };
             has_room &= self.waiting.push(now_ns, packet, &plain, &mut self.leaving);
         }
         has_room

@@ -2,17 +2,17 @@
 //! purpose.
 //!
 //! Promises: what it decides is the contract, step by step, in `switches::directory`; what befalls packets on purpose is the same
-//! for the same seed, in `fate`. Works in a user namespace. Keeps offloaded checksums as they are, so that hosts need no
+//! for the same seed, in `impairment`. Works in a user namespace. Keeps offloaded checksums as they are, so that hosts need no
 //! setting. Never keeps a packet longer than its delay, nor more than 65,536 of them.
 
 mod engine;
-mod fate;
+mod impairment;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use fate::Fates;
+use impairment::Impairments;
 
 use crate::address::{Cluster, HOME_BITS, Page, PageRun, Prefix};
 use crate::capabilities::Capabilities;
@@ -34,7 +34,7 @@ const PREFIXES_MAX: u32 = layout::PREFIXES_MAX;
 /// What the thread and the callers share.
 struct Shared {
     directory: Mutex<Directory>,
-    fates: Mutex<Fates>,
+    impairments: Mutex<Impairments>,
 }
 
 impl Shared {
@@ -43,8 +43,8 @@ impl Shared {
         self.directory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fates(&self) -> MutexGuard<'_, Fates> {
-        self.fates.lock().unwrap_or_else(PoisonError::into_inner)
+    fn impairments(&self) -> MutexGuard<'_, Impairments> {
+        self.impairments.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -64,7 +64,7 @@ impl User {
         let numbers = wiring.ports.iter().map(|port| port.number);
         let shared = Arc::new(Shared {
             directory: Mutex::new(Directory::new(wiring.cluster, numbers, wiring.redirects_max)),
-            fates: Mutex::new(Fates::new(Faults::default())),
+            impairments: Mutex::new(Impairments::new(Faults::default())),
         });
         let plugs = wiring.ports.iter().map(engine::Plug::open).collect::<Result<Vec<_>, _>>()?;
         let watched = plugs.iter().map(engine::Plug::watched).collect::<Result<HashMap<_, _>, _>>()?;
@@ -177,7 +177,7 @@ impl Switch for User {
     }
 
     fn set_faults(&self, faults: &Faults) -> Result<(), SwitchError> {
-        *self.shared.fates() = Fates::new(*faults);
+        *self.shared.impairments() = Impairments::new(*faults);
         Ok(())
     }
 

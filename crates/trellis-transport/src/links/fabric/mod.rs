@@ -59,7 +59,7 @@
 //! # Modules
 //!
 //! `device` (libfabric, through `libfabric.c`), `packet` and `rendezvous` (bytes of what is sent over the fabric and over
-//! tcp), `outward` and `inward` (the two halves of a pair), `pushing` (writes), `peers`, `tender` (a thread for what has
+//! tcp), `outward` and `inward` (the two halves of a pair), `pushing` (writes), `peers`, `progress` (a thread for what has
 //! no event).
 
 mod device;
@@ -67,9 +67,9 @@ mod inward;
 mod outward;
 mod packet;
 mod peers;
+mod progress;
 mod pushing;
 mod rendezvous;
-mod tender;
 
 use std::fmt;
 use std::os::fd::RawFd;
@@ -85,7 +85,7 @@ use self::inward::Poll;
 use self::outward::NOWHERE;
 use self::peers::{LOST, Shared, UP, lock};
 use crate::HEADER_BYTES;
-use crate::links::tcp::doorman::spawn_without_signals;
+use crate::links::tcp::acceptor::spawn_without_signals;
 use crate::links::tcp::{Answer, StartError, Tcp, TcpOptions};
 use crate::links::{Choice, Link, LinkStatistics, Payload, SendError, SharedMemory, Sink};
 use crate::wrap::secure::Security;
@@ -126,7 +126,7 @@ pub enum FabricError {
 /// The fabric link of one node.
 pub struct Fabric {
     shared: Arc<Shared>,
-    tender: Mutex<Option<JoinHandle<()>>>,
+    progress_thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl fmt::Debug for Fabric {
@@ -166,8 +166,8 @@ impl Fabric {
         let tcp = Tcp::start_and_answer(options.tcp, answer)?;
         let system = |source| FabricError::Start(StartError::System { node, source });
         let shared = Arc::new(Shared::new(tcp, device).map_err(system)?);
-        let tender = tender::spawn(&shared).map_err(system)?;
-        Ok(Fabric { shared, tender: Mutex::new(Some(tender)) })
+        let progress_thread = progress::spawn(&shared).map_err(system)?;
+        Ok(Fabric { shared, progress_thread: Mutex::new(Some(progress_thread)) })
     }
 
     /// The provider that is used, in libfabric's words.
@@ -287,8 +287,8 @@ impl Link for Fabric {
         if shared.is_forked() || shared.closed.swap(true, Ordering::SeqCst) {
             return;
         }
-        shared.tender.unpark();
-        if let Some(thread) = lock(&self.tender).take() {
+        shared.progress_thread.unpark();
+        if let Some(thread) = lock(&self.progress_thread).take() {
             // A panic of the thread was printed when it happened and ends nothing here.
             let _ = thread.join();
         }
@@ -308,7 +308,7 @@ impl Drop for Fabric {
         if self.shared.is_forked() {
             // Endpoint and thread are the parent's: what ended them here would end them there.
             std::mem::forget(Arc::clone(&self.shared));
-            std::mem::forget(lock(&self.tender).take());
+            std::mem::forget(lock(&self.progress_thread).take());
             return;
         }
         self.close();

@@ -309,7 +309,7 @@ impl Shared {
         self.packets_out.fetch_add(1, Ordering::Relaxed);
         if self.device.wait_descriptor().is_none() {
             let _ = peer.unseen_since.compare_exchange(0, self.now(), Ordering::AcqRel, Ordering::Relaxed);
-            self.tender.wake();
+            self.progress_thread.wake();
         }
         true
     }

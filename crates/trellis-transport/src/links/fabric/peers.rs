@@ -2,7 +2,7 @@
 //!
 //! Promised: a peer goes from absent to up to lost, or from absent to lost, and never back.
 //!
-//! Never done here: sending (`outward`), receiving (`inward`), waiting (`tender`).
+//! Never done here: sending (`outward`), receiving (`inward`), waiting (`progress`).
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -12,8 +12,8 @@ use std::time::Instant;
 use super::device::{Device, Source, Target};
 use super::inward::Receive;
 use super::outward::Outward;
+use super::progress::ProgressThread;
 use super::rendezvous::Greeting;
-use super::tender::Tender;
 use crate::links::descriptors::{Epoll, Event};
 use crate::links::tcp::Tcp;
 use crate::links::{Link, LinkStatistics, PeerStatistics};
@@ -47,7 +47,7 @@ pub(super) struct Shared {
     /// Whom the operation of a slot is for; see [`Shared::owned_by`].
     owners: Vec<AtomicU32>,
     pub(super) receive: Mutex<Receive>,
-    pub(super) tender: Tender,
+    pub(super) progress_thread: ProgressThread,
     start: Instant,
     pub(super) packets_in: AtomicU64,
     pub(super) packets_out: AtomicU64,
@@ -76,8 +76,8 @@ pub(super) struct Peer {
     pub(super) packets_seen_there: AtomicU64,
     /// When the first packet was sent that it is not known to have seen, in nanoseconds; zero if there is none.
     pub(super) unseen_since: AtomicU64,
-    /// How many packets were sent when the bell was last rung, plus one; zero when that was answered.
-    pub(super) bell: AtomicU64,
+    /// How many packets were sent when the peer was woken last, plus one; zero when that was answered.
+    pub(super) woken_after: AtomicU64,
     /// One-sided reads from it that are under way.
     pub(super) reads: AtomicUsize,
     /// One-sided writes to it that are under way.
@@ -132,7 +132,7 @@ impl Shared {
             peers,
             owners,
             receive: Mutex::new(receive),
-            tender: Tender::default(),
+            progress_thread: ProgressThread::default(),
             start: Instant::now(),
             packets_in: AtomicU64::new(0),
             packets_out: AtomicU64::new(0),
@@ -178,10 +178,10 @@ impl Shared {
         self.disquiet();
     }
 
-    /// Makes the tender see to it that somebody polls again.
+    /// Makes the progress thread see to it that somebody polls again.
     pub(super) fn disquiet(&self) {
         self.restless.store(true, Ordering::Release);
-        self.tender.wake();
+        self.progress_thread.wake();
     }
 
     /// The fabric does not reach a peer any more. What that means is decided by the tcp connection: a peer that leaves
@@ -255,7 +255,7 @@ impl Peer {
             packets_sent: AtomicU64::new(0),
             packets_seen_there: AtomicU64::new(0),
             unseen_since: AtomicU64::new(0),
-            bell: AtomicU64::new(0),
+            woken_after: AtomicU64::new(0),
             target: OnceLock::new(),
             reads: AtomicUsize::new(0),
             writes: AtomicUsize::new(0),

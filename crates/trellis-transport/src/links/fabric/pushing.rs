@@ -146,7 +146,7 @@ impl Shared {
             if looks.is_multiple_of(LOOKS_PER_QUESTION) {
                 for &index in &awaited {
                     // A connection that is gone ends the wait.
-                    let _ = self.tcp.send(index, &Said::Bell.write(), Payload::Nothing);
+                    let _ = self.tcp.send(index, &Said::WakeUp.write(), Payload::Nothing);
                 }
             }
             looks = looks.wrapping_add(1);
@@ -188,7 +188,7 @@ impl Sink for Answers<'_> {
         let bytes = match Said::read(header) {
             Some(Said::Greeting(bytes) | Said::DetourBody(bytes)) => bytes,
             Some(Said::Detour { .. }) => HEADER_BYTES,
-            Some(Said::Bell | Said::Seen { .. } | Said::Dropped | Said::Shared(_)) => return Ok(Placement::Nothing),
+            Some(Said::WakeUp | Said::Seen { .. } | Said::Dropped | Said::Shared(_)) => return Ok(Placement::Nothing),
             None => return Err("its version of the link `fabric` says something that this one does not know".into()),
         };
         let room = &mut self.passed_over[index];

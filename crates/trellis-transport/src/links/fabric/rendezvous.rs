@@ -17,7 +17,7 @@ pub(super) enum Said {
     /// A [`Greeting`] of so many bytes follows.
     Greeting(usize),
     /// Something may wait for you that woke nobody: look, then say what you saw.
-    Bell,
+    WakeUp,
     /// The answer.
     Seen {
         /// How many packets were seen.
@@ -41,7 +41,7 @@ pub(super) enum Said {
 }
 
 const GREETING: u8 = 1;
-const BELL: u8 = 2;
+const WAKE_UP: u8 = 2;
 const SEEN: u8 = 3;
 const DETOUR: u8 = 4;
 const DETOUR_BODY: u8 = 5;
@@ -52,7 +52,7 @@ impl Said {
     pub(super) fn write(self) -> [u8; HEADER_BYTES] {
         let (kind, first, second, third) = match self {
             Said::Greeting(bytes) => (GREETING, bytes as u64, 0, 0),
-            Said::Bell => (BELL, 0, 0, 0),
+            Said::WakeUp => (WAKE_UP, 0, 0, 0),
             Said::Seen { packets, delivered } => (SEEN, packets, delivered, 0),
             Said::Detour { sequence, bytes } => (DETOUR, bytes as u64, sequence, 0),
             Said::DetourBody(bytes) => (DETOUR_BODY, bytes as u64, 0, 0),
@@ -72,7 +72,7 @@ impl Said {
         let bytes = |most: usize| usize::try_from(number(8)).ok().filter(|&bytes| bytes <= most);
         Some(match header[0] {
             GREETING => Said::Greeting(bytes(GREETING_BYTES_MAX)?),
-            BELL => Said::Bell,
+            WAKE_UP => Said::WakeUp,
             SEEN => Said::Seen { packets: number(8), delivered: number(16) },
             DETOUR => Said::Detour { sequence: number(16), bytes: bytes(BODY_BYTES_MAX)? },
             DETOUR_BODY => Said::DetourBody(bytes(BODY_BYTES_MAX)?),
@@ -131,7 +131,7 @@ mod tests {
     fn what_is_said_is_understood() {
         for said in [
             Said::Greeting(77),
-            Said::Bell,
+            Said::WakeUp,
             Said::Seen { packets: u64::MAX, delivered: 3 },
             Said::Detour { sequence: 5, bytes: BODY_BYTES_MAX },
             Said::DetourBody(1),

@@ -1,4 +1,4 @@
-//! What two nodes of one host have in common once they met: two rings, each other's bell, each other's shared memory.
+//! What two nodes of one host have in common once they met: two rings, each other's wake-up descriptor, each other's shared memory.
 //!
 //! Promised: what comes from the peer is used only after it was checked; nothing of it outlives the channel.
 //!
@@ -22,7 +22,7 @@ pub(super) struct Channel {
     pub(super) incoming: Ring,
     /// What this node writes.
     pub(super) outgoing: Ring,
-    bell: Descriptor,
+    wake_up: Descriptor,
     /// The peer's shared memory.
     pub(super) theirs: Option<Mapping>,
     /// This node's, which the peer has mapped.
@@ -50,32 +50,32 @@ impl Draft {
         Ok(Draft { memory: Mapping::of(file.raw(), CHANNEL_BYTES, true)?, file })
     }
 
-    /// The answer brought the peer's bell, and its shared memory where it has some.
+    /// The answer brought the peer's wake-up descriptor, and its shared memory where it has some.
     pub(super) fn finish(self, ours: Option<Extent>, theirs_bytes: usize, parcel: Parcel) -> Result<Channel, String> {
         let mut files = parcel.files.into_iter();
-        let bell = bell(files.next())?;
+        let wake_up = wake_up_of(files.next())?;
         let theirs = shared(files.next(), theirs_bytes)?;
-        Ok(Channel::new(self.memory, true, bell, theirs, ours))
+        Ok(Channel::new(self.memory, true, wake_up, theirs, ours))
     }
 }
 
 impl Channel {
-    /// The offer of a peer with a higher number brought the memory, its bell, and its shared memory where it has some.
+    /// The offer of a peer with a higher number brought the memory, its wake-up descriptor, and its shared memory where it has some.
     pub(super) fn accept(ours: Option<Extent>, theirs_bytes: usize, parcel: Parcel) -> Result<Channel, String> {
         let mut files = parcel.files.into_iter();
         let file = files.next().ok_or("it brought no memory")?;
         memory::check(file.raw(), CHANNEL_BYTES)?;
         let mapped = Mapping::of(file.raw(), CHANNEL_BYTES, true);
         let memory = mapped.map_err(|error| format!("its memory cannot be mapped: {error}"))?;
-        let bell = bell(files.next())?;
+        let wake_up = wake_up_of(files.next())?;
         let theirs = shared(files.next(), theirs_bytes)?;
-        Ok(Channel::new(memory, false, bell, theirs, ours))
+        Ok(Channel::new(memory, false, wake_up, theirs, ours))
     }
 
     fn new(
         memory: Mapping,
         is_higher: bool,
-        bell: Descriptor,
+        wake_up: Descriptor,
         theirs: Option<Mapping>,
         ours: Option<Extent>,
     ) -> Channel {
@@ -84,19 +84,19 @@ impl Channel {
         // file was zero when it was made; whatever a peer did to it since is checked where it is used.
         let (higher, lower) = unsafe { (Ring::at(start), Ring::at(start.add(RING_BYTES))) };
         let (outgoing, incoming) = if is_higher { (higher, lower) } else { (lower, higher) };
-        Channel { incoming, outgoing, bell, theirs, ours, _memory: memory }
+        Channel { incoming, outgoing, wake_up, theirs, ours, _memory: memory }
     }
 
     /// Wakes the peer, if it sleeps on its link.
-    pub(super) fn ring_bell(&self) {
+    pub(super) fn wake_peer(&self) {
         let one = 1_u64;
         // SAFETY: eight readable bytes. A counter at its maximum is as good: the peer is woken by it already.
-        unsafe { libc::write(self.bell.raw(), (&raw const one).cast(), 8) };
+        unsafe { libc::write(self.wake_up.raw(), (&raw const one).cast(), 8) };
     }
 }
 
-/// The peer's bell. It must not be able to keep this node waiting.
-fn bell(file: Option<Descriptor>) -> Result<Descriptor, String> {
+/// The peer's wake-up descriptor. It must not be able to keep this node waiting.
+fn wake_up_of(file: Option<Descriptor>) -> Result<Descriptor, String> {
     let file = file.ok_or("it brought no event descriptor")?;
     // SAFETY: no pointers are passed.
     let flags = unsafe { libc::fcntl(file.raw(), libc::F_GETFL) };
@@ -141,8 +141,8 @@ mod tests {
         assert!(refused(vec![duplicate(short.raw())], 0).contains("has 4096 bytes and not"));
         let waits = vec![duplicate(draft.file.raw()), duplicate(draft.file.raw())];
         assert_eq!(refused(waits, 0), "its event descriptor may block");
-        let bells = || vec![duplicate(draft.file.raw()), duplicate(event.raw()), duplicate(short.raw())];
-        assert!(refused(bells(), 8192).contains("has 4096 bytes and not 8192"));
-        assert!(Channel::accept(None, 4096, parcel(bells())).is_ok_and(|channel| channel.theirs.is_some()));
+        let files = || vec![duplicate(draft.file.raw()), duplicate(event.raw()), duplicate(short.raw())];
+        assert!(refused(files(), 8192).contains("has 4096 bytes and not 8192"));
+        assert!(Channel::accept(None, 4096, parcel(files())).is_ok_and(|channel| channel.theirs.is_some()));
     }
 }

@@ -17,7 +17,7 @@
 //!
 //! The node with the lower number says over the new connection on which host it runs, and a name and a token for this
 //! one peer (its *card*). The other, if it runs there as well, makes the memory, connects to the name, and hands over
-//! memory, bell and shared memory with the token (its *offer*). The first maps what it got and hands over its own. Then
+//! memory, wake-up descriptor and shared memory with the token (its *offer*). The first maps what it got and hands over its own. Then
 //! the second says over the connection what is decided (its *verdict*), and why if it is tcp. Each of these messages is
 //! the first that its sender says to that peer; frames wait until then. So no frame has to be brought into order with
 //! one that went another way.
@@ -25,7 +25,7 @@
 //! # Who is woken
 //!
 //! A node that nobody polls marks each ring as *sleeping*; who writes into such a ring takes the mark away and rings
-//! the node's bell, an event descriptor that [`Link::readiness`] watches. Marking costs a store only when it changes
+//! the node's wake-up descriptor, an event descriptor that [`Link::readiness`] watches. Marking costs a store only when it changes
 //! something, and is left out while somebody attends: otherwise every frame would cost its sender a system call that
 //! wakes nobody.
 //!
@@ -95,7 +95,7 @@ pub struct Shm {
     host: Result<[u8; 16], String>,
     /// Readable when a poll would do something.
     epoll: Epoll,
-    /// This node's bell.
+    /// This node's wake-up descriptor.
     event: Event,
     closed: AtomicBool,
     /// The memory of [`Link::share`], and its file.

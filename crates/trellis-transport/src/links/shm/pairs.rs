@@ -221,7 +221,7 @@ impl Shm {
         came
     }
 
-    /// Looks at what makes the link ready, apart from rings: the bell, the connections, the door.
+    /// Looks at what makes the link ready, apart from rings: the wake-up descriptor, the connections, the door.
     #[cold]
     fn look(&self, sink: &mut dyn Sink) -> bool {
         let mut came = false;
@@ -263,7 +263,7 @@ impl Shm {
             }
         } else if self.attended.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.mark_sleeping(true);
-            // What came before the marks were set rang no bell.
+            // What came before the marks were set woke nobody.
             let pairs = self.order[..self.rings.load(Ordering::SeqCst)].iter();
             let mut pairs = pairs.map(|number| &self.pairs[number.load(Ordering::Relaxed) as usize]);
             if pairs.any(|pair| pair.has_frame() || pair.queued.load(Ordering::Acquire)) {
@@ -296,7 +296,7 @@ impl Shm {
         let mut receiving = match pair.receiving.try_lock() {
             Ok(receiving) => receiving,
             Err(TryLockError::WouldBlock) => {
-                // Whoever holds it may have looked already, and the bell that brought us here is drained.
+                // Whoever holds it may have looked already, and the descriptor that brought us here is drained.
                 self.wake_sleeper();
                 return false;
             }
@@ -335,7 +335,7 @@ impl Shm {
             } else if let Some(channel) = pair.channel.get().filter(|_| came)
                 && channel.incoming.takes_wake_of_sender()
             {
-                channel.ring_bell();
+                channel.wake_peer();
             }
             is_ending &= !harvest.is_cut;
         }
@@ -498,7 +498,7 @@ impl Shm {
         if self.attended.load(Ordering::SeqCst) == 0 {
             channel.incoming.set_sleeping(true);
         }
-        // What was written before the mark rang no bell.
+        // What was written before the mark woke nobody.
         self.wake_self();
     }
 
@@ -545,7 +545,7 @@ impl Shm {
             if let Some(channel) = self.pairs[peer].channel.get() {
                 // Two nodes that leave at once, each with a full ring, would wait for each other.
                 channel.incoming.set_gone();
-                channel.ring_bell();
+                channel.wake_peer();
             }
         }
         let start = Instant::now();
@@ -588,7 +588,7 @@ impl Shm {
 #[inline]
 fn wake_receiver(channel: &Channel) {
     if channel.outgoing.takes_wake_of_receiver() {
-        channel.ring_bell();
+        channel.wake_peer();
     }
 }
 

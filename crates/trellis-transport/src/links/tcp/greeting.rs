@@ -3,7 +3,7 @@
 //! Promised: what is read before the other end proved that it knows the secret goes into a buffer of
 //! fixed size; a listener sends nothing before that; a time-out ends every step.
 //!
-//! Never done here: deciding whether an authenticated node is welcome (the doorman does).
+//! Never done here: deciding whether an authenticated node is welcome (the acceptor does).
 
 use std::time::{Duration, Instant};
 

@@ -15,11 +15,11 @@
 //!
 //! # Modules
 //!
-//! `doorman` (a thread: accepts, dials, shakes hands), `greeting` (one handshake, step by step),
+//! `acceptor` (a thread: accepts, dials, shakes hands), `greeting` (one handshake, step by step),
 //! `input` and `output` (the two halves of a connection), `question` (asked by somebody who is no node yet),
 //! `sockets` (system calls).
 
-pub(in crate::links) mod doorman;
+pub(in crate::links) mod acceptor;
 mod greeting;
 mod input;
 mod output;
@@ -36,7 +36,7 @@ use std::{fmt, io};
 
 use thiserror::Error;
 
-use self::doorman::Doorman;
+use self::acceptor::Acceptor;
 use self::peers::Peers;
 use crate::links::descriptors::Descriptor;
 use crate::links::{Choice, Link, LinkStatistics, Lost, Payload, SendError, Sink};
@@ -135,7 +135,7 @@ pub enum StartError {
 /// The tcp link of one node.
 pub struct Tcp {
     peers: Arc<Peers>,
-    doorman: Mutex<Option<JoinHandle<()>>>,
+    acceptor: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl fmt::Debug for Tcp {
@@ -167,12 +167,12 @@ impl Tcp {
         let peers = Arc::new(Peers::new(node, nodes).map_err(system)?);
         // A node alone has nobody to wait for: no socket, no thread.
         if nodes == 1 {
-            return Ok(Tcp { peers, doorman: Mutex::new(None) });
+            return Ok(Tcp { peers, acceptor: Mutex::new(None) });
         }
         let listener = listen(&mut options)?;
-        let doorman = Doorman::new(Arc::clone(&peers), listener, options, answer);
-        let thread = doorman::spawn(doorman).map_err(system)?;
-        Ok(Tcp { peers, doorman: Mutex::new(Some(thread)) })
+        let acceptor = Acceptor::new(Arc::clone(&peers), listener, options, answer);
+        let thread = acceptor::spawn(acceptor).map_err(system)?;
+        Ok(Tcp { peers, acceptor: Mutex::new(Some(thread)) })
     }
 
     /// Ends the connection of a peer that another layer of this crate gave up; the sink is not told.
@@ -185,8 +185,8 @@ impl Tcp {
         self.peers.has_ended(peer)
     }
 
-    fn join_doorman(&self) {
-        let thread = self.doorman.lock().unwrap_or_else(PoisonError::into_inner).take();
+    fn join_acceptor(&self) {
+        let thread = self.acceptor.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
@@ -245,7 +245,7 @@ impl Link for Tcp {
             return;
         }
         self.peers.wake.signal();
-        self.join_doorman();
+        self.join_acceptor();
         self.peers.end_all();
     }
 }
@@ -255,7 +255,7 @@ impl Drop for Tcp {
         self.close();
         if self.peers.is_forked() {
             // Joining a thread that only the parent has would wait for ever.
-            std::mem::forget(self.doorman.lock().unwrap_or_else(PoisonError::into_inner).take());
+            std::mem::forget(self.acceptor.lock().unwrap_or_else(PoisonError::into_inner).take());
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Promised: a peer goes from absent to up to lost, or from absent to lost, and never back; the sink
 //! hears of each step once.
 //!
-//! Never done here: connecting (the doorman does, and hands the connection to [`Peers::install`]).
+//! Never done here: connecting (the acceptor does, and hands the connection to [`Peers::install`]).
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -36,7 +36,7 @@ pub(super) struct Peers {
     pub(super) node: usize,
     /// Readable when a poll would do something.
     pub(super) epoll: Epoll,
-    /// Wakes the doorman.
+    /// Wakes the acceptor.
     pub(super) wake: Event,
     pub(super) closed: AtomicBool,
     pub(super) strangers: AtomicU64,

@@ -27,14 +27,14 @@
 //!
 //! # Modules
 //!
-//! `delivery` (what to send when, and what came: pure), `datagram` (bytes and protection), `doorman` (a thread: dials,
+//! `delivery` (what to send when, and what came: pure), `datagram` (bytes and protection), `acceptor` (a thread: dials,
 //! answers, shakes hands), `input` and `output` (the two halves of a peer), `peers` (all of them, polls and the timer),
 //! `multicast`, `multicast_output` and `multicast_datagram` (one datagram for several peers), `leaving` (the end),
 //! `probe` (tries out multicasts), `sockets` and `timer` (system calls).
 
+mod acceptor;
 mod datagram;
 pub mod delivery;
-mod doorman;
 mod input;
 mod leaving;
 mod multicast;
@@ -53,7 +53,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use self::doorman::Doorman;
+use self::acceptor::Acceptor;
 pub use self::multicast::Multicast;
 use self::multicast::{Group, Setting};
 use self::peers::{Peers, lock};
@@ -107,7 +107,7 @@ impl fmt::Debug for UdpOptions {
 /// The udp link of one node.
 pub struct Udp {
     peers: Arc<Peers>,
-    doorman: Mutex<Option<JoinHandle<()>>>,
+    acceptor: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl fmt::Debug for Udp {
@@ -140,7 +140,7 @@ impl Udp {
         let peers = Arc::new(Peers::new(node, nodes, Group::new(nodes, setting)).map_err(system)?);
         // A node alone has nobody to wait for: no socket, no thread.
         if nodes == 1 {
-            return Ok(Udp { peers, doorman: Mutex::new(None) });
+            return Ok(Udp { peers, acceptor: Mutex::new(None) });
         }
         let socket = match options.socket.take() {
             Some(socket) => socket,
@@ -154,13 +154,13 @@ impl Udp {
             }
         };
         let listening = sockets::adopt(socket).map_err(system)?;
-        let doorman = Doorman::new(Arc::clone(&peers), listening, options);
-        let thread = doorman::spawn(doorman).map_err(system)?;
-        Ok(Udp { peers, doorman: Mutex::new(Some(thread)) })
+        let acceptor = Acceptor::new(Arc::clone(&peers), listening, options);
+        let thread = acceptor::spawn(acceptor).map_err(system)?;
+        Ok(Udp { peers, acceptor: Mutex::new(Some(thread)) })
     }
 
-    fn join_doorman(&self) {
-        let thread = lock(&self.doorman).take();
+    fn join_acceptor(&self) {
+        let thread = lock(&self.acceptor).take();
         if let Some(thread) = thread
             && thread.thread().id() != std::thread::current().id()
         {
@@ -232,7 +232,7 @@ impl Link for Udp {
             return;
         }
         self.peers.wake.signal();
-        self.join_doorman();
+        self.join_acceptor();
         leaving::leave_all(&self.peers);
     }
 }
@@ -242,7 +242,7 @@ impl Drop for Udp {
         self.close();
         if self.peers.is_forked() {
             // Joining a thread that only the parent has would wait for ever.
-            std::mem::forget(lock(&self.doorman).take());
+            std::mem::forget(lock(&self.acceptor).take());
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Promised: a peer goes from absent to up to lost, or from absent to lost, and never back; the sink hears of each step
 //! once. What is due by the clock is done by whoever polls: the descriptor is readable then.
 //!
-//! Never done here: connecting (the doorman does, and hands the connection to [`Peers::install`]).
+//! Never done here: connecting (the acceptor does, and hands the connection to [`Peers::install`]).
 
 use std::io;
 use std::net::SocketAddr;
@@ -45,7 +45,7 @@ pub(super) struct Peers {
     pub(super) node: usize,
     /// Readable when a poll would do something.
     pub(super) epoll: Epoll,
-    /// Wakes the doorman.
+    /// Wakes the acceptor.
     pub(super) wake: Event,
     pub(super) closed: AtomicBool,
     pub(super) strangers: AtomicU64,

@@ -1,4 +1,4 @@
-//! What comes over the tcp connections of the link `fabric`: greetings, bells, where peers have their shared memory, and
+//! What comes over the tcp connections of the link `fabric`: greetings, wake-ups, where peers have their shared memory, and
 //! frames of those who leave.
 //!
 //! Promised: a frame that comes this way takes its turn among those that come over the fabric.
@@ -17,7 +17,7 @@ impl Sink for Poll<'_> {
     fn place(&mut self, index: usize, header: &[u8; HEADER_BYTES]) -> Result<Placement, Refused> {
         Ok(match Said::read(header) {
             Some(Said::Greeting(bytes)) => Placement::Inline(bytes),
-            Some(Said::Bell | Said::Seen { .. } | Said::Dropped | Said::Shared(_)) => Placement::Nothing,
+            Some(Said::WakeUp | Said::Seen { .. } | Said::Dropped | Said::Shared(_)) => Placement::Nothing,
             Some(Said::Detour { .. }) => Placement::Inline(HEADER_BYTES),
             Some(Said::DetourBody(bytes)) => match &mut self.inward(index).detour {
                 Some((_, _, body)) if body.len() == bytes => Placement::At { pointer: body.as_mut_ptr(), bytes },
@@ -31,7 +31,7 @@ impl Sink for Poll<'_> {
         let shared = self.shared;
         match Said::read(header) {
             Some(Said::Greeting(_)) => self.greeted(index, body),
-            Some(Said::Bell) => self.inward(index).bell_due = true,
+            Some(Said::WakeUp) => self.inward(index).wake_up_due = true,
             Some(Said::Seen { packets, delivered }) => {
                 let peer = &shared.peers[index];
                 peer.has_seen(packets);
@@ -39,8 +39,8 @@ impl Sink for Poll<'_> {
                 if peer.unseen_since.load(Ordering::Acquire) != 0 {
                     peer.unseen_since.store(shared.now(), Ordering::Release);
                 }
-                peer.bell.store(0, Ordering::Release);
-                shared.tender.wake();
+                peer.woken_after.store(0, Ordering::Release);
+                shared.progress_thread.wake();
             }
             Some(Said::Dropped) => self.leave(index, Lost::Ended),
             Some(Said::Shared(target)) => {

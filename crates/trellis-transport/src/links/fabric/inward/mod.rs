@@ -61,7 +61,7 @@ struct Inward {
     hello_sent: bool,
     announced: bool,
     acknowledged: u64,
-    bell_due: bool,
+    wake_up_due: bool,
     word_due: bool,
     /// A frame that comes over the tcp connection, while its body does.
     detour: Option<(u64, [u8; HEADER_BYTES], Vec<u8>)>,
@@ -484,7 +484,7 @@ impl Poll<'_> {
             }
         }
         if shared.device.wait_descriptor().is_none() {
-            shared.tender.wake();
+            shared.progress_thread.wake();
         }
         self.end_reading(index);
     }
@@ -595,13 +595,13 @@ impl Poll<'_> {
         }
     }
 
-    /// The tcp connections: greetings, bells, frames of those who leave, ends.
+    /// The tcp connections: greetings, wake-ups, frames of those who leave, ends.
     fn rendezvous(&mut self) -> bool {
         let shared = self.shared;
         let mut came = shared.tcp.poll(self);
         let mut open = false;
         for index in (0..shared.peers.len()).filter(|&index| index != shared.node) {
-            if std::mem::take(&mut self.inward(index).bell_due) {
+            if std::mem::take(&mut self.inward(index).wake_up_due) {
                 // Whoever rings wants to know what was seen after that.
                 came |= self.take_completions();
                 let seen = shared.peers[index].seen.load(Ordering::Acquire);

@@ -25,7 +25,7 @@ const CHUNKS_AT_ONCE: usize = 512;
 const SILENT_LOOKS: u32 = 2;
 
 /// What this process knows of the others' silence.
-pub(crate) struct Departed {
+pub(crate) struct Liveness {
     store: Arc<dyn Store>,
     region: u32,
     me: u64,
@@ -48,9 +48,9 @@ struct Seen {
     at: Instant,
 }
 
-impl Departed {
-    pub(crate) fn new(store: Arc<dyn Store>, region: u32, me: u64) -> Departed {
-        Departed { store, region, me, watch: Mutex::default() }
+impl Liveness {
+    pub(crate) fn new(store: Arc<dyn Store>, region: u32, me: u64) -> Liveness {
+        Liveness { store, region, me, watch: Mutex::default() }
     }
 
     /// Whether a look can tell more than the last one.

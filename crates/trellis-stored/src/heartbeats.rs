@@ -1,7 +1,7 @@
 //! Signs of life of a process that has a heap in a shared region, whether or not it holds anything.
 //!
 //! Promises: one every third of the lease, each one call of the store, from a thread of its own; it ends with
-//! [`Beats::stop`], or when the process was replaced. Must never say why a sign was not given: the next release does.
+//! [`Heartbeats::stop`], or when the process was replaced. Must never say why a sign was not given: the next release does.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -12,15 +12,15 @@ use trellis_store::Store;
 use super::synchronisation::member;
 
 /// See the module.
-pub(crate) struct Beats {
+pub(crate) struct Heartbeats {
     is_over: Arc<(Mutex<bool>, Condvar)>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-impl Beats {
+impl Heartbeats {
     /// Starts. Without a thread there are no signs, and others may replace this process when they need its memory: slow, not
     /// wrong.
-    pub(crate) fn start(store: Arc<dyn Store>, region: u32, member: u64, lease: Duration) -> Beats {
+    pub(crate) fn start(store: Arc<dyn Store>, region: u32, member: u64, lease: Duration) -> Heartbeats {
         let is_over = Arc::new((Mutex::new(false), Condvar::new()));
         let for_thread = Arc::clone(&is_over);
         let lease = lease.max(member::LEASE_MIN);
@@ -29,7 +29,7 @@ impl Beats {
             while wait(&for_thread, lease / 3) && !matches!(member::beat(&*store, region, member), Ok(false)) {}
         };
         let thread = std::thread::Builder::new().name("trellis-life".to_owned()).spawn(body).ok();
-        Beats { is_over, thread: Mutex::new(thread) }
+        Heartbeats { is_over, thread: Mutex::new(thread) }
     }
 
     /// No sign is given any more when this returns.
@@ -65,12 +65,13 @@ mod tests {
         let store = trellis_store::open("embedded:").expect("it needs nothing");
         let [stopped, replaced, other] =
             [0, 1, 2].map(|_| member::join(&*store, 3, Duration::from_millis(30)).expect("joined"));
-        let beats = [stopped, replaced].map(|of| Beats::start(Arc::clone(&store), 3, of, Duration::from_millis(30)));
+        let heartbeats =
+            [stopped, replaced].map(|of| Heartbeats::start(Arc::clone(&store), 3, of, Duration::from_millis(30)));
         let card = |of| member::cards(&*store, 3, &[of]).expect("readable").remove(0);
         while card(stopped).beat < 3 || card(replaced).beat < 3 {
             std::thread::yield_now();
         }
-        beats[0].stop();
+        heartbeats[0].stop();
         let last = card(stopped).beat;
         loop {
             let seen = card(replaced);
@@ -81,7 +82,7 @@ mod tests {
             }
         }
         // The thread ends by itself.
-        beats[1].thread.lock().expect("nobody panicked").take().expect("it was started").join().expect("it ends");
+        heartbeats[1].thread.lock().expect("nobody panicked").take().expect("it was started").join().expect("it ends");
         assert_eq!(card(stopped).beat, last);
         assert!(!card(replaced).is_alive);
     }

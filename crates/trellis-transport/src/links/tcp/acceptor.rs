@@ -1,4 +1,4 @@
-//! The doorman: one thread per link that dials, accepts, and shakes hands.
+//! The acceptor: one thread per link that dials, accepts, and shakes hands.
 //!
 //! Promised: a stranger gets no byte, holds one of [`GREETINGS_MAX`] places for a bounded time, and
 //! is counted; a peer that knows the secret and is not welcome is told why, and so is this node's
@@ -36,7 +36,7 @@ const DIAL_AGAIN_SLOW_MS: u64 = 250;
 const ACCEPT_AGAIN_MS: u64 = 20;
 
 /// See the module text.
-pub(super) struct Doorman {
+pub(super) struct Acceptor {
     peers: Arc<Peers>,
     listener: Descriptor,
     accept_from: Instant,
@@ -58,11 +58,11 @@ struct Dial {
 }
 
 /// Starts the thread, with every signal blocked: signals belong to the application's threads.
-pub(super) fn spawn(doorman: Doorman) -> io::Result<JoinHandle<()>> {
-    spawn_without_signals(doorman.peers.node, move || doorman.run())
+pub(super) fn spawn(acceptor: Acceptor) -> io::Result<JoinHandle<()>> {
+    spawn_without_signals(acceptor.peers.node, move || acceptor.run())
 }
 
-/// Starts the thread of a doorman of any link.
+/// Starts the thread of an acceptor of any link.
 pub(in crate::links) fn spawn_without_signals(
     node: usize,
     run: impl FnOnce() + Send + 'static,
@@ -73,13 +73,13 @@ pub(in crate::links) fn spawn_without_signals(
     thread
 }
 
-impl Doorman {
-    pub(super) fn new(peers: Arc<Peers>, listener: Descriptor, options: TcpOptions, questions: Answer) -> Doorman {
+impl Acceptor {
+    pub(super) fn new(peers: Arc<Peers>, listener: Descriptor, options: TcpOptions, questions: Answer) -> Acceptor {
         let now = Instant::now();
         let is_known = |peer: &usize| !options.addresses[*peer].is_empty();
         let dial = |peer| Dial { peer, resolved: Vec::new(), attempts: 0, due: Some(now) };
         let dials = (0..peers.node).filter(is_known).map(dial).collect();
-        Doorman {
+        Acceptor {
             peers,
             listener,
             accept_from: now,
@@ -426,7 +426,7 @@ mod tests {
     use super::*;
     use crate::Security;
 
-    fn doorman(address: &mut Option<SocketAddr>) -> Doorman {
+    fn acceptor(address: &mut Option<SocketAddr>) -> Acceptor {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         *address = listener.local_addr().ok();
         let listener = Descriptor::adopt(|| listener.into_raw_fd()).unwrap();
@@ -441,24 +441,24 @@ mod tests {
             admit: Box::new(|_, _| Ok(())),
             refused: Box::new(|_| {}),
         };
-        Doorman::new(Arc::new(Peers::new(0, 2).unwrap()), listener, options, Box::new(|_, _| Ok(Vec::new())))
+        Acceptor::new(Arc::new(Peers::new(0, 2).unwrap()), listener, options, Box::new(|_, _| Ok(Vec::new())))
     }
 
     #[test]
     fn strangers_beyond_the_places_push_out_the_one_that_waits_longest() {
         let mut address = None;
-        let mut doorman = doorman(&mut address);
+        let mut acceptor = acceptor(&mut address);
         let mut crowd = Vec::new();
         for number in 0..GREETINGS_MAX + 6 {
             crowd.push(TcpStream::connect(address.unwrap()).unwrap());
             // One at a time, so that it is known who waits longest.
-            while doorman.greetings.len() + doorman.peers.strangers.load(Ordering::Relaxed) as usize <= number {
-                doorman.accept_some(Instant::now());
+            while acceptor.greetings.len() + acceptor.peers.strangers.load(Ordering::Relaxed) as usize <= number {
+                acceptor.accept_some(Instant::now());
             }
-            assert!(doorman.greetings.len() <= GREETINGS_MAX);
+            assert!(acceptor.greetings.len() <= GREETINGS_MAX);
         }
-        assert_eq!(doorman.greetings.len(), GREETINGS_MAX);
-        assert_eq!(doorman.peers.strangers.load(Ordering::Relaxed), 6);
+        assert_eq!(acceptor.greetings.len(), GREETINGS_MAX);
+        assert_eq!(acceptor.peers.strangers.load(Ordering::Relaxed), 6);
         for stream in &crowd {
             stream.set_nonblocking(true).unwrap();
         }
@@ -470,15 +470,15 @@ mod tests {
     #[test]
     fn a_stranger_is_hung_up_on_when_its_time_is_over() {
         let mut address = None;
-        let mut doorman = doorman(&mut address);
+        let mut acceptor = acceptor(&mut address);
         let _stranger = TcpStream::connect(address.unwrap()).unwrap();
         let start = Instant::now();
-        while doorman.greetings.is_empty() {
-            doorman.accept_some(start);
+        while acceptor.greetings.is_empty() {
+            acceptor.accept_some(start);
         }
-        doorman.expire(start + Duration::from_millis(4_999));
-        assert_eq!((doorman.greetings.len(), doorman.peers.strangers.load(Ordering::Relaxed)), (1, 0));
-        doorman.expire(start + Duration::from_millis(5_000));
-        assert_eq!((doorman.greetings.len(), doorman.peers.strangers.load(Ordering::Relaxed)), (0, 1));
+        acceptor.expire(start + Duration::from_millis(4_999));
+        assert_eq!((acceptor.greetings.len(), acceptor.peers.strangers.load(Ordering::Relaxed)), (1, 0));
+        acceptor.expire(start + Duration::from_millis(5_000));
+        assert_eq!((acceptor.greetings.len(), acceptor.peers.strangers.load(Ordering::Relaxed)), (0, 1));
     }
 }

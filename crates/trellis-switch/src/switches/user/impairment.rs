@@ -18,7 +18,7 @@ pub(super) const WAITING_MAX: usize = 65_536;
 
 /// What shall happen to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fate {
+pub(super) struct Impairment {
     pub(super) is_lost: bool,
     pub(super) is_repeated: bool,
     pub(super) is_overtaken: bool,
@@ -26,18 +26,18 @@ pub(super) struct Fate {
 }
 
 /// Random numbers of all ports.
-pub(super) struct Fates {
+pub(super) struct Impairments {
     faults: Faults,
     of_ports: HashMap<u16, Random>,
 }
 
-impl Fates {
-    pub(super) fn new(faults: Faults) -> Fates {
-        Fates { faults, of_ports: HashMap::new() }
+impl Impairments {
+    pub(super) fn new(faults: Faults) -> Impairments {
+        Impairments { faults, of_ports: HashMap::new() }
     }
 
     /// What happens to the next packet of a port. Takes as many random numbers, whatever the answer.
-    pub(super) fn next(&mut self, port: u16) -> Fate {
+    pub(super) fn next(&mut self, port: u16) -> Impairment {
         let faults = self.faults;
         let begin = faults.seed.wrapping_add(u64::from(port).wrapping_mul(0xa076_1d64_78bd_642f));
         let random = self.of_ports.entry(port).or_insert(Random::new(begin));
@@ -46,7 +46,7 @@ impl Fates {
             (chance(faults.drop_ppm), chance(faults.duplicate_ppm), chance(faults.reorder_ppm));
         let jitter_ns = u64::try_from(faults.jitter.as_nanos()).unwrap_or(u64::MAX - 1);
         let extra = random.draw() % (jitter_ns + 1);
-        Fate { is_lost, is_repeated, is_overtaken, delay: faults.delay + Duration::from_nanos(extra) }
+        Impairment { is_lost, is_repeated, is_overtaken, delay: faults.delay + Duration::from_nanos(extra) }
     }
 }
 
@@ -70,8 +70,14 @@ pub(super) struct Waiting {
 
 impl Waiting {
     /// Takes a packet in; says whether there was room. What can leave at once is put behind `leaving`.
-    pub(super) fn push(&mut self, now_ns: u64, packet: Leaving, fate: &Fate, leaving: &mut Vec<Leaving>) -> bool {
-        let delay = if fate.is_overtaken { OVERTAKEN_WITHIN.max(fate.delay) } else { fate.delay };
+    pub(super) fn push(
+        &mut self,
+        now_ns: u64,
+        packet: Leaving,
+        impairment: &Impairment,
+        leaving: &mut Vec<Leaving>,
+    ) -> bool {
+        let delay = if impairment.is_overtaken { OVERTAKEN_WITHIN.max(impairment.delay) } else { impairment.delay };
         if self.packets.len() >= WAITING_MAX && !delay.is_zero() {
             return false;
         }
@@ -97,7 +103,7 @@ impl Waiting {
             }
             None => {}
         }
-        if fate.is_overtaken && who_waited.is_none() {
+        if impairment.is_overtaken && who_waited.is_none() {
             self.overtaken.insert(port, self.arrived);
         }
         true
@@ -129,7 +135,8 @@ impl Waiting {
 mod tests {
     use super::*;
 
-    const PLAIN: Fate = Fate { is_lost: false, is_repeated: false, is_overtaken: false, delay: Duration::ZERO };
+    const PLAIN: Impairment =
+        Impairment { is_lost: false, is_repeated: false, is_overtaken: false, delay: Duration::ZERO };
 
     fn packet(port: u16, number: u8) -> Leaving {
         Leaving { port, frame: vec![number] }
@@ -142,42 +149,46 @@ mod tests {
     #[test]
     fn the_same_seed_does_the_same_whatever_other_ports_do() {
         let faults: Faults = "drop=30%,duplicate=30%,reorder=30%,delay=10us,jitter=90us,seed=7".parse().unwrap();
-        let alone: Vec<Fate> = {
-            let mut fates = Fates::new(faults);
-            (0..100).map(|_| fates.next(3)).collect()
+        let alone: Vec<Impairment> = {
+            let mut impairments = Impairments::new(faults);
+            (0..100).map(|_| impairments.next(3)).collect()
         };
-        let mut fates = Fates::new(faults);
-        let beside: Vec<Fate> = (0..100)
+        let mut impairments = Impairments::new(faults);
+        let beside: Vec<Impairment> = (0..100)
             .map(|turn| {
                 for _ in 0..turn % 3 {
-                    fates.next(4);
+                    impairments.next(4);
                 }
-                fates.next(3)
+                impairments.next(3)
             })
             .collect();
         assert_eq!(alone, beside);
-        let other: Vec<Fate> = {
-            let mut fates = Fates::new(Faults { seed: 8, ..faults });
-            (0..100).map(|_| fates.next(3)).collect()
+        let other: Vec<Impairment> = {
+            let mut impairments = Impairments::new(Faults { seed: 8, ..faults });
+            (0..100).map(|_| impairments.next(3)).collect()
         };
         assert_ne!(alone, other);
-        assert!(alone.iter().all(|fate| (10_000..=100_000).contains(&fate.delay.as_nanos())));
+        assert!(alone.iter().all(|impairment| (10_000..=100_000).contains(&impairment.delay.as_nanos())));
     }
 
     #[test]
     fn rates_are_what_was_asked_for() {
-        let mut fates = Fates::new("drop=10%,duplicate=100%,seed=1".parse().unwrap());
-        let drawn: Vec<Fate> = (0..10_000).map(|_| fates.next(1)).collect();
-        let lost = drawn.iter().filter(|fate| fate.is_lost).count();
+        let mut impairments = Impairments::new("drop=10%,duplicate=100%,seed=1".parse().unwrap());
+        let drawn: Vec<Impairment> = (0..10_000).map(|_| impairments.next(1)).collect();
+        let lost = drawn.iter().filter(|impairment| impairment.is_lost).count();
         // Six standard deviations round a tenth; the seed makes it the same in every run.
         assert!((820..=1180).contains(&lost), "{lost}");
-        assert!(drawn.iter().all(|fate| fate.is_repeated && !fate.is_overtaken && fate.delay.is_zero()));
+        assert!(
+            drawn
+                .iter()
+                .all(|impairment| impairment.is_repeated && !impairment.is_overtaken && impairment.delay.is_zero())
+        );
     }
 
     #[test]
     fn a_packet_is_overtaken_by_the_next_to_its_port() {
         let (mut waiting, mut leaving) = (Waiting::default(), Vec::new());
-        let overtaken = Fate { is_overtaken: true, ..PLAIN };
+        let overtaken = Impairment { is_overtaken: true, ..PLAIN };
         assert!(waiting.push(0, packet(1, 1), &overtaken, &mut leaving));
         assert!(waiting.push(0, packet(2, 2), &PLAIN, &mut leaving));
         assert_eq!(numbers(&leaving), [2]);
@@ -190,7 +201,7 @@ mod tests {
     #[test]
     fn who_is_not_overtaken_leaves_alone() {
         let (mut waiting, mut leaving) = (Waiting::default(), Vec::new());
-        assert!(waiting.push(5, packet(1, 1), &Fate { is_overtaken: true, ..PLAIN }, &mut leaving));
+        assert!(waiting.push(5, packet(1, 1), &Impairment { is_overtaken: true, ..PLAIN }, &mut leaving));
         assert_eq!(waiting.next_in(5), Some(OVERTAKEN_WITHIN));
         waiting.due(5 + OVERTAKEN_WITHIN.as_nanos() as u64, &mut leaving);
         assert!(waiting.push(6, packet(1, 2), &PLAIN, &mut leaving));
@@ -201,8 +212,8 @@ mod tests {
     fn delays_are_kept_and_equal_ones_keep_the_order() {
         let (mut waiting, mut leaving) = (Waiting::default(), Vec::new());
         for (number, delay) in [(1, 300), (2, 100), (3, 100)] {
-            let fate = Fate { delay: Duration::from_nanos(delay), ..PLAIN };
-            assert!(waiting.push(0, packet(1, number), &fate, &mut leaving));
+            let impairment = Impairment { delay: Duration::from_nanos(delay), ..PLAIN };
+            assert!(waiting.push(0, packet(1, number), &impairment, &mut leaving));
         }
         waiting.due(99, &mut leaving);
         assert!(leaving.is_empty());
@@ -216,8 +227,8 @@ mod tests {
     #[test]
     fn two_that_wait_are_exchanged() {
         let (mut waiting, mut leaving) = (Waiting::default(), Vec::new());
-        let late = Fate { delay: Duration::from_nanos(50), ..PLAIN };
-        assert!(waiting.push(0, packet(1, 1), &Fate { is_overtaken: true, ..late }, &mut leaving));
+        let late = Impairment { delay: Duration::from_nanos(50), ..PLAIN };
+        assert!(waiting.push(0, packet(1, 1), &Impairment { is_overtaken: true, ..late }, &mut leaving));
         assert!(waiting.push(10, packet(1, 2), &late, &mut leaving));
         waiting.due(60, &mut leaving);
         assert_eq!(numbers(&leaving), [2, 1]);
@@ -226,7 +237,7 @@ mod tests {
     #[test]
     fn no_more_wait_than_may() {
         let (mut waiting, mut leaving) = (Waiting::default(), Vec::new());
-        let late = Fate { delay: Duration::from_secs(1), ..PLAIN };
+        let late = Impairment { delay: Duration::from_secs(1), ..PLAIN };
         for _ in 0..WAITING_MAX {
             assert!(waiting.push(0, packet(1, 1), &late, &mut leaving));
         }

@@ -1,4 +1,4 @@
-//! The doorman: one thread per link that shakes hands by datagrams.
+//! The acceptor: one thread per link that shakes hands by datagrams.
 //!
 //! Promised: a stranger gets no byte, holds no place, and is counted; a peer that knows the secret and is not welcome is
 //! told why, and so is this node's user; once all peers are up the thread sleeps.
@@ -26,7 +26,7 @@ use super::timer;
 use crate::links::Lost;
 use crate::links::admission::{self, Rules};
 use crate::links::descriptors::Descriptor;
-use crate::links::tcp::doorman::spawn_without_signals;
+use crate::links::tcp::acceptor::spawn_without_signals;
 use crate::links::tcp::sockets::{Received, wait};
 use crate::wrap::secure::{
     Answering, CONFIRMATION_BYTES, Card, Carrier, Dialling, FIRST_MESSAGE_BYTES, Remembered, SECOND_MESSAGE_BYTES,
@@ -53,7 +53,7 @@ const _: () = assert!(SECOND_DATAGRAM_BYTES <= FIRST_MESSAGE_BYTES, "an answer i
 const _: () = assert!(CONFIRMATION_DATAGRAM_BYTES == THIRD_MAGIC.len() + CONFIRMATION_BYTES);
 
 /// See the module text.
-pub(super) struct Doorman {
+pub(super) struct Acceptor {
     peers: Arc<Peers>,
     listening: Descriptor,
     options: UdpOptions,
@@ -100,17 +100,17 @@ struct Greeting {
 }
 
 /// Starts the thread, with every signal blocked: signals belong to the application's threads.
-pub(super) fn spawn(doorman: Doorman) -> io::Result<JoinHandle<()>> {
-    spawn_without_signals(doorman.peers.node, move || doorman.run())
+pub(super) fn spawn(acceptor: Acceptor) -> io::Result<JoinHandle<()>> {
+    spawn_without_signals(acceptor.peers.node, move || acceptor.run())
 }
 
-impl Doorman {
-    pub(super) fn new(peers: Arc<Peers>, listening: Descriptor, options: UdpOptions) -> Doorman {
+impl Acceptor {
+    pub(super) fn new(peers: Arc<Peers>, listening: Descriptor, options: UdpOptions) -> Acceptor {
         let dial = |peer| Dial { peer, resolved: Vec::new(), attempts: 0, due: 0, step: Step::Resting };
         // Nodes without an address are not there yet, or went.
         let dials = (0..peers.node).filter(|&peer| !options.addresses[peer].is_empty()).map(dial).collect();
         let (greetings, remembered, known) = (Vec::new(), Remembered::new(), Vec::new());
-        Doorman { peers, listening, options, dials, greetings, remembered, known }
+        Acceptor { peers, listening, options, dials, greetings, remembered, known }
     }
 
     fn run(mut self) {

@@ -20,10 +20,10 @@ use crate::readahead::Window;
 const WINDOWS_MAX: usize = 64;
 
 /// The threads, and what they wait for.
-pub struct Crew {
-    lead: Mutex<()>,
+pub struct FaultThreads {
+    leader: Mutex<()>,
     stop: AtomicBool,
-    bell: OwnedFd,
+    wake_up: OwnedFd,
     creator: u32,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// What is to be fetched before it is touched.
@@ -31,23 +31,23 @@ pub struct Crew {
     window_came: Condvar,
 }
 
-impl Crew {
+impl FaultThreads {
     /// Nobody yet.
     ///
     /// # Errors
     ///
     /// The system has no descriptor left.
-    pub fn new() -> std::io::Result<Crew> {
+    pub fn new() -> std::io::Result<FaultThreads> {
         // SAFETY: takes a number and flags by value and gives a new descriptor.
-        let bell = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
-        if bell < 0 {
+        let wake_up = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if wake_up < 0 {
             return Err(std::io::Error::last_os_error());
         }
-        Ok(Crew {
-            lead: Mutex::new(()),
+        Ok(FaultThreads {
+            leader: Mutex::new(()),
             stop: AtomicBool::new(false),
             // SAFETY: the kernel just gave us this descriptor; nobody else has it.
-            bell: unsafe { OwnedFd::from_raw_fd(bell) },
+            wake_up: unsafe { OwnedFd::from_raw_fd(wake_up) },
             creator: std::process::id(),
             threads: Mutex::default(),
             windows: Mutex::default(),
@@ -85,7 +85,7 @@ impl Crew {
         }
         let one = 1u64;
         // SAFETY: writes the eight bytes of `one`, as eventfd(2) wants.
-        unsafe { libc::write(self.bell.as_raw_fd(), (&raw const one).cast(), 8) };
+        unsafe { libc::write(self.wake_up.as_raw_fd(), (&raw const one).cast(), 8) };
         drop(self.windows());
         self.window_came.notify_all();
         true
@@ -101,15 +101,15 @@ impl Crew {
     }
 
     /// Who has it takes faults.
-    pub fn lead(&self) -> MutexGuard<'_, ()> {
-        self.lead.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn become_leader(&self) -> MutexGuard<'_, ()> {
+        self.leader.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until faults may be taken from a region; false when it is over.
     pub fn wait_for_faults(&self, region: &Region) -> bool {
         let Some(event) = region.event_fd() else { return false };
         let wait = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut waits = [wait(event), wait(self.bell.as_raw_fd())];
+        let mut waits = [wait(event), wait(self.wake_up.as_raw_fd())];
         // SAFETY: two valid entries. An interrupted call says nothing, and is repeated by the caller.
         unsafe { libc::poll(waits.as_mut_ptr(), 2, -1) };
         !self.is_over()
@@ -164,12 +164,12 @@ mod tests {
 
     #[test]
     fn windows_that_nobody_fetches_do_not_pile_up() {
-        let crew = Crew::new().expect("a descriptor can be had");
+        let fault_threads = FaultThreads::new().expect("a descriptor can be had");
         for first in 0..1000 {
-            crew.queue(Window { pages: first..first + 1, trigger: None });
+            fault_threads.queue(Window { pages: first..first + 1, trigger: None });
         }
-        assert_eq!(crew.windows().len(), WINDOWS_MAX);
-        assert!(crew.take_window_with(999).is_some(), "the youngest guesses are kept");
-        assert!(crew.take_window_with(0).is_none());
+        assert_eq!(fault_threads.windows().len(), WINDOWS_MAX);
+        assert!(fault_threads.take_window_with(999).is_some(), "the youngest guesses are kept");
+        assert!(fault_threads.take_window_with(0).is_none());
     }
 }

@@ -1,6 +1,6 @@
 //! A store that a process can close for its pages, for its last moments.
 //!
-//! Promises: after [`Gate::close`] no call that came through here is under way, and none that comes returns: a thread that
+//! Promises: after [`Closable::close`] no call that came through here is under way, and none that comes returns: a thread that
 //! still runs while its process ends, and touches a page that is not here, stops there instead of reading zeros. Must never be
 //! closed by a process that goes on.
 
@@ -10,15 +10,15 @@ use trellis_store::wrap::{Call, Wrapper};
 use trellis_store::{Store, StoreError};
 
 /// See the module.
-pub(crate) struct Gate {
+pub(crate) struct Closable {
     store: Arc<dyn Store>,
     /// Held for reading during a call, and for writing for good.
     passage: RwLock<()>,
 }
 
-impl Gate {
-    pub(crate) fn new(store: Arc<dyn Store>) -> Arc<Gate> {
-        Arc::new(Gate { store, passage: RwLock::new(()) })
+impl Closable {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Arc<Closable> {
+        Arc::new(Closable { store, passage: RwLock::new(()) })
     }
 
     /// Waits until no call is under way, and stops those that come.
@@ -27,7 +27,7 @@ impl Gate {
     }
 }
 
-impl Wrapper for Gate {
+impl Wrapper for Closable {
     fn inner(&self) -> &dyn Store {
         &*self.store
     }
@@ -48,11 +48,11 @@ mod tests {
 
     #[test]
     fn who_comes_after_it_was_closed_stays() {
-        let gate = Gate::new(trellis_store::open("embedded:").expect("it needs nothing"));
-        assert_eq!(gate.get_many(&[Key::page(1, 0)]).expect("open"), [None]);
-        gate.close();
+        let closable = Closable::new(trellis_store::open("embedded:").expect("it needs nothing"));
+        assert_eq!(closable.get_many(&[Key::page(1, 0)]).expect("open"), [None]);
+        closable.close();
         let (sender, receiver) = mpsc::channel();
-        let through = Arc::clone(&gate);
+        let through = Arc::clone(&closable);
         // It never ends; the test program does.
         std::thread::spawn(move || {
             sender.send("comes").expect("the test waits");

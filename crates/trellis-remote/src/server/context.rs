@@ -23,7 +23,7 @@ use super::controllers::Controllers;
 use super::events::{Event, Place};
 
 /// See the top of this file.
-pub(super) struct Desk {
+pub(super) struct Context {
     pub(super) endpoint: Endpoint,
     pub(super) prefix: HostPrefix,
     /// Where all servers and controllers listen.
@@ -45,7 +45,7 @@ pub(super) struct Desk {
     pub(super) spare_bytes: u64,
 }
 
-impl Desk {
+impl Context {
     pub(super) fn now(&self) -> u64 {
         nanoseconds(self.began)
     }
