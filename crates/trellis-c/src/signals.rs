@@ -92,7 +92,7 @@ mod tests {
     extern "C" fn nothing(_: c_int) {}
 
     #[test]
-    fn signals_that_no_region_needs_are_the_c_librarys() {
+    fn signals_that_no_region_needs_are_those_of_the_c_library() {
         let handler = nothing as *const () as sighandler_t;
         // SAFETY: the handlers do nothing; the pointers are null or live.
         unsafe {

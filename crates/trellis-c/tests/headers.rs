@@ -91,7 +91,7 @@ fn silenced_messages_are_not_evaluated() {
 }
 
 #[test]
-fn numbers_and_layouts_are_the_librarys() {
+fn numbers_and_layouts_are_those_of_the_library() {
     let Some(program) = support::compile("layout", &C, &support::program("layout.c"), &[]) else { return };
     let printed = support::succeed(&mut Command::new(program));
     let header: HashMap<&str, i64> = printed
@@ -131,7 +131,7 @@ fn numbers_and_layouts_are_the_librarys() {
 }
 
 #[test]
-fn numbers_and_layouts_of_remote_memory_are_the_librarys() {
+fn numbers_and_layouts_of_remote_memory_are_those_of_the_library() {
     let source = support::program("remote_layout.c");
     let Some(program) = support::compile("remote-layout", &C, &source, &[]) else { return };
     let printed = support::succeed(&mut Command::new(program));

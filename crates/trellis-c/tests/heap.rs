@@ -45,7 +45,7 @@ fn a_container_that_frees_what_is_no_block_ends_the_program_with_a_sentence() {
 }
 
 #[test]
-fn numbers_and_layouts_of_the_heap_are_the_librarys() {
+fn numbers_and_layouts_of_the_heap_are_those_of_the_library() {
     let mut text = String::from("#include <trellis.h>\n");
     let mut same = |what: &str, number: usize| {
         text.push_str(&format!("_Static_assert(({what}) == {number}u, \"{what}\");\n"));

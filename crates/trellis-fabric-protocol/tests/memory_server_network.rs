@@ -24,7 +24,7 @@ struct Worker {
     /// What was sent and is not answered, by request id.
     open: BTreeMap<u64, Vec<Datagram>>,
     /// What was there before each addition of this client, by counter.
-    befores: Vec<(usize, u64)>,
+    values_before: Vec<(usize, u64)>,
     /// Objects that it has made and not deleted.
     made: Vec<Pointer>,
     adding: BTreeMap<u64, usize>,
@@ -197,13 +197,13 @@ impl Network {
     fn additions_happened_once(&mut self) {
         let start = self.counters.offset() as usize;
         for counter in 0..COUNTERS {
-            let all = self.workers.iter().flat_map(|worker| &worker.befores);
-            let mut befores: Vec<u64> = all.filter(|it| it.0 == counter).map(|it| it.1).collect();
-            befores.sort_unstable();
-            assert_eq!(befores, (0..befores.len() as u64).collect::<Vec<u64>>(), "counter {counter}");
+            let all = self.workers.iter().flat_map(|worker| &worker.values_before);
+            let mut values_before: Vec<u64> = all.filter(|it| it.0 == counter).map(|it| it.1).collect();
+            values_before.sort_unstable();
+            assert_eq!(values_before, (0..values_before.len() as u64).collect::<Vec<u64>>(), "counter {counter}");
             let bytes = self.served.memory[start + 8 * counter..][..8].try_into().expect("8 bytes");
-            assert_eq!(u64::from_le_bytes(bytes), befores.len() as u64);
-            assert!(befores.len() > 100, "counter {counter} was added to {} times", befores.len());
+            assert_eq!(u64::from_le_bytes(bytes), values_before.len() as u64);
+            assert!(values_before.len() > 100, "counter {counter} was added to {} times", values_before.len());
         }
     }
 }
@@ -217,7 +217,7 @@ impl Worker {
             own,
             content: vec![0; OWN_BYTES],
             open: BTreeMap::new(),
-            befores: Vec::new(),
+            values_before: Vec::new(),
             made: Vec::new(),
             adding: BTreeMap::new(),
             writing: None,
@@ -292,7 +292,7 @@ impl Worker {
         assert_eq!(answer.status, Status::Ok, "{answer:?}");
         if let Some(counter) = self.adding.remove(&id) {
             let Body::Value(before) = answer.body else { panic!("{answer:?}") };
-            self.befores.push((counter, before));
+            self.values_before.push((counter, before));
         } else if self.reading.remove(&id) {
             assert_eq!(answer.data, self.content, "what was written last");
         } else if self.creating.remove(&id) {

@@ -5,13 +5,14 @@
 use anyhow::{Context, Result, bail};
 
 use crate::workspace::Workspace;
-use crate::{checks, dependencies, documents, matrix, optional, pages, pure, setup, step, tidy};
+use crate::{checks, dependencies, documents, matrix, optional, pages, pure, setup, spelling, step, tidy};
 
 /// Runs every check.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let start = std::time::Instant::now();
     setup::ensure(setup::NEEDED)?;
     step::step("files: sizes, openings, unsafe, links", || tidy::check(&workspace.root))?;
+    step::step("spelling", || spelling::check(workspace))?;
     step::step("pages that are made from scripts", || pages::check(&workspace.root))?;
     step::command("format", workspace.cargo().args(["fmt", "--all", "--check"]))?;
     step::step("dependencies: licences, sources, layers", || dependencies::check(workspace))?;

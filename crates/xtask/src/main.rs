@@ -24,6 +24,7 @@ mod programs;
 mod pure;
 mod setup;
 mod soak;
+mod spelling;
 mod step;
 mod test;
 mod test_programs;
@@ -125,7 +126,7 @@ fn main() -> ExitCode {
 fn run(task: Task) -> anyhow::Result<()> {
     let workspace = Workspace::find()?;
     match task {
-        Task::Setup => setup::install(setup::NEEDED),
+        Task::Setup => setup::install(setup::NEEDED).and_then(|()| spelling::install(&workspace).map(drop)),
         Task::Demo { elements } => demo::run(&workspace, elements),
         Task::Test => test::run(&workspace),
         Task::Ci => ci::run(&workspace),

@@ -7,10 +7,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::step;
 use crate::workspace::Workspace;
+use crate::{spelling, step};
 
-/// A program, a library that pkg-config knows, or a file, and the package of Debian that brings it.
+/// A program, a library that pkg-config knows, a file or a module of Python, and the package of Debian that brings it.
 #[derive(Clone, Copy)]
 pub(crate) struct Needed {
     program: &'static str,
@@ -21,12 +21,22 @@ pub(crate) struct Needed {
 const LIBRARY: &str = "pkg-config:";
 /// What stands before the path of a file.
 const FILE: &str = "file:";
+/// What stands before the name of a module of Python.
+const MODULE: &str = "python:";
 
 impl Needed {
+    pub(crate) const fn new(program: &'static str, package: &'static str) -> Needed {
+        Needed { program, package }
+    }
+
     /// Whether it is here.
     pub(crate) fn is_here(&self) -> bool {
         if let Some(file) = self.program.strip_prefix(FILE) {
             return std::path::Path::new(file).is_file();
+        }
+        if let Some(module) = self.program.strip_prefix(MODULE) {
+            let mut python = Command::new("python3");
+            return python.args(["-c", &format!("import {module}")]).status().is_ok_and(|status| status.success());
         }
         match self.program.strip_prefix(LIBRARY) {
             Some(library) => {
@@ -60,6 +70,7 @@ pub(crate) const NEEDED: &[Needed] = &[
     Needed { program: "ip", package: "iproute2" },
     Needed { program: "file:/usr/sbin/ovs-vswitchd", package: "openvswitch-switch" },
     KERNEL_HEADERS,
+    spelling::PYTHON,
 ];
 
 /// What the feature `fabric` needs: the checks build it, users need not.

@@ -208,7 +208,7 @@ impl View {
 
     /// Tells the kernel something about the whole view.
     pub(crate) fn advise(&self, advice: libc::c_int) -> io::Result<()> {
-        // SAFETY: the range is this view; the advices used (DONTFORK, DONTDUMP) do not touch its
+        // SAFETY: the range is this view; the advice used (DONTFORK, DONTDUMP) does not touch its
         // bytes.
         let done = unsafe { libc::madvise(self.base as *mut libc::c_void, self.bytes, advice) };
         if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

@@ -78,7 +78,7 @@ impl Private {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
         let (from, to) = ((base + from) as *mut libc::c_void, (to + offset) as *mut libc::c_void);
         // SAFETY: both are inside mappings of this module, which stay where they are: the pages change hands, zeros take their
-        // place, and the advices given for the one hold for the other.
+        // place, and what was advised for the one holds for the other.
         if unsafe { libc::mremap(from, bytes, bytes, flags, to) } == to {
             return true;
         }
@@ -104,7 +104,7 @@ fn map_at(place: Option<usize>, bytes: usize) -> io::Result<usize> {
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // A huge page would take 2 MiB for the twin of one page. The advices save memory only, so a kernel that does not
+    // A huge page would take 2 MiB for the twin of one page. They only save memory, so a kernel that does not
     // know one is no matter.
     for advice in [libc::MADV_NOHUGEPAGE, libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
         // SAFETY: the mapping made above.

@@ -285,7 +285,7 @@ unsafe fn map(
     if at == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
-    // A core dump leaves it out, and a forked child does not have it. The advices save memory only.
+    // A core dump leaves it out, and a forked child does not have it. They only save memory.
     for advice in [libc::MADV_DONTFORK, libc::MADV_DONTDUMP] {
         // SAFETY: the mapping made above.
         unsafe { libc::madvise(at, bytes, advice) };

@@ -1,0 +1,43 @@
+//! Spelling of everything that is written here, by `typos`, which comes from the Python package index as one program.
+//!
+//! Promises: the version is fixed, so that no new list of words fails a check that passed; it is installed once, into the
+//! target folder. Never changes a file of the repository.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::setup::{self, Needed};
+use crate::step;
+use crate::workspace::Workspace;
+
+const VERSION: &str = "1.52.0";
+
+/// What makes the folder that it is installed into.
+pub(crate) const PYTHON: Needed = Needed::new("python:ensurepip", "python3-venv");
+
+fn folder(workspace: &Workspace) -> PathBuf {
+    workspace.target.join(format!("typos-{VERSION}"))
+}
+
+/// Makes sure that the program is there.
+pub(crate) fn install(workspace: &Workspace) -> Result<PathBuf> {
+    let folder = folder(workspace);
+    let program = folder.join("bin/typos");
+    if program.is_file() {
+        return Ok(program);
+    }
+    setup::ensure(&[PYTHON])?;
+    step::run(Command::new("python3").args(["-m", "venv"]).arg(&folder))?;
+    let mut pip = Command::new(folder.join("bin/python"));
+    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", &format!("typos=={VERSION}")]);
+    step::run(pip.stdout(std::io::stderr()))?;
+    Ok(program)
+}
+
+/// Checks every file that git knows or could know.
+pub(crate) fn check(workspace: &Workspace) -> Result<()> {
+    let program = install(workspace)?;
+    step::run(Command::new(program).args(["--format", "brief"]).current_dir(&workspace.root))
+}
