@@ -59,7 +59,7 @@
 //! # Modules
 //!
 //! `device` (libfabric, through `libfabric.c`), `packet` and `rendezvous` (bytes of what is sent over the fabric and over
-//! tcp), `outward` and `inward` (the two halves of a pair), `pushing` (writes), `peers`, `progress` (a thread for what has
+//! tcp), `outward` and `inward` (the two halves of a pair), `rdma_write` (writes), `peers`, `progress` (a thread for what has
 //! no event).
 
 mod device;
@@ -68,7 +68,7 @@ mod outward;
 mod packet;
 mod peers;
 mod progress;
-mod pushing;
+mod rdma_write;
 mod rendezvous;
 
 use std::fmt;

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use super::device::{Registration, Source, Taken};
 use super::packet::{Kind, PACKET_BODY_BYTES_MAX, Packet};
 use super::peers::{HELLO_BIT, Shared, lock};
-use super::pushing::Pushed;
+use super::rdma_write::Pushed;
 use super::rendezvous::Said;
 use crate::links::{Link, Lost, Payload, SendError, check_sendable};
 use crate::{HEADER_BYTES, QUEUE_BYTES_MAX, QUEUED_FRAME_BYTES};

@@ -36,12 +36,12 @@
 //!
 //! # Modules
 //!
-//! `pairs` (who is served, woken and lost), `meeting` (cards, offers, verdicts), `channel` (what two nodes have in
+//! `pairs` (who is served, woken and lost), `negotiation` (cards, offers, verdicts), `channel` (what two nodes have in
 //! common), `ring` (one direction), `sending` and `receiving` (the two halves), `memory` and `sockets` (system calls).
 
 mod channel;
-mod meeting;
 mod memory;
+mod negotiation;
 mod pairs;
 mod receiving;
 mod ring;
@@ -56,7 +56,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use self::channel::Extent;
-use self::meeting::{Door, Meeting, host_of_this_boot};
+use self::negotiation::{Door, Negotiation, host_of_this_boot};
 use self::pairs::Pair;
 use crate::HEADER_BYTES;
 use crate::links::descriptors::{Epoll, Event};
@@ -115,7 +115,7 @@ pub struct Shm {
     polls: AtomicU32,
     /// Where peers with a higher number find this node, or why they cannot.
     door: Result<Door, String>,
-    meetings: Mutex<Vec<Meeting>>,
+    negotiations: Mutex<Vec<Negotiation>>,
 }
 
 impl fmt::Debug for Shm {
@@ -165,7 +165,7 @@ impl Shm {
             attended: AtomicUsize::new(0),
             polls: AtomicU32::new(0),
             door,
-            meetings: Mutex::new(Vec::new()),
+            negotiations: Mutex::new(Vec::new()),
         })
     }
 }
@@ -174,7 +174,7 @@ impl Shm {
 /// two ends in this process.
 pub fn probe() -> Result<(), String> {
     host_of_this_boot()?;
-    meeting::probe()
+    negotiation::probe()
 }
 
 impl Link for Shm {

@@ -3,14 +3,14 @@
 //! Promised: it is decided once how a pair's frames travel; all that was written into a ring before its writer was lost
 //! is received first; whoever sleeps on the link's readiness hears of every frame.
 //!
-//! Never done here: meeting a peer (see `meeting`), calling the sink of one peer from two threads at once.
+//! Never done here: negotiating with a peer (see `negotiation`), calling the sink of one peer from two threads at once.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use super::channel::Channel;
-use super::meeting::{Through, Token};
+use super::negotiation::{Through, Token};
 use super::receiving::Receiving;
 use super::sending::{Flushed, NotTaken, Sending, Taken};
 use super::{DOOR_TOKEN, EVENT_TOKEN, Manner, Shm, TCP_TOKEN};
@@ -238,7 +238,7 @@ impl Shm {
                 }
                 TCP_TOKEN => came |= self.tcp.poll(&mut Through { link: self, sink }),
                 DOOR_TOKEN => self.open_door(),
-                token => came |= self.go_on_meeting(token, sink),
+                token => came |= self.go_on_negotiating(token, sink),
             }
         }
         came

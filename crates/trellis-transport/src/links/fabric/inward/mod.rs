@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use super::device::{COMPLETIONS_MAX, Completion, Registration, Source, Taken, Use};
 use super::packet::{Kind, Packet};
 use super::peers::{LOST, Shared, UP, lock};
-use super::pushing::{failure, read_word};
+use super::rdma_write::{failure, read_word};
 use super::rendezvous::Said;
 use crate::links::{Link, Lost, Payload, Placement, Sink};
 use crate::{BODY_BYTES_MAX, HEADER_BYTES, INLINE_BODY_BYTES_MAX};

@@ -39,7 +39,7 @@ const OFFER_MARK: [u8; 8] = *b"offer  1";
 const OFFER_BYTES: usize = 40;
 const ANSWER_BYTES_MIN: usize = 9;
 /// Offers that have not been made by those who came to the door.
-const MEETINGS_MAX: usize = 1024;
+const NEGOTIATIONS_MAX: usize = 1024;
 
 /// Where peers of this host find this node.
 pub(super) struct Door {
@@ -55,7 +55,7 @@ impl Door {
 }
 
 /// A conversation through the door that is not over.
-pub(super) struct Meeting {
+pub(super) struct Negotiation {
     token: u64,
     socket: Descriptor,
     step: Step,
@@ -233,7 +233,7 @@ impl Shm {
     pub(super) fn open_door(&self) {
         let Ok(door) = &self.door else { return };
         while let Ok(Some(socket)) = sockets::accept(door.listener.raw()) {
-            if lock(&self.meetings).len() >= MEETINGS_MAX {
+            if lock(&self.negotiations).len() >= NEGOTIATIONS_MAX {
                 continue;
             }
             // A peer that is hung up on stays on tcp.
@@ -242,30 +242,32 @@ impl Shm {
     }
 
     fn meet(&self, socket: Descriptor, step: Step) -> io::Result<()> {
-        let mut meetings = lock(&self.meetings);
+        let mut negotiations = lock(&self.negotiations);
         // Sockets under way have numbers of their own, so the number of one is a token that no other has.
         let token = socket.raw() as u64;
         self.epoll.add(socket.raw(), false, token)?;
-        meetings.push(Meeting { token, socket, step });
+        negotiations.push(Negotiation { token, socket, step });
         Ok(())
     }
 
     /// Something came in a conversation.
-    pub(super) fn go_on_meeting(&self, token: u64, sink: &mut dyn Sink) -> bool {
-        let (meeting, arrived) = {
+    pub(super) fn go_on_negotiating(&self, token: u64, sink: &mut dyn Sink) -> bool {
+        let (negotiation, arrived) = {
             // Whoever holds it looks after it.
-            let Some(mut meetings) = try_lock(&self.meetings) else { return false };
-            let Some(index) = meetings.iter().position(|meeting| meeting.token == token) else { return false };
-            let arrived = sockets::receive(meetings[index].socket.raw());
+            let Some(mut negotiations) = try_lock(&self.negotiations) else { return false };
+            let Some(index) = negotiations.iter().position(|negotiation| negotiation.token == token) else {
+                return false;
+            };
+            let arrived = sockets::receive(negotiations[index].socket.raw());
             if matches!(arrived, Arrived::Nothing) {
                 return false;
             }
-            let meeting = meetings.swap_remove(index);
-            self.epoll.remove(meeting.socket.raw());
-            (meeting, arrived)
+            let negotiation = negotiations.swap_remove(index);
+            self.epoll.remove(negotiation.socket.raw());
+            (negotiation, arrived)
         };
-        match (meeting.step, arrived) {
-            (Step::Offer, Arrived::Parcel(parcel)) => self.take_offer(&meeting.socket, parcel),
+        match (negotiation.step, arrived) {
+            (Step::Offer, Arrived::Parcel(parcel)) => self.take_offer(&negotiation.socket, parcel),
             (Step::Answer { peer, draft, ours }, Arrived::Parcel(parcel)) => match take_answer(draft, ours, parcel) {
                 Ok(channel) => self.decide_memory(peer, channel, sink),
                 Err(why) => self.decide_tcp(peer, &why, sink),
