@@ -7,6 +7,7 @@
 
 mod random;
 pub mod size_classes;
+pub mod statistics;
 
 pub use random::{Random, mixed, seed_of_run};
 

@@ -11,6 +11,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
+use trellis_base::statistics::median;
 
 use trellis_memory::{
     Access, Catcher, Detection, Fault, FaultServer, Region, RegionOptions, Reserve, choose, diff, probe,
@@ -42,13 +43,8 @@ fn main() {
     }
 }
 
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
-}
-
-fn show(what: &str, step: &str, samples: Vec<f64>) {
-    println!("{what:<10} {step:>34} {:>9.4}", median(samples));
+fn show(what: &str, step: &str, mut samples: Vec<f64>) {
+    println!("{what:<10} {step:>34} {:>9.4}", median(&mut samples));
 }
 
 #[repr(align(4096))]

@@ -1,7 +1,8 @@
 //! What a call of a store costs: `call_cost URL [COUNT]` prints medians in microseconds.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use trellis_base::statistics::median;
 use trellis_store::{Change, Expect, Key, Kind, Operation, open};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -47,11 +48,9 @@ fn measure<E>(name: &str, count: u32, mut call: impl FnMut() -> Result<(), E>) -
     for _ in 0..count {
         let begin = Instant::now();
         call()?;
-        times.push(begin.elapsed());
+        times.push(begin.elapsed().as_secs_f64() * 1e6);
     }
     let mean = begin.elapsed() / count;
-    times.sort_unstable();
-    let micros = |time: Duration| time.as_secs_f64() * 1e6;
-    println!("{name:36} p50 {:8.2}  mean {:8.2}", micros(times[times.len() / 2]), micros(mean));
+    println!("{name:36} p50 {:8.2}  mean {:8.2}", median(&mut times), mean.as_secs_f64() * 1e6);
     Ok(())
 }

@@ -11,6 +11,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
+use trellis_base::statistics::median;
 
 use trellis_transport::{
     HEADER_BYTES, Link, Lost, Multicast, Payload, Placement, Refused, Security, Sink, Tcp, TcpOptions, Udp, UdpOptions,
@@ -324,9 +325,4 @@ fn write_whole(stream: &mut TcpStream, mut bytes: &[u8]) {
             Err(error) => panic!("send: {error}"),
         }
     }
-}
-
-fn median(samples: &mut [f64]) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    samples[samples.len() / 2]
 }

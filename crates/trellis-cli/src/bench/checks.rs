@@ -13,10 +13,11 @@ use std::process::{Command, Stdio};
 use clap::Args;
 use serde_json::Value;
 
-use crate::bench::figures::{Figures, quantile};
+use crate::bench::figures::Figures;
 use crate::exit::{self, Ending, Failure};
 use crate::scratch::Scratch;
 use crate::terminal::Progress;
+use trellis_base::statistics::quantile;
 
 const EXAMPLES: &str = "\
 Examples:

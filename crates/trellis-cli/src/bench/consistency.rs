@@ -12,10 +12,11 @@ use trellis_base::Random;
 use trellis_memory::diff;
 
 use crate::bench::cluster::{ClusterPlan, Common};
-use crate::bench::figures::{Figures, quantile};
+use crate::bench::figures::Figures;
 use crate::bench::node::{Found, Member, Task, shuffled};
 use crate::bench::raw_link;
 use crate::exit::{self, Ending, Failure};
+use trellis_base::statistics::quantile;
 
 const EXAMPLE: &str = "Example:\n  trellis bench consistency --json";
 

@@ -15,11 +15,11 @@ use trellis_base::Random;
 use trellis_check::say;
 
 use crate::bench::cluster::{ClusterPlan, Common};
-use crate::bench::figures::quantile;
 use crate::bench::least_squares;
 use crate::bench::node::{Found, Member, Task, WorkError, shuffled};
 use crate::exit::{self, Ending, Failure};
 use crate::{report, terminal};
+use trellis_base::statistics::quantile;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -14,11 +14,12 @@ use trellis_base::Random;
 use trellis_memory::Catcher;
 
 use crate::bench::cluster::{ClusterPlan, Common};
-use crate::bench::figures::{Figures, quantile};
+use crate::bench::figures::Figures;
 use crate::bench::local_fault::read_fault_us;
 use crate::bench::node::{Found, Member, Task, WorkError, shuffled};
 use crate::bench::raw_link;
 use crate::exit::{Ending, Failure};
+use trellis_base::statistics::quantile;
 
 const EXAMPLES: &str = "\
 Examples:

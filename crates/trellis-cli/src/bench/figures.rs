@@ -95,15 +95,6 @@ fn shown(value: &Value) -> String {
     }
 }
 
-/// The value below which this part of the samples lies; sorts them. Not a number when there are none.
-pub(crate) fn quantile(samples: &mut [f64], part: f64) -> f64 {
-    samples.sort_by(f64::total_cmp);
-    match samples.len().checked_sub(1) {
-        Some(last) => samples[(part * last as f64).round() as usize],
-        None => f64::NAN,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,12 +111,5 @@ mod tests {
         );
         assert_eq!(figures.get("read_us_p50"), Some(12.346));
         assert!(figures.table().contains("remote read fault (µs, median)   12.35\n"), "{}", figures.table());
-    }
-
-    #[test]
-    fn quantiles_of_samples() {
-        assert_eq!(quantile(&mut [3.0, 1.0, 2.0], 0.5), 2.0);
-        assert_eq!(quantile(&mut [3.0, 1.0, 2.0], 1.0), 3.0);
-        assert!(quantile(&mut [], 0.5).is_nan());
     }
 }

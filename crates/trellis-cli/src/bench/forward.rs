@@ -11,9 +11,10 @@ use trellis_base::Random;
 
 use crate::bench::cluster::{ClusterPlan, Common};
 use crate::bench::events::{EMPTY_SERIES, empty_series, one_series, touch};
-use crate::bench::figures::{Figures, quantile};
+use crate::bench::figures::Figures;
 use crate::bench::node::{Found, Member, Task, shuffled};
 use crate::exit::Ending;
+use trellis_base::statistics::quantile;
 
 const EXAMPLES: &str = "\
 Examples:

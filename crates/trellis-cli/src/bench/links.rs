@@ -10,8 +10,9 @@ use clap::Args;
 
 use crate::bench::cluster::Common;
 use crate::bench::fault;
-use crate::bench::figures::{Figures, quantile};
+use crate::bench::figures::Figures;
 use crate::exit::{Ending, Failure};
+use trellis_base::statistics::quantile;
 
 const EXAMPLE: &str = "Example:\n  trellis bench links --rounds 5 --json";
 

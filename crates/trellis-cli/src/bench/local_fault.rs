@@ -13,9 +13,10 @@ use serde_json::{Value, json};
 use trellis_memory::{Access, Catcher, Fault, FaultServer, Region, RegionOptions, Reserve};
 
 use crate::bench::cluster::{ClusterPlan, Common};
-use crate::bench::figures::{Figures, quantile};
+use crate::bench::figures::Figures;
 use crate::bench::node::{Found, Task, WorkError};
 use crate::exit::{Ending, Failure};
+use trellis_base::statistics::quantile;
 
 const EXAMPLES: &str = "\
 Example:

@@ -15,9 +15,10 @@ use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::coherence::choices::{Layer, Waiting};
 
 use crate::bench::cluster::{ClusterPlan, Common};
-use crate::bench::figures::{Figures, quantile};
+use crate::bench::figures::Figures;
 use crate::bench::node::{Found, Member, Task, WorkError};
 use crate::exit::{self, Ending, Failure};
+use trellis_base::statistics::quantile;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -13,9 +13,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::bench::cluster::{ClusterPlan, Common};
-use crate::bench::figures::{Figures, quantile};
+use crate::bench::figures::Figures;
 use crate::bench::node::{Found, Member, Task, WorkError};
 use crate::exit::{Ending, Failure};
+use trellis_base::statistics::quantile;
 
 const EXAMPLES: &str = "\
 Examples:

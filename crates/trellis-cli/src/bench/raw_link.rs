@@ -8,8 +8,8 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::{FromRawFd, RawFd};
 use std::time::Instant;
 
-use crate::bench::figures::quantile;
 use crate::exit::{self, Failure};
+use trellis_base::statistics::quantile;
 
 /// What a node asks for a page with: the bytes of a header.
 pub(crate) const REQUEST_BYTES: usize = 32;

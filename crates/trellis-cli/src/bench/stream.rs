@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::bench::cluster::{ClusterPlan, Common};
-use crate::bench::figures::{Figures, quantile};
+use crate::bench::figures::Figures;
 use crate::bench::node::{Found, Member, Task};
 use crate::bench::raw_link;
 use crate::exit::Ending;
+use trellis_base::statistics::quantile;
 
 const EXAMPLE: &str = "\
 Examples:

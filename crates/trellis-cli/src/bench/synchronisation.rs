@@ -8,10 +8,11 @@ use serde_json::{Value, json};
 use trellis::launch::monotonic_ns;
 
 use crate::bench::cluster::{ClusterPlan, Common};
-use crate::bench::figures::{Figures, quantile};
+use crate::bench::figures::Figures;
 use crate::bench::node::{Found, Member, Task};
 use crate::bench::raw_link;
 use crate::exit::Ending;
+use trellis_base::statistics::quantile;
 
 const LOCK_EXAMPLE: &str = "Example:\n  trellis bench lock --nodes 2 --json";
 const BARRIER_EXAMPLE: &str = "Example:\n  trellis bench barrier --nodes 4 --samples 10000";

@@ -107,7 +107,7 @@ fn tiles(page: &mut String, records: &[Record]) {
     let mut waits: Vec<f64> = records.iter().flat_map(pictures::sorted_waits_us).collect();
     waits.sort_by(f64::total_cmp);
     let wait = |part: f64| {
-        pictures::quantile(&waits, part)
+        trellis_base::statistics::quantile_of_ascending(&waits, part)
             .map_or("none".to_owned(), |us| format!("{} µs", chart::number((us * 10.0).round() / 10.0)))
     };
     page.push_str("<div class=\"tiles\">\n");

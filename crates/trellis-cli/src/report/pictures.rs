@@ -237,12 +237,6 @@ pub(crate) fn sorted_waits_us(record: &Record) -> Vec<f64> {
     waits
 }
 
-/// The value below which this part of an ascending list lies; `None` of an empty list.
-pub(crate) fn quantile(ascending: &[f64], part: f64) -> Option<f64> {
-    let last = ascending.len().checked_sub(1)?;
-    Some(ascending[(part * last as f64).round() as usize])
-}
-
 fn empty(title: &str) -> Picture {
     let mut picture = Picture::new(720.0, 80.0, title);
     picture.text("title", (84.0, 24.0), Anchor::Start, title);
@@ -350,13 +344,6 @@ pub(super) mod tests {
         let (first, last) = fault_times_us(&records);
         assert_eq!(first, 10.0);
         assert!((last - 300_030.0).abs() < 1.0, "{last}");
-    }
-
-    #[test]
-    fn quantiles_are_members_of_the_list() {
-        assert_eq!(quantile(&[], 0.5), None);
-        assert_eq!(quantile(&[1.0, 2.0, 9.0], 0.5), Some(2.0));
-        assert_eq!(quantile(&[1.0, 2.0, 9.0], 0.99), Some(9.0));
     }
 
     #[test]

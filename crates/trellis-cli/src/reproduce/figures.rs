@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use super::{Reproduced, Settings};
 use crate::bench::cluster::ClusterPlan;
-use crate::bench::figures::quantile;
 use crate::bench::node::Task;
 use crate::bench::thrash;
 use crate::bench::workloads::{DotTask, SortTask};
@@ -13,6 +12,7 @@ use crate::exit::{self, Failure};
 use crate::report;
 use crate::scratch::Scratch;
 use crate::svg::Picture;
+use trellis_base::statistics::quantile;
 
 /// Figure 4: time for some nodes to count to 50 in turns.
 pub(super) fn figure4(settings: &mut Settings) -> Result<Reproduced, Failure> {

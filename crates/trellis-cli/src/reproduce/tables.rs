@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{Reproduced, Settings};
-use crate::bench::{fault, figures, local_fault};
+use crate::bench::{fault, local_fault};
 use crate::chart::number;
 use crate::exit::Failure;
 
@@ -52,7 +52,7 @@ pub(super) fn table4(settings: &mut Settings) -> Result<Reproduced, Failure> {
         writes.extend(found.get("write_us_p50"));
         floors.extend(found.get("floor_us"));
     }
-    let median = |samples: &mut Vec<f64>| figures::quantile(samples, 0.5);
+    let median = |samples: &mut Vec<f64>| trellis_base::statistics::quantile(samples, 0.5);
     let (read, write, floor) = (median(&mut reads), median(&mut writes), median(&mut floors));
     let row = |what: &str, paper: &str, ours: f64, times: &str| {
         vec![what.to_owned(), paper.to_owned(), number((ours * 100.0).round() / 100.0), times.to_owned()]

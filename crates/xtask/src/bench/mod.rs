@@ -184,13 +184,7 @@ impl Outcome {
 
     /// Not a number where there is none.
     fn median(&self) -> f64 {
-        let mut sorted = self.numbers().to_vec();
-        if sorted.is_empty() {
-            return f64::NAN;
-        }
-        sorted.sort_by(f64::total_cmp);
-        let middle = sorted.len() / 2;
-        if sorted.len() % 2 == 1 { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / 2.0 }
+        trellis_base::statistics::median(&mut self.numbers().to_vec())
     }
 
     /// Whether it reaches its target; what this machine does not have misses none.

@@ -5,8 +5,8 @@
 
 use std::time::Instant;
 
-use crate::bench::figures::quantile;
 use crate::exit::Failure;
+use trellis_base::statistics::quantile;
 
 /// Something that is timed.
 pub(crate) trait Step {

@@ -42,8 +42,8 @@ pub(super) fn measure(task: &SwitchTask, found: &mut Found) -> Result<(), Failur
     for _ in 0..task.deaths {
         gaps.push(one_death(&lab, &mut placed, range, &mut client, &pages)?.as_secs_f64() * 1e3);
     }
-    found.put("failover_gap_ms_p50", Some(crate::bench::figures::quantile(&mut gaps, 0.5)));
-    found.put("failover_gap_ms_max", Some(crate::bench::figures::quantile(&mut gaps, 1.0)));
+    found.put("failover_gap_ms_p50", Some(trellis_base::statistics::quantile(&mut gaps, 0.5)));
+    found.put("failover_gap_ms_max", Some(trellis_base::statistics::quantile(&mut gaps, 1.0)));
     Ok(())
 }
 

@@ -15,9 +15,9 @@ use trellis_transport::{
 
 use super::measure::PaperTask;
 use super::requests::Requests;
-use crate::bench::figures::quantile;
 use crate::bench::switch::served::PAGE_BYTES;
 use crate::exit::{self, Failure};
+use trellis_base::statistics::quantile;
 
 /// The provider that every machine has.
 const PROVIDER: &str = "tcp";

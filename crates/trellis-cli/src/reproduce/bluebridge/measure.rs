@@ -16,10 +16,10 @@ use trellis_switch::switches;
 use super::disk::Disk;
 use super::fault::{self, Parts, Source};
 use super::requests::{self, Requests};
-use crate::bench::figures::quantile;
 use crate::bench::switch::latency::{Directory, client_in, pages_in, up};
 use crate::bench::switch::served::{self, Answers, PAGE_BYTES, Pages, Served, is_page};
 use crate::exit::Failure;
+use trellis_base::statistics::quantile;
 
 /// What the process that measures is told.
 #[derive(Debug, Clone, Serialize, Deserialize)]

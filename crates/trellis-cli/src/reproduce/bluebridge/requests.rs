@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 use trellis_switch::lab::Lab;
 
 use super::measure::PaperTask;
-use crate::bench::figures::quantile;
 use crate::bench::switch::latency::client_in;
 use crate::bench::switch::served::{self, Answers, PAGE_BYTES, Served};
 use crate::exit::{self, Failure};
+use trellis_base::statistics::quantile;
 
 /// What the server has; every object is gone before the next one is made.
 const MEMORY_BYTES: usize = 1 << 20;

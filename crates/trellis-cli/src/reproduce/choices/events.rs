@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::super::{Reproduced, Settings};
 use crate::bench::events::{self, Kind, Measured};
-use crate::bench::figures::quantile;
 use crate::exit::Failure;
+use trellis_base::statistics::quantile;
 
 /// The paper's milliseconds, measured with two machines.
 const PAPER_MS: [(Kind, f64); 4] =

@@ -4,10 +4,10 @@
 use serde_json::{Value, json};
 
 use super::super::{Reproduced, Settings};
-use crate::bench::figures::quantile;
 use crate::bench::matmul::{self, MatmulTask, Order};
 use crate::chart::{Axis, Plot, Series, Style};
 use crate::exit::Failure;
+use trellis_base::statistics::quantile;
 
 /// The paper's column heads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,9 +10,9 @@ use trellis_store::{Applied, Change, Key, Operation};
 
 use super::servers::{Chosen, Front, Kind, Server};
 use super::ycsb::{self, Latency, Run, Said, Workload, Ycsb};
-use crate::bench::figures::quantile;
 use crate::exit::{self, Failure};
 use crate::terminal::Progress;
+use trellis_base::statistics::quantile;
 
 /// Rows of a long load, for each of which a long run makes so many operations.
 const OPERATIONS_FOR_ROW: usize = 4;

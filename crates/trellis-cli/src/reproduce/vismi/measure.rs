@@ -9,11 +9,11 @@ use trellis::record::{Breakdown, Counters};
 
 use super::programs::{Built, Program, Said, Way};
 use crate::bench::cluster::Common;
-use crate::bench::figures::quantile;
 use crate::exit::{self, Failure};
 use crate::report;
 use crate::run::{self, Output, Plan};
 use crate::terminal::Progress;
+use trellis_base::statistics::quantile;
 
 /// What `SPLASH3_ROI_BEGIN` calls the part of the run that the programs time.
 const TIMED_PHASE: &str = "measured";
