@@ -97,7 +97,7 @@ pub(crate) fn run(workspace: &Workspace, count: u32) -> Result<()> {
     for round in 1..=ROUNDS {
         let packages = WAITING_PACKAGES.iter().flat_map(|package| ["-p", package]);
         let arguments = packages.chain(WAITING.iter().flat_map(|program| ["--test", program]));
-        let tests = Tests { arguments: arguments.collect(), filter: None, at_once: AT_ONCE };
+        let tests = Tests { arguments: arguments.collect(), only: Vec::new(), filter: None, at_once: AT_ONCE };
         let name = format!("the tests that wait or name peers, round {round} of {ROUNDS} at load {count}");
         attempt(name, &|name| test::run_tests(workspace, name, &tests));
     }

@@ -12,20 +12,20 @@ use crate::test;
 use crate::test_programs::Tests;
 use crate::workspace::Workspace;
 
-/// In place of a test program: the tests inside the library.
-const LIBRARY: &str = "the library";
-
-/// Packages, test programs, and a filter: the tests that need a feature. The others ran with everything else.
-const TESTS: &[(&[&str], &[&str], Option<&str>)] = &[
-    (&["trellis-transport"], &[LIBRARY, "fabric", "fabric_writes"], None),
-    (&["trellis-transport"], &["conformance"], Some("fabric_")),
-    (&["trellis"], &["fabric"], None),
-    (&["trellis-store"], &[LIBRARY, "bigtable", "datastore", "etcd", "spanner"], None),
-    (&["trellis-stored"], &["stored_stores"], None),
-    (&["trellis-cli"], &["stores", "controllers"], None),
-    (&["trellis-switch"], &[LIBRARY, "bpf", "memory"], None),
-    (&["trellis-cli"], &["lab", "in_kernel", "bench_switch"], None),
-    (&["trellis-cli"], &["fabric", "parts"], Some("a_program")),
+/// Test programs that need a feature, by package: the others ran with everything else. A library has the package's name.
+const TESTS: &[(&str, &[&str])] = &[
+    ("trellis-transport", &["trellis_transport", "fabric", "fabric_writes"]),
+    ("trellis", &["fabric"]),
+    ("trellis-store", &["trellis_store", "bigtable", "datastore", "etcd", "spanner"]),
+    ("trellis-stored", &["stored_stores"]),
+    ("trellis-switch", &["trellis_switch", "bpf", "memory"]),
+    ("trellis-cli", &["stores", "controllers", "lab", "in_kernel", "bench_switch"]),
+];
+/// Programs of which only some tests need one: the package, the program, and what their names have in common.
+const SOME_TESTS: &[(&str, &str, &str)] = &[
+    ("trellis-transport", "conformance", "fabric_"),
+    ("trellis-cli", "fabric", "a_program"),
+    ("trellis-cli", "parts", "a_program"),
 ];
 
 /// What `trellis check` does over the link with processes.
@@ -54,18 +54,26 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     outcome
 }
 
+/// All are built by one call of cargo with the same arguments, so that everything is built once.
 fn tests(workspace: &Workspace) -> Result<()> {
-    for (packages, programs, filter) in TESTS {
-        let mut arguments = vec!["--all-features"];
-        arguments.extend(packages.iter().flat_map(|package| ["-p", package]));
-        for program in *programs {
-            match *program {
-                LIBRARY => arguments.push("--lib"),
-                name => arguments.extend(["--test", name]),
-            }
-        }
-        let name = format!("features: {}: {}", packages.join(", "), programs.join(", "));
-        test::run_tests(workspace, &name, &Tests { arguments, filter: *filter, at_once: test::at_once() })?;
+    let all: Vec<(&str, &str)> =
+        TESTS.iter().flat_map(|(package, names)| names.iter().map(|name| (*package, *name))).collect();
+    let mut names: Vec<&str> = all.iter().map(|(_, name)| *name).collect();
+    names.extend(SOME_TESTS.iter().map(|(_, name, _)| *name));
+    names.retain(|name| !name.starts_with("trellis_"));
+    names.sort_unstable();
+    names.dedup();
+    let arguments: Vec<&str> = ["--workspace", "--all-features", "--lib"]
+        .into_iter()
+        .chain(names.iter().flat_map(|name| ["--test", name]))
+        .collect();
+    let run = |name: &str, only, filter| {
+        let tests = Tests { arguments: arguments.clone(), only, filter, at_once: test::at_once() };
+        test::run_tests(workspace, name, &tests)
+    };
+    run("features: tests", all, None)?;
+    for (package, name, filter) in SOME_TESTS {
+        run(&format!("features: {package}: {name}: {filter}…"), vec![(*package, *name)], Some(filter))?;
     }
     Ok(())
 }

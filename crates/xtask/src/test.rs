@@ -27,7 +27,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 
 /// Every test of the workspace.
 pub(crate) fn all(at_once: usize) -> Tests<'static> {
-    Tests { arguments: vec!["--workspace"], filter: None, at_once }
+    Tests { arguments: vec!["--workspace"], only: Vec::new(), filter: None, at_once }
 }
 
 /// How many test programs this machine runs at a time: most of a test is waiting.

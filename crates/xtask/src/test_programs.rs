@@ -25,12 +25,16 @@ const STILL_RUNNING_EVERY: Duration = Duration::from_secs(60);
 struct Program {
     executable: PathBuf,
     folder: PathBuf,
+    /// The package, and the name of the test or the library.
+    name: (String, String),
 }
 
 /// What is tested: the arguments of `cargo test`, and a filter for the names of tests.
 pub(crate) struct Tests<'a> {
     /// Packages and targets, for example `-p trellis --test cluster`.
     pub(crate) arguments: Vec<&'a str>,
+    /// Of the programs that these build only those, by package and name; all where there are none.
+    pub(crate) only: Vec<(&'a str, &'a str)>,
     /// Only tests with this in their name.
     pub(crate) filter: Option<&'a str>,
     /// How many programs run at a time.
@@ -41,7 +45,17 @@ impl Tests<'_> {
     /// Builds and runs them; every line they print goes to `show`. False: something failed.
     pub(crate) fn run(&self, workspace: &Workspace, mut show: impl FnMut(&[u8])) -> Result<bool> {
         let mut passed = true;
-        let programs = self.build(workspace)?;
+        let mut programs = self.build(workspace)?;
+        if !self.only.is_empty() {
+            let is_wanted = |name: &(String, String)| self.only.contains(&(name.0.as_str(), name.1.as_str()));
+            programs.retain(|program| is_wanted(&program.name));
+            let is_there = |wanted: &(&str, &str)| {
+                programs.iter().any(|program| (program.name.0.as_str(), program.name.1.as_str()) == *wanted)
+            };
+            if let Some((package, name)) = self.only.iter().find(|wanted| !is_there(wanted)) {
+                bail!("{package} has no test program {name} (any more)");
+            }
+        }
         if programs.is_empty() {
             bail!("`cargo test {}` builds no test program", self.arguments.join(" "));
         }
@@ -133,7 +147,9 @@ fn programs(messages: &str) -> Result<Vec<Program>> {
         let (Some(executable), true) = (message["executable"].as_str(), is_test) else { continue };
         let manifest = message["manifest_path"].as_str().context("cargo names no manifest of a test program")?;
         let folder = Path::new(manifest).parent().context("a manifest lies in no folder")?;
-        programs.push(Program { executable: executable.into(), folder: folder.into() });
+        let package = folder.file_name().and_then(OsStr::to_str).unwrap_or_default().to_owned();
+        let name = message["target"]["name"].as_str().unwrap_or_default().to_owned();
+        programs.push(Program { executable: executable.into(), folder: folder.into(), name: (package, name) });
     }
     Ok(programs)
 }
@@ -145,7 +161,7 @@ mod tests {
     #[test]
     fn programs_are_what_cargo_built_for_tests() {
         let messages = concat!(
-            r#"{"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml","profile":{"test":true},"executable":"/t/a-1"}"#,
+            r#"{"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml","target":{"name":"it"},"profile":{"test":true},"executable":"/t/a-1"}"#,
             "\n",
             r#"{"reason":"compiler-artifact","manifest_path":"/w/a/Cargo.toml","profile":{"test":false},"executable":"/t/a"}"#,
             "\n",
@@ -154,7 +170,10 @@ mod tests {
             r#"{"reason":"build-finished","success":true}"#,
         );
         let found = programs(messages).unwrap();
-        assert_eq!(found, [Program { executable: "/t/a-1".into(), folder: "/w/a".into() }]);
+        assert_eq!(
+            found,
+            [Program { executable: "/t/a-1".into(), folder: "/w/a".into(), name: ("a".into(), "it".into()) }]
+        );
         assert_eq!(name(&found[0].executable), "a");
     }
 
