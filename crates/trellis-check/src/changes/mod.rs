@@ -23,7 +23,7 @@ const FIRST_NUMBER: u64 = 0;
 const NUMBERS_PER_SET: u64 = 8;
 /// The place of the word that counts objections among the numbers of a set.
 const OBJECTIONS: u64 = 2;
-/// What all nodes are told to change, and what one is told that differs.
+/// The proposal that all nodes are given, and the one that a single node is given instead.
 const PROPOSAL: u64 = 7;
 const OTHER_PROPOSAL: u64 = 9;
 
@@ -40,7 +40,7 @@ pub struct ChangeInstance {
     pub objections: u8,
     /// The last node is told to change something else the first time.
     pub differs: bool,
-    /// What is broken on purpose.
+    /// The rule that this instance breaks on purpose.
     pub fault: ChangeFault,
 }
 
@@ -49,9 +49,9 @@ pub struct ChangeInstance {
 pub enum ChangeFault {
     /// Nothing.
     None,
-    /// Who gives up does not decide so for all.
+    /// A node that gives up does not decide so for all nodes.
     GivesUpAlone,
-    /// Who gives up does not come to the barriers that others wait in.
+    /// A node that gives up does not come to the barriers in which others wait.
     StaysAway,
     /// Nodes change without a decision that nobody can give up any more.
     Undecided,
@@ -69,7 +69,7 @@ impl ChangeInstance {
         Meetings { instance: *self, nodes: Numbered::new(), envelopes: Numbered::new() }
     }
 
-    /// What makes this instance different from others, in a few words.
+    /// The name of this instance: its size and its limits.
     pub fn describe(&self) -> String {
         let ChangeInstance { nodes, calls, late, objections, .. } = self;
         let differs = if self.differs { " differs" } else { "" };
@@ -278,7 +278,7 @@ impl Node {
             self.ticket.1 = true;
         }
         if self.waits_for != Some(waiter) {
-            // Nobody waits for it any more.
+            // The wait for it took too long before.
             return Ok(());
         }
         let input = match self.order {

@@ -484,7 +484,7 @@ impl Node {
     }
 }
 
-/// What the protocol says of a page whose stores are to be noticed.
+/// Whether stores to `page` must be noticed by marks, and whether it has a twin.
 pub(super) fn found(protocol: &Running, page: PageIndex) -> Found {
     let hlrc = protocol.as_hlrc();
     Found {

@@ -71,7 +71,7 @@ pub enum Order {
 pub enum Input {
     /// All nodes have come to the barrier.
     Met,
-    /// What the word held before.
+    /// The value of the word before the operation.
     Value(u64),
     /// The pages are frozen; whether this node objects to the change.
     Frozen {
@@ -103,7 +103,7 @@ pub enum Ending {
     Disagree,
 }
 
-/// What the last order was for.
+/// The purpose of the last order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Step {
     Meets(u64),

@@ -86,7 +86,8 @@ impl Node {
     fn change_together(&self, pages: Range<u32>, protocol: Protocol) -> Result<(), WaitError> {
         let begun = lock(&self.changes.ended).begin(self.me, proposal(&pages, protocol), RESERVED_FIRST);
         let Some((mut change, mut order)) = begun else {
-            let what = "so many changes of protocols were given up that there are no numbers for another; start the cluster anew";
+            let what =
+                "so many changes of protocols were given up that no numbers are left for another; restart the cluster";
             return Err(WaitError::Misuse(what.to_owned()));
         };
         let mut call = Call { pages, protocol, ticket: None, objection: None, late: None };

@@ -127,7 +127,7 @@ impl Consistency {
     }
 }
 
-/// What the protocol says of a page whose stores are to be noticed.
+/// Whether stores to `page` must be noticed by marks, and whether it has a twin.
 fn found(protocol: &Ranges, page: PageIndex) -> Found {
     Found { is_watched: protocol.is_watched(page), has_twin: protocol.has_twin(page) }
 }
