@@ -2,7 +2,8 @@
 //!
 //! Output of tests that passed is captured by the runner; it is asked for here and searched for lines
 //! `SKIPPED name: reason`. A skip that `tests/expected-skips.txt` does not list is a failure: a test that quietly does
-//! not run is worse than none. Everything else the runners print is passed on as it is.
+//! not run is worse than none. Everything else the runners print is passed on as it is. The last lines name every test that
+//! failed, because whoever reads a log reads its end.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -52,13 +53,9 @@ pub(crate) fn build(workspace: &Workspace) -> Result<()> {
 pub(crate) fn run_tests(workspace: &Workspace, name: &str, tests: &Tests<'_>) -> Result<()> {
     let mut log = Log::default();
     let passed = step::step(name, || {
-        tests.run(workspace, |lines| {
-            for line in lines.strip_suffix(b"\n").unwrap_or(lines).split(|byte| *byte == b'\n') {
-                if let Some(line) = log.take(&String::from_utf8_lossy(line)) {
-                    // Whoever closed our standard output still wants the tests to end well.
-                    let _ = writeln!(std::io::stdout(), "{line}");
-                }
-            }
+        tests.run(workspace, |runner, output| {
+            // Whoever closed our standard output still wants the tests to end well.
+            let _ = std::io::stdout().write_all(log.take(runner, output).as_bytes());
         })
     })?;
     if !log.results.is_empty() {
@@ -68,35 +65,43 @@ pub(crate) fn run_tests(workspace: &Workspace, name: &str, tests: &Tests<'_>) ->
     let expected = std::fs::read_to_string(&list).with_context(|| format!("{} cannot be read", list.display()))?;
     let skips = check_skips(&log.skips, &expected);
     if !passed {
-        bail!("a test failed; the names are above, after `failures:`");
+        bail!("failed:\n{}", log.failed.join("\n"));
     }
     skips
 }
 
-/// What the runners printed: the skips, the closing lines, and whether a line is captured output.
+/// What the runners printed: the skips, the closing lines, and the names of tests that failed.
 #[derive(Default)]
 struct Log {
     skips: Vec<(String, String)>,
     results: Vec<String>,
-    inside_successes: bool,
+    failed: Vec<String>,
 }
 
 impl Log {
-    /// Takes one line, and returns it if people should see it.
-    fn take<'a>(&mut self, line: &'a str) -> Option<&'a str> {
-        if let Some((name, reason)) = skip_of(line) {
-            self.skips.push((name.to_owned(), reason.to_owned()));
-            return Some(line);
+    /// Takes all that one runner printed, and returns what people should see of it. A test that starts itself in a process
+    /// of its own has the lines of a runner within its output, so the runner's own lines are its last ones.
+    fn take(&mut self, runner: &str, output: &str) -> String {
+        let lines: Vec<&str> = output.split_inclusive('\n').collect();
+        let skips = lines.iter().filter_map(|line| skip_of(line));
+        self.skips.extend(skips.map(|(name, reason)| (name.to_owned(), reason.to_owned())));
+        let last = |heading: &str| lines.iter().rposition(|line| line.trim_end() == heading);
+        let names = |heading: usize| lines[heading + 1..].iter().take_while(|line| line.starts_with("    "));
+        match lines.iter().rfind(|line| line.starts_with("test result: ")) {
+            Some(result) => {
+                self.results.push(result.trim_end().to_owned());
+                if let (true, Some(heading)) = (result.contains(" FAILED"), last("failures:")) {
+                    self.failed.extend(names(heading).map(|name| format!("    {runner}: {}", name.trim())));
+                }
+            }
+            None => self.failed.push(format!("    {runner}: it did not reach its end")),
         }
-        if line == "successes:" {
-            self.inside_successes = true;
-        } else if line == "failures:" || line.starts_with("test result: ") {
-            self.inside_successes = false;
-        }
-        if line.starts_with("test result: ") {
-            self.results.push(line.to_owned());
-        }
-        (!self.inside_successes).then_some(line)
+        let hidden = match (lines.iter().position(|line| line.trim_end() == "successes:"), last("successes:")) {
+            (Some(first), Some(heading)) => first..heading + 1 + names(heading).count(),
+            _ => 0..0,
+        };
+        let is_shown = |(at, line): &(usize, &&str)| !hidden.contains(at) || skip_of(line).is_some();
+        lines.iter().enumerate().filter(is_shown).map(|(_, line)| *line).collect()
     }
 
     /// One line over all runners.
@@ -133,9 +138,8 @@ fn check_skips(skips: &[(String, String)], expected: &str) -> Result<()> {
         .map(|line| line.split_once(": ").map_or(line, |(name, _)| name).trim())
         .collect();
     let skipped: BTreeSet<&str> = skips.iter().map(|(name, _)| name.as_str()).collect();
-    for pattern in expected.iter().filter(|pattern| !skipped.iter().any(|name| matches(name, pattern))) {
-        println!("note: {pattern} may be skipped and was not");
-    }
+    let ran = expected.iter().filter(|pattern| !skipped.iter().any(|name| matches(name, pattern))).count();
+    println!("of the {} lines of {EXPECTED_SKIPS}, {ran} were not needed here", expected.len());
     let is_listed = |name: &&str| expected.iter().any(|pattern| matches(name, pattern));
     let unexpected: Vec<&str> = skipped.iter().copied().filter(|name| !is_listed(name)).collect();
     if !unexpected.is_empty() {
@@ -159,34 +163,50 @@ fn matches(name: &str, pattern: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn seen(lines: &str) -> (Log, Vec<&str>) {
-        let mut log = Log::default();
-        let shown = lines.lines().filter_map(|line| log.take(line)).collect();
-        (log, shown)
-    }
+    const RESULT: &str = "0 ignored; 0 measured; 0 filtered out; finished in 0.00s";
 
     #[test]
     fn captured_output_is_hidden_but_its_skips_are_found() {
-        let (log, shown) = seen(concat!(
-            "running 2 tests\ntest a ... ok\n\nsuccesses:\n\n---- a stdout ----\nchatter\n",
-            "SKIPPED a: no userfaultfd\n\n\nsuccesses:\n    a\n    b\n\n",
-            "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n",
-        ));
+        let mut log = Log::default();
+        let shown = log.take(
+            "a",
+            &format!(
+                concat!(
+                    "running 2 tests\ntest a ... ok\n\nsuccesses:\n\n---- a stdout ----\nchatter\n",
+                    "running 1 test\ntest result: ok. 1 passed; 0 failed; {}\nmore chatter\n",
+                    "SKIPPED a: no userfaultfd\n\n\nsuccesses:\n    a\n    b\n\n",
+                    "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s\n",
+                ),
+                RESULT
+            ),
+        );
         assert_eq!(log.skips, [("a".to_owned(), "no userfaultfd".to_owned())]);
         assert_eq!(
             log.summary(),
             "tests: 2 passed, 0 failed, in 1 runners; 1 skipped; 1 roles that tests start are no tests"
         );
-        assert_eq!(shown.len(), 5, "{shown:?}");
-        assert!(shown[4].starts_with("test result: ok. 2 passed"));
+        assert!(!shown.contains("chatter") && shown.contains("SKIPPED a: "), "{shown}");
+        assert_eq!(shown.matches("test result: ").count(), 1, "{shown}");
     }
 
     #[test]
-    fn output_of_failures_is_shown() {
-        let (_, shown) = seen(
-            "successes:\nhidden\nfailures:\n---- b stdout ----\npanicked\ntest result: FAILED. 0 passed; 1 failed;\n",
+    fn failures_are_shown_and_named() {
+        let mut log = Log::default();
+        let shown = log.take(
+            "b",
+            &format!(
+                concat!(
+                    "successes:\nhidden\n\nsuccesses:\n    a\n\nfailures:\n\n---- b stdout ----\npanicked\n",
+                    "failures:\n    inner\n\ntest result: FAILED. 0 passed; 1 failed; {}\n",
+                    "\nfailures:\n    b\n    c\n\ntest result: FAILED. 1 passed; 2 failed; {}\n",
+                ),
+                RESULT, RESULT
+            ),
         );
-        assert_eq!(shown[..3], ["failures:", "---- b stdout ----", "panicked"]);
+        assert!(shown.starts_with("\nfailures:\n\n---- b stdout ----\npanicked\n"), "{shown}");
+        assert_eq!(log.failed, ["    b: b", "    b: c"]);
+        log.take("d", "running 1 test\n");
+        assert_eq!(log.failed[2..], ["    d: it did not reach its end"]);
     }
 
     #[test]

@@ -42,8 +42,8 @@ pub(crate) struct Tests<'a> {
 }
 
 impl Tests<'_> {
-    /// Builds and runs them; every line they print goes to `show`. False: something failed.
-    pub(crate) fn run(&self, workspace: &Workspace, mut show: impl FnMut(&[u8])) -> Result<bool> {
+    /// Builds and runs them; `show` gets the name of each runner with all that it printed. False: something failed.
+    pub(crate) fn run(&self, workspace: &Workspace, mut show: impl FnMut(&str, &str)) -> Result<bool> {
         let mut passed = true;
         let mut programs = self.build(workspace)?;
         if !self.only.is_empty() {
@@ -82,13 +82,16 @@ impl Tests<'_> {
                 Ok((program, output)) => {
                     let output = output?;
                     let took = running.remove(&program.executable).map_or(Duration::ZERO, |since| since.elapsed());
-                    show(format!("     Running {} ({})\n", name(&program.executable), step::seconds(took)).as_bytes());
-                    show(&output.stdout);
-                    show(&output.stderr);
+                    let name = name(&program.executable);
+                    let mut printed = format!("     Running {name} ({})\n", step::seconds(took));
+                    // The runner's closing lines stay the last ones.
+                    printed.push_str(&String::from_utf8_lossy(&output.stderr));
+                    printed.push_str(&String::from_utf8_lossy(&output.stdout));
                     if !output.status.success() {
-                        show(format!("     {} ended with {}\n", name(&program.executable), output.status).as_bytes());
+                        printed.push_str(&format!("     {name} ended with {}\n", output.status));
                         passed = false;
                     }
+                    show(name, &printed);
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let still = running
@@ -113,12 +116,23 @@ impl Tests<'_> {
     }
 
     /// The tests in the documentation are built and run by rustdoc, which only cargo can start.
-    fn document_tests(&self, workspace: &Workspace, show: &mut impl FnMut(&[u8])) -> Result<bool> {
+    fn document_tests(&self, workspace: &Workspace, show: &mut impl FnMut(&str, &str)) -> Result<bool> {
         let mut command = workspace.cargo();
         command.args(["test", "--doc", "--no-fail-fast", "--locked"]).args(&self.arguments);
         command.arg("--").args(self.filter).arg("--show-output").stderr(Stdio::inherit());
         let output = command.output().with_context(|| format!("cannot start `{}`", step::shown(&command)))?;
-        show(&output.stdout);
+        // Each library has a runner of its own.
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        let mut printed = String::new();
+        for line in stdout.split_inclusive('\n') {
+            printed.push_str(line);
+            if line.starts_with("test result: ") {
+                show("documentation", &std::mem::take(&mut printed));
+            }
+        }
+        if !printed.trim().is_empty() {
+            show("documentation", &printed);
+        }
         Ok(output.status.success())
     }
 }
