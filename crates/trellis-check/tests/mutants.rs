@@ -5,7 +5,7 @@
 use trellis_check::explore::{Options, Verdict, explore};
 use trellis_check::mutants::{
     Fault, Fits, Mutant, Mutation, Row, SyncFault, SyncMutant, TABLE, markdown, mutants_of, noticed, page_instances,
-    protocols, sync_instances, try_change, try_pages, try_sync,
+    protocols, sync_instances, try_mutant, try_pages,
 };
 use trellis_check::synchronisation::Program;
 use trellis_cluster_protocol::coherence::Protocol;
@@ -21,17 +21,11 @@ fn having(row: &Row) -> Vec<Protocol> {
 fn every_mutant_is_noticed() {
     let mut missed = Vec::new();
     for (index, row) in TABLE.iter().enumerate() {
-        let report = match row.mutation {
-            Mutation::Sync(fault, program) => try_sync(fault, program, Options::default()),
-            Mutation::Change(fault) => try_change(fault, Options::default()),
-            Mutation::Pages(fault) => {
-                // One after the other, so that each protocol has its share.
-                let having = having(row);
-                let protocol = having[index % having.len()];
-                print!("{protocol}: ");
-                try_pages(protocol, fault, Options::default())
-            }
-        };
+        // One after the other, so that each protocol has its share.
+        let having = having(row);
+        let protocol = if having.is_empty() { Protocol::IVY } else { having[index % having.len()] };
+        let report = try_mutant(row.mutation, protocol, Options::default());
+        print!("{protocol}: ");
         println!("{:24} {:>8} states: {:?}", row.name, report.states, noticed(&report));
         if noticed(&report).is_none() {
             missed.push(row.name);
@@ -90,7 +84,7 @@ fn a_wrapper_without_a_fault_changes_nothing() {
     }
     let programs = TABLE.iter().filter_map(|row| match row.mutation {
         Mutation::Sync(_, program) => Some(program),
-        Mutation::Pages(_) | Mutation::Change(_) => None,
+        _ => None,
     });
     let mut programs: Vec<Program> = programs.collect();
     programs.dedup();

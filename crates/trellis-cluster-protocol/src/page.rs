@@ -1,18 +1,18 @@
-//! The words that every protocol shares: nodes, pages, runs of pages, access, sets of nodes.
+//! The types that every protocol shares: nodes, pages, page ranges, access rights and sets of nodes.
 
 use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt;
 
-/// A run of pages never crosses a multiple of this many pages. Homes and locks are chosen per
-/// chunk, so one message, one manager and one lock suffice for a run.
+/// The number of pages in a chunk. A page range never crosses a multiple of it. Homes and locks are chosen per chunk, so a
+/// range needs only one message, one manager and one lock.
 pub const CHUNK_PAGES: u32 = 512;
 
-/// A process that takes part, by its index in the configuration's list of nodes.
+/// A process of the cluster, by its index in the configured list of nodes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(pub u16);
 
-/// A page of the region, counted from its start in units of the region's page size.
+/// A page of the region. Pages are counted from the start of the region in units of its page size.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PageIndex(pub u32);
 
@@ -40,7 +40,7 @@ pub enum Access {
     Write,
 }
 
-/// A run of neighbouring pages inside one chunk; never empty.
+/// A range of neighbouring pages inside one chunk; never empty.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PageRange {
     first: u32,
@@ -48,18 +48,18 @@ pub struct PageRange {
 }
 
 impl PageRange {
-    /// The run that consists of one page.
+    /// The range that consists of one page.
     pub fn one(page: PageIndex) -> PageRange {
         PageRange { first: page.0, count: 1 }
     }
 
-    /// `count` pages from `first` on; `None` when empty or when it crosses a chunk.
+    /// `count` pages from `first` on; `None` if the range would be empty or cross the end of a chunk.
     pub fn new(first: PageIndex, count: u32) -> Option<PageRange> {
         let last = first.0.checked_add(count.checked_sub(1)?)?;
         (first.0 / CHUNK_PAGES == last / CHUNK_PAGES).then_some(PageRange { first: first.0, count })
     }
 
-    /// From `page` as far as `first..end` and the page's chunk allow.
+    /// The part of `first..end` that lies in the chunk of `page`; always contains `page`.
     pub fn around(page: PageIndex, first: u32, end: u32) -> PageRange {
         let chunk = page.0 / CHUNK_PAGES * CHUNK_PAGES;
         let first = first.clamp(chunk, page.0);
@@ -82,14 +82,19 @@ impl PageRange {
         self.count
     }
 
-    /// Whether `page` is one of them.
+    /// Whether `page` is in the range.
     pub fn contains(self, page: PageIndex) -> bool {
         page.0 >= self.first && page.0 < self.end()
     }
 
-    /// Whether every page of `other` is one of these.
+    /// Whether every page of `other` is in this range.
     pub fn covers(self, other: PageRange) -> bool {
         other.first >= self.first && other.end() <= self.end()
+    }
+
+    /// Whether the two ranges share a page.
+    pub fn overlaps(self, other: PageRange) -> bool {
+        self.first < other.end() && other.first < self.end()
     }
 
     /// The pages in ascending order.
@@ -97,8 +102,8 @@ impl PageRange {
         (self.first..self.end()).map(PageIndex)
     }
 
-    /// The longest run inside `self` that holds `page` and of which every page satisfies `fits`;
-    /// `page` itself is not asked.
+    /// The longest range inside `self` that contains `page` and whose other pages all satisfy `fits`. `fits` is not called
+    /// for `page` itself.
     pub fn grow(self, page: PageIndex, mut fits: impl FnMut(PageIndex) -> bool) -> PageRange {
         debug_assert!(self.contains(page));
         let (mut first, mut end) = (page.0, page.0 + 1);
@@ -122,7 +127,7 @@ impl fmt::Display for PageRange {
     }
 }
 
-/// Some pages of one *window*: 64 neighbouring pages, the first of which has a number divisible by 64. Never empty.
+/// A set of pages in one *window*: 64 neighbouring pages that start at a multiple of 64. Never empty.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct PageSet {
     window: u32,
@@ -130,7 +135,7 @@ pub struct PageSet {
 }
 
 impl PageSet {
-    /// Pages of a window.
+    /// The number of pages in a window.
     pub const WINDOW_PAGES: u32 = 64;
 
     /// The set of one page.
@@ -138,7 +143,7 @@ impl PageSet {
         PageSet { window: page.0 / PageSet::WINDOW_PAGES, mask: 1 << (page.0 % PageSet::WINDOW_PAGES) }
     }
 
-    /// The set whose window is the one of `page` and whose pages have these bits; `None` when empty.
+    /// The set in the window of `page` whose pages have these bits; `None` if no bit is set.
     pub fn new(page: PageIndex, mask: u64) -> Option<PageSet> {
         (mask != 0).then_some(PageSet { window: page.0 / PageSet::WINDOW_PAGES, mask })
     }
@@ -168,40 +173,40 @@ impl PageSet {
         page.0 / PageSet::WINDOW_PAGES == self.window
     }
 
-    /// Whether `page` is one of them.
+    /// Whether `page` is in the set.
     pub fn contains(self, page: PageIndex) -> bool {
         self.window_holds(page) && self.mask & PageSet::one(page).mask != 0
     }
 
-    /// Whether every page of `other` is one of these.
+    /// Whether every page of `other` is in this set.
     pub fn covers(self, other: PageSet) -> bool {
         self.window == other.window && other.mask & !self.mask == 0
     }
 
-    /// The bit of `page`, which is in the window.
+    /// The bit of `page`, which must be in the window.
     pub fn bit(self, page: PageIndex) -> u64 {
         debug_assert!(self.window_holds(page));
         PageSet::one(page).mask
     }
 
-    /// These and `page`, which is in the window.
+    /// This set and `page`, which must be in the window.
     #[must_use]
     pub fn with(self, page: PageIndex) -> PageSet {
         PageSet { mask: self.mask | self.bit(page), ..self }
     }
 
-    /// Those of these pages whose bits are in `mask`.
+    /// The pages of this set whose bits are in `mask`.
     pub fn masked(self, mask: u64) -> Option<PageSet> {
         (self.mask & mask != 0).then_some(PageSet { mask: self.mask & mask, ..self })
     }
 
-    /// These without those of `other`, which is of the same window.
+    /// The pages of this set that are not in `other`, which must be of the same window.
     pub fn without(self, other: PageSet) -> Option<PageSet> {
         debug_assert_eq!(self.window, other.window);
         self.masked(!other.mask)
     }
 
-    /// Those that satisfy `is_one`.
+    /// The pages that satisfy `is_one`.
     pub fn filter(self, is_one: impl Fn(PageIndex) -> bool) -> Option<PageSet> {
         let mask = self.pages().filter(|&page| is_one(page)).fold(0, |mask, page| mask | self.bit(page));
         self.masked(mask)
@@ -219,7 +224,7 @@ impl PageSet {
         })
     }
 
-    /// The longest runs of neighbours, in ascending order.
+    /// The maximal ranges of neighbouring pages, in ascending order.
     pub fn runs(self) -> impl Iterator<Item = PageRange> {
         let mut rest = self.mask;
         core::iter::from_fn(move || {
@@ -242,8 +247,8 @@ impl fmt::Display for PageSet {
     }
 }
 
-/// One set of nodes per page, for any number of nodes: `nodes / 64` words a page, all zero at the
-/// start, so that pages which nobody shares cost address space and no memory.
+/// One set of nodes per page, for any number of nodes. A set takes `nodes / 64` words, rounded up. All words are zero at
+/// the start, so the set of a page that is not shared costs address space but no memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NodeSets {
     words: Vec<u64>,
@@ -272,7 +277,7 @@ impl NodeSets {
     /// Takes `node` out of the set.
     pub fn remove(&mut self, set: usize, node: NodeId) {
         let (word, bit) = self.place(set, node);
-        // A page that nobody shares has no memory for its set: reading makes none, writing would.
+        // The set of a page that is not shared has no memory yet. Reading it allocates none, writing it would.
         if self.words[word] & bit != 0 {
             self.words[word] &= !bit;
         }
@@ -283,7 +288,7 @@ impl NodeSets {
         self.words[set * self.words_per_set..][..self.words_per_set].fill(0);
     }
 
-    /// Whether the set holds nobody except perhaps those in `except`.
+    /// Whether the set contains no nodes other than those in `except`.
     pub fn is_empty_but(&self, set: usize, except: &[NodeId]) -> bool {
         self.members(set).all(|node| except.contains(&node))
     }

@@ -10,9 +10,10 @@ use std::time::Duration;
 use trellis_cluster_protocol::PageIndex;
 use trellis_cluster_protocol::coherence::Protocol;
 use trellis_cluster_protocol::coherence::choices::NoProtocol;
+use trellis_cluster_protocol::node::LockedRange;
 
 use crate::cluster::{Region, WaitError};
-use crate::runtime::{Node, RangeLock};
+use crate::runtime::Node;
 
 /// What names a protocol: a [`Protocol`], or its words such as `"lock(dynamic)"`.
 pub trait ToProtocol {
@@ -41,7 +42,7 @@ impl ToProtocol for String {
 /// A range that is locked; dropping it gives the range back.
 pub struct RangeGuard<'a> {
     node: &'a Node,
-    taken: RangeLock,
+    taken: LockedRange,
     /// As with `std::sync::MutexGuard`, the thread that took the lock gives it back.
     not_send: PhantomData<*const ()>,
 }

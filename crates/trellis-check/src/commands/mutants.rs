@@ -9,8 +9,7 @@ use super::{Bound, json_text};
 use crate::explore::Report;
 use crate::leases::faults::FAULTS;
 use crate::mutants::{
-    self, Mutation, TABLE, markdown, mutants_of, noticed, release_mutants_of, try_change, try_leases, try_pages,
-    try_release, try_sync,
+    self, Fits, TABLE, markdown, mutants_of, noticed, release_mutants_of, try_leases, try_mutant, try_release,
 };
 use crate::say;
 use clap::Args;
@@ -58,20 +57,13 @@ pub(super) fn run(chosen: &Mutants, json: bool) -> Result<bool, String> {
         if protocol.is_release_consistent() {
             continue;
         }
-        for (row, fault) in mutants_of(protocol) {
-            tries.push(Try::new(&of, row.name, row.broken, move || try_pages(protocol, fault, options)));
+        for row in mutants_of(protocol) {
+            tries.push(Try::new(&of, row.name, row.broken, move || try_mutant(row.mutation, protocol, options)));
         }
     }
-    for row in TABLE.iter().filter(|_| with_synchronisation) {
-        match row.mutation {
-            Mutation::Sync(fault, program) => {
-                tries.push(Try::new(SYNCHRONISATION, row.name, row.broken, move || try_sync(fault, program, options)));
-            }
-            Mutation::Change(fault) => {
-                tries.push(Try::new(SYNCHRONISATION, row.name, row.broken, move || try_change(fault, options)));
-            }
-            Mutation::Pages(_) => {}
-        }
+    for row in TABLE.iter().filter(|row| with_synchronisation && row.fits == Fits::Synchronisation) {
+        let work = move || try_mutant(row.mutation, Protocol::IVY, options);
+        tries.push(Try::new(SYNCHRONISATION, row.name, row.broken, work));
     }
     for broken in FAULTS.iter().filter(|_| with_leases) {
         tries.push(Try::new(LEASE, broken.name, broken.what, move || try_leases(broken.fault, options)));

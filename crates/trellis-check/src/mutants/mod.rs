@@ -7,6 +7,7 @@
 //! canary runs the same instances with [`Fault::None`].
 
 mod leases;
+mod node;
 mod pages;
 mod release;
 mod rules;
@@ -14,6 +15,7 @@ mod synchronisation;
 mod table;
 
 pub use leases::{LEASE_SEEDS_MAX, try_leases};
+pub use node::{NODE_SEEDS_MAX, try_node};
 pub use pages::{Fault, Mutant};
 pub use release::{SEEDS_MAX, release_mutants_of, try_release};
 pub use synchronisation::{SyncFault, SyncMutant};
@@ -24,6 +26,7 @@ use crate::explore::{Options, Report, Verdict, explore};
 use crate::leases::faults as lease_faults;
 use crate::pages::{Instance, Locks, Wishes};
 use crate::release::faults::FAULTS;
+use crate::simulate::NodeFault;
 use crate::synchronisation::{Program, SyncInstance};
 use std::fmt::Write;
 use trellis_cluster_protocol::coherence::Protocol;
@@ -51,6 +54,8 @@ pub enum Mutation {
     Sync(SyncFault, Program),
     /// In a change of protocols, which is made with synchronisation.
     Change(ChangeFault),
+    /// In what a node decides besides.
+    Node(NodeFault),
 }
 
 /// Which protocols have a rule. What is no layer's own is tried within layers too, except where a layer takes away what
@@ -79,6 +84,8 @@ pub enum Fits {
     Spin,
     /// `delay(…)`.
     Delay,
+    /// `lock(…)`, `delay(…)`.
+    Layered,
     /// No coherence protocol: locks, barriers, words, objects that are kept at their home, and changes of protocols.
     Synchronisation,
 }
@@ -102,6 +109,7 @@ impl Fits {
             Fits::Lock => protocol.can_lock(),
             Fits::Spin => has(|layer| matches!(layer, Layer::Lock(Waiting::Spin(_)))),
             Fits::Delay => has(|layer| matches!(layer, Layer::Delay(_))),
+            Fits::Layered => !is_bare,
             Fits::Synchronisation => false,
         }
     }
@@ -120,6 +128,7 @@ impl Fits {
             Fits::Lock => "`lock(…)`",
             Fits::Spin => "`lock(…, spin …)`",
             Fits::Delay => "`delay(…)`",
+            Fits::Layered => "`lock(…)`, `delay(…)`",
             Fits::Synchronisation => "synchronisation",
         }
     }
@@ -134,12 +143,18 @@ pub fn protocols() -> Vec<Protocol> {
 }
 
 /// The mutants of `protocol`.
-pub fn mutants_of(protocol: Protocol) -> Vec<(Row, Fault)> {
-    let fault = |row: &Row| match row.mutation {
-        Mutation::Pages(fault) => row.fits.includes(protocol).then_some((*row, fault)),
-        Mutation::Sync(..) | Mutation::Change(_) => None,
-    };
-    TABLE.iter().filter_map(fault).collect()
+pub fn mutants_of(protocol: Protocol) -> Vec<Row> {
+    TABLE.iter().copied().filter(|row| row.fits.includes(protocol)).collect()
+}
+
+/// Tries a mutant; `protocol` is one that has its rule, and does not matter to synchronisation.
+pub fn try_mutant(mutation: Mutation, protocol: Protocol, options: Options) -> Report {
+    match mutation {
+        Mutation::Pages(fault) => try_pages(protocol, fault, options),
+        Mutation::Sync(fault, program) => try_sync(fault, program, options),
+        Mutation::Change(fault) => try_change(fault, options),
+        Mutation::Node(fault) => try_node(protocol, fault),
+    }
 }
 
 /// The instances on which mutants of the coherence protocol are tried, smallest first.

@@ -6,8 +6,9 @@
 use super::pages::Fault;
 use super::{Fits, Mutation, Row, SyncFault};
 use crate::changes::ChangeFault;
+use crate::simulate::NodeFault;
 use crate::synchronisation::Program;
-use Fits::{Any, Copies, Delay, Dynamic, Forward, Ivy, Lock, Managed, Redirect, Runs, Spin};
+use Fits::{Any, Copies, Delay, Dynamic, Forward, Ivy, Layered, Lock, Managed, Redirect, Runs, Spin};
 
 const fn row(fits: Fits, name: &'static str, broken: &'static str, fault: Fault) -> Row {
     Row { name, broken, fits, mutation: Mutation::Pages(fault) }
@@ -19,6 +20,10 @@ const fn sync(name: &'static str, broken: &'static str, fault: SyncFault, progra
 
 const fn change(name: &'static str, broken: &'static str, fault: ChangeFault) -> Row {
     Row { name, broken, fits: Fits::Synchronisation, mutation: Mutation::Change(fault) }
+}
+
+const fn node(fits: Fits, name: &'static str, broken: &'static str, fault: NodeFault) -> Row {
+    Row { name, broken, fits, mutation: Mutation::Node(fault) }
 }
 
 /// Every mutant.
@@ -219,6 +224,18 @@ pub const TABLE: &[Row] = &[
         Program::CountingBarrier,
     ),
     sync("answers-twice", "the home answers twice", SyncFault::AnswersTwice, Program::CountingBarrier),
+    // What a node decides besides: how long pages stay, when alarms go off, who holds locked ranges.
+    node(
+        Any,
+        "held-for-ever",
+        "a page that came for a thread is not let go when its time is over",
+        NodeFault::HeldForEver,
+    ),
+    node(Layered, "no-alarms", "the alarms of a protocol do not go off", NodeFault::NoAlarms),
+    node(Lock, "keeps-pieces", "a call that gives up a range keeps the pieces that it had", NodeFault::KeepsPieces),
+    node(Lock, "stays-in-queue", "a call that gives up a range still waits for it", NodeFault::StaysInQueue),
+    node(Lock, "waits-for-itself", "a thread may lock pages that it holds", NodeFault::WaitsForItself),
+    node(Lock, "any-order", "some nodes lock the upper pages of a range first", NodeFault::AnyOrder),
     // Changes of protocols.
     change("gives-up-alone", "who gives up a change does not decide so for all", ChangeFault::GivesUpAlone),
     change("stays-away", "who gives up a change leaves the others waiting", ChangeFault::StaysAway),

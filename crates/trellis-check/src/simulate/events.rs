@@ -18,6 +18,8 @@ pub(super) enum Event {
     Submit { node: u16, thread: u8 },
     /// A thread that was woken looks again.
     Look { node: u16, thread: u8, ticket: u32 },
+    /// A thread waits no longer for a range, if this is still the time-out of its call.
+    GiveUp { node: u16, thread: u8, time_out: u32 },
     /// The time of a held page or of an alarm may be over.
     Due { node: u16 },
     /// A node looks at the clock for its membership.
@@ -49,6 +51,7 @@ impl Event {
             Event::Think { node, .. }
             | Event::Submit { node, .. }
             | Event::Look { node, .. }
+            | Event::GiveUp { node, .. }
             | Event::Due { node }
             | Event::Tick { node }
             | Event::Timer { node, .. }

@@ -313,6 +313,9 @@ impl<S: Start> World<'_, S> {
         let coordinator = self.members.coordinator;
         match stage {
             Stage::Draining => {
+                if let Some(range) = self.nodes[usize::from(node)].locks.any_in_use(self.now) {
+                    return Err(format!("node {node} leaves while its program locks {range}"));
+                }
                 if pages.clone().any(|page| machine.is_pending(page)) {
                     self.queue.put(self.now + POLL_NS, Event::Gone { node, leaver: node });
                     return Ok(());

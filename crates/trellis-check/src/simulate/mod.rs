@@ -22,12 +22,14 @@ mod members;
 mod memory;
 mod network;
 mod node;
+mod node_faults;
 mod record;
 mod scenario;
 mod threads;
 mod workload;
 mod world;
 
+pub use node_faults::NodeFault;
 pub use scenario::{Faults, Layout, Manners, Pattern, Scenario, Seed, Wires};
 
 use crate::intern::guarded;
@@ -43,6 +45,11 @@ pub trait Start {
 
     /// A node's part of `protocol`.
     fn start(&self, protocol: Protocol, geometry: Geometry) -> Self::Node;
+
+    /// What the nodes do wrong besides.
+    fn fault(&self) -> NodeFault {
+        NodeFault::None
+    }
 
     /// Whether a protocol can be changed while the cluster runs.
     fn can_change(&self) -> bool {
@@ -85,6 +92,25 @@ impl Start for Real {
 
     fn change(&self, node: &mut Ranges, range: PageRange, protocol: Protocol) -> Result<(), String> {
         node.change(range, protocol).map_err(|_| "too many protocols in one region".to_string())
+    }
+}
+
+/// The real protocols at nodes with a fault.
+#[derive(Clone, Copy, Debug)]
+pub struct Faulty(
+    /// What they do wrong.
+    pub NodeFault,
+);
+
+impl Start for Faulty {
+    type Node = Ranges;
+
+    fn start(&self, protocol: Protocol, geometry: Geometry) -> Ranges {
+        Ranges::new(protocol, geometry)
+    }
+
+    fn fault(&self) -> NodeFault {
+        self.0
     }
 }
 
@@ -132,6 +158,8 @@ pub struct Tally {
     pub turns: u64,
     /// Calls that waited: locks, barriers, ranges.
     pub calls: u64,
+    /// Calls that gave up a range.
+    pub given_up: u64,
     /// Faults.
     pub faults: u64,
     /// Of them loads.

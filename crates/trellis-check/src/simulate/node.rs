@@ -2,9 +2,10 @@
 //!
 //! Promises: what is here is what a real node has, and nothing else. It must never know what other nodes know.
 
+use super::node_faults::Locking;
 use trellis_base::Random;
 use trellis_cluster_protocol::membership::Membership;
-use trellis_cluster_protocol::node::Timers;
+use trellis_cluster_protocol::node::{RangeLocks, Timers};
 use trellis_cluster_protocol::sync::{Operation, Sync};
 use trellis_cluster_protocol::{Nanoseconds, NodeId, PageIndex, PageRange};
 
@@ -26,9 +27,13 @@ pub(super) enum Action {
     Arrive(u64),
     /// Adds to a word.
     Operate(u64, Operation),
-    /// Locks pages, for a time or until `Unlock`.
-    Lock(PageRange, Option<Nanoseconds>),
-    Unlock(PageRange),
+    /// Locks the pages from the first up to the number, for a time or until `Unlock`.
+    Lock(PageIndex, u32, Option<Nanoseconds>),
+    /// Goes on with the range that it locks.
+    LockRest,
+    /// Locks a page that it holds, and must be refused.
+    LockOwn(PageIndex),
+    Unlock,
     /// Says, or guesses, what will be touched.
     Prefetch {
         wish: PageRange,
@@ -87,8 +92,8 @@ pub(super) struct Thread {
     pub(super) asks_write: bool,
     /// The number of the last call, or of the last wake.
     pub(super) ticket: u32,
-    /// The range that it locked, with the number of the call and the end of its time.
-    pub(super) locked: Option<(PageRange, u32, Nanoseconds)>,
+    /// The range that it locks, or holds.
+    pub(super) locking: Option<Locking>,
     /// What it stored last, for [`Action::Again`].
     pub(super) stored: Option<(PageIndex, u32)>,
 }
@@ -106,7 +111,7 @@ impl Thread {
             grants_before: 0,
             asks_write: false,
             ticket: 0,
-            locked: None,
+            locking: None,
             stored: None,
         }
     }
@@ -146,6 +151,7 @@ pub(super) struct Node<N> {
     pub(super) state: State,
     pub(super) paused_until: Nanoseconds,
     pub(super) timers: Timers,
+    pub(super) locks: RangeLocks,
     pub(super) tickets: u32,
 }
 
@@ -160,6 +166,7 @@ impl<N> Node<N> {
             state,
             paused_until: 0,
             timers: Timers::default(),
+            locks: RangeLocks::default(),
             tickets: 0,
         }
     }

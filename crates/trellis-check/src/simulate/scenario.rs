@@ -70,25 +70,41 @@ impl Layout {
 
     /// The number of a used page among those that are used.
     pub fn place(self, page: PageIndex) -> usize {
-        (page.0 / CHUNK_PAGES * self.pages_of_chunk + page.0 % CHUNK_PAGES) as usize
+        let chunk = page.0 / CHUNK_PAGES;
+        (chunk * self.pages_of_chunk + page.0 - self.first_of(chunk)) as usize
     }
 
     /// The used page with that number.
     pub fn page(self, place: u32) -> PageIndex {
-        PageIndex(place / self.pages_of_chunk * CHUNK_PAGES + place % self.pages_of_chunk)
+        PageIndex(self.first_of(place / self.pages_of_chunk) + place % self.pages_of_chunk)
     }
 
     /// Whether all pages of `range` are used.
     pub fn has(self, range: PageRange) -> bool {
-        let last = PageIndex(range.end() - 1);
-        last.0 / CHUNK_PAGES < self.chunks && last.0 % CHUNK_PAGES < self.pages_of_chunk
+        let chunk = range.first().0 / CHUNK_PAGES;
+        let first = self.first_of(chunk);
+        chunk < self.chunks && first <= range.first().0 && range.end() <= first + self.pages_of_chunk
     }
 
     /// `before` and `after` pages round `page`, as far as they are used.
     pub fn around(self, page: PageIndex, before: u32, after: u32) -> PageRange {
-        let chunk = page.0 / CHUNK_PAGES * CHUNK_PAGES;
-        let first = page.0.saturating_sub(before).max(chunk);
-        PageRange::around(page, first, (page.0 + 1 + after).min(chunk + self.pages_of_chunk))
+        let first = self.first_of(page.0 / CHUNK_PAGES);
+        let end = first + self.pages_of_chunk;
+        PageRange::around(page, page.0.saturating_sub(before).max(first), (page.0 + 1 + after).min(end))
+    }
+
+    /// The end of the used pages from `first` on, of which there are at most `count`; they may be of several chunks.
+    pub fn end_of_run(self, first: PageIndex, count: u32) -> u32 {
+        let place = self.place(first) as u32;
+        let is_next = |&offset: &u32| place + offset < self.places() && self.page(place + offset).0 == first.0 + offset;
+        first.0 + (0..count).take_while(is_next).count() as u32
+    }
+
+    /// The first used page of a chunk. Where two chunks are, the last pages of the one and the first of the other are
+    /// neighbours.
+    fn first_of(self, chunk: u32) -> u32 {
+        let is_at_end = chunk.is_multiple_of(2) && chunk + 1 < self.chunks;
+        chunk * CHUNK_PAGES + if is_at_end { CHUNK_PAGES - self.pages_of_chunk } else { 0 }
     }
 }
 

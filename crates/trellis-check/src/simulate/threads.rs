@@ -7,13 +7,14 @@
 use super::Start;
 use super::events::Event;
 use super::node::{Action, Doing};
+use super::node_faults::{Locking, NodeFault};
 use super::scenario::Pattern;
 use super::workload;
 use super::world::World;
 use super::{overtaken_max, wait_ns_max};
 use trellis_base::Random;
 use trellis_cluster_protocol::coherence::{Coherence, Event as Kind, Input};
-use trellis_cluster_protocol::node::Resumes;
+use trellis_cluster_protocol::node::{RangeLockCall, Resumes};
 use trellis_cluster_protocol::sync::{self, Operation};
 use trellis_cluster_protocol::{Access, Nanoseconds, PageIndex, PageRange};
 
@@ -85,18 +86,11 @@ impl<S: Start> World<'_, S> {
                 self.go_on(node, index);
                 Ok(())
             }
-            Action::Lock(range, stay) => {
-                let call = self.nodes[usize::from(node)].ticket();
-                let thread = self.thread(node, index);
-                thread.doing = Doing::Calling(call);
-                thread.locked = Some((range, call, stay.unwrap_or(Nanoseconds::MAX)));
-                self.step(node, Input::Lock { range, call, stay })
-            }
-            Action::Unlock(range) => {
-                let (_, call, _) =
-                    self.thread(node, index).locked.take().expect("a range is unlocked after it was locked");
-                self.memories.unlock(node, range, call);
-                self.step(node, Input::Unlock { range, call })?;
+            Action::Lock(first, end, stay) => self.lock(node, index, first, end, stay),
+            Action::LockRest => self.lock_rest(node, index),
+            Action::LockOwn(page) => self.lock_own(node, index, page),
+            Action::Unlock => {
+                self.unlock(node, index)?;
                 self.go_on(node, index);
                 Ok(())
             }
@@ -113,9 +107,7 @@ impl<S: Start> World<'_, S> {
             return self.performed(node, index, action, page);
         }
         let now = self.now;
-        let thread = &self.nodes[usize::from(node)].threads[usize::from(index)];
-        let is_mine = thread.locked.is_some_and(|(range, _, until)| range.contains(page) && now < until);
-        if is_mine && self.memories.is_locked_by(node, page, now) {
+        if self.memories.is_locked_by(node, page, now) {
             return Err(format!("node {node} faults on {page}, which its program has locked"));
         }
         let eager = self.scenario.manners.eager && !write;
@@ -191,7 +183,7 @@ impl<S: Start> World<'_, S> {
         match self.nodes[usize::from(node)].timers.looks(page, || now) {
             Some(Resumes::Now(input)) => self.step(node, input),
             Some(Resumes::At(due)) => {
-                self.queue.put(due, Event::Due { node });
+                self.queue.put(due.max(now), Event::Due { node });
                 Ok(())
             }
             None => Ok(()),
@@ -200,8 +192,11 @@ impl<S: Start> World<'_, S> {
 
     /// Somebody wants the page: it stays for its thread, but not for ever.
     pub(super) fn hold(&mut self, node: u16, page: PageIndex, at_most: Nanoseconds) {
+        let at_most = if self.start.fault() == NodeFault::HeldForEver { Nanoseconds::MAX } else { at_most };
         let due = self.nodes[usize::from(node)].timers.hold(page, self.now, at_most);
-        self.queue.put(due, Event::Due { node });
+        if due < Nanoseconds::MAX {
+            self.queue.put(due.max(self.now), Event::Due { node });
+        }
     }
 
     /// The protocol hears of everything whose time has come.
@@ -344,13 +339,19 @@ impl<S: Start> World<'_, S> {
         let index = self.caller(node, call)?;
         let now = self.now;
         let thread = self.thread(node, index);
-        let Some((wanted, _, stay)) = thread.locked.filter(|(wanted, _, _)| *wanted == range) else {
+        let wants = |locking: &&mut Locking| locking.wanted() == Some(range);
+        let Some(locking) = thread.locking.as_mut().filter(wants) else {
             return Err(format!("node {node} is told that {range} is locked, which is not what call {call} wants"));
         };
-        let until = now.saturating_add(stay);
-        thread.locked = Some((wanted, call, until));
+        let until = now.saturating_add(locking.stay.unwrap_or(Nanoseconds::MAX));
+        locking.took(range, call);
+        if locking.wanted().is_some() {
+            thread.plan.push(Action::LockRest);
+        } else {
+            self.tally.calls += 1;
+        }
+        self.nodes[usize::from(node)].locks.granted(call, now);
         self.memories.lock(node, range, call, now, until)?;
-        self.tally.calls += 1;
         self.go_on(node, index);
         Ok(())
     }
@@ -359,6 +360,103 @@ impl<S: Start> World<'_, S> {
         let threads = &self.nodes[usize::from(node)].threads;
         let index = threads.iter().position(|thread| thread.doing == Doing::Calling(call));
         index.map(|index| index as u8).ok_or_else(|| format!("node {node} ends call {call}, in which nobody waits"))
+    }
+
+    /// A thread locks the pages from `first` up to `end`; some wait for them only for a while.
+    fn lock(
+        &mut self,
+        node: u16,
+        index: u8,
+        first: PageIndex,
+        end: u32,
+        stay: Option<Nanoseconds>,
+    ) -> Result<(), String> {
+        let time_out = self.nodes[usize::from(node)].ticket();
+        let is_ordered = self.start.fault() != NodeFault::AnyOrder || node.is_multiple_of(2);
+        let (latency_ns, now) = (self.scenario.wires.latency_ns, self.now);
+        let thread = self.thread(node, index);
+        thread.locking = Some(Locking::new(first.0, end, stay, time_out, is_ordered));
+        if thread.random.once_in(6) {
+            let at = now + thread.random.below(20 * latency_ns);
+            self.queue.put(at, Event::GiveUp { node, thread: index, time_out });
+        }
+        self.lock_rest(node, index)
+    }
+
+    /// Calls for the next piece of the range that a thread locks.
+    fn lock_rest(&mut self, node: u16, index: u8) -> Result<(), String> {
+        let locking = self.thread(node, index).locking.as_ref().expect("it locks a range");
+        let (range, stay) = (locking.wanted().expect("a piece is missing"), locking.stay);
+        let input = self.call_for_range(node, index, range, stay);
+        let input =
+            input.map_err(|held| format!("node {node} refuses to lock {range}, because a thread holds {held}"))?;
+        self.step(node, input)
+    }
+
+    /// A call for pages, which may be refused.
+    fn call_for_range(
+        &mut self,
+        node: u16,
+        index: u8,
+        range: PageRange,
+        stay: Option<Nanoseconds>,
+    ) -> Result<Input, PageRange> {
+        let (now, fault) = (self.now, self.start.fault());
+        let node = &mut self.nodes[usize::from(node)];
+        let number = node.ticket();
+        let thread = if fault == NodeFault::WaitsForItself { u64::from(number) } else { u64::from(index) };
+        let input = node.locks.call(RangeLockCall { range, number, thread, stay }, now)?;
+        node.threads[usize::from(index)].doing = Doing::Calling(number);
+        Ok(input)
+    }
+
+    /// A thread that holds `page` locks it: it would wait for itself.
+    fn lock_own(&mut self, node: u16, index: u8, page: PageIndex) -> Result<(), String> {
+        if self.call_for_range(node, index, PageRange::one(page), None).is_ok() {
+            return Err(format!("a thread of node {node} holds {page}, and may wait for it"));
+        }
+        self.go_on(node, index);
+        Ok(())
+    }
+
+    /// Gives back what a thread holds of the range that it locked.
+    fn unlock(&mut self, node: u16, index: u8) -> Result<(), String> {
+        let mut locking = self.thread(node, index).locking.take().expect("a range is unlocked after it was locked");
+        while let Some((range, number)) = locking.pop() {
+            self.memories.unlock(node, range, number);
+            let given_back = self.nodes[usize::from(node)].locks.give_back(number, self.now);
+            if given_back.was_over && locking.stay.is_none() {
+                return Err(format!("node {node} finds that a lock of {range} is over, which has no time"));
+            }
+            given_back.input.map_or(Ok(()), |input| self.step(node, input))?;
+        }
+        Ok(())
+    }
+
+    /// A thread that waits for a range waits no longer, and gives back what it had of it.
+    pub(super) fn give_up(&mut self, node: u16, index: u8, time_out: u32) -> Result<(), String> {
+        let (now, fault) = (self.now, self.start.fault());
+        let thread = self.thread(node, index);
+        let Doing::Calling(number) = thread.doing else { return Ok(()) };
+        if thread.locking.as_ref().is_none_or(|locking| locking.time_out != time_out) {
+            return Ok(());
+        }
+        // It does nothing of what it would have done with the range.
+        while thread.plan.pop().is_some_and(|action| action != Action::Unlock) {}
+        thread.doing = Doing::Thinking;
+        self.tally.given_up += 1;
+        self.recorder.note(now, || format!("n{node} thread {index} gives up a range"));
+        if fault != NodeFault::StaysInQueue {
+            let input = self.nodes[usize::from(node)].locks.give_back(number, now).input;
+            input.map_or(Ok(()), |input| self.step(node, input))?;
+        }
+        if fault == NodeFault::KeepsPieces {
+            self.thread(node, index).locking = None;
+        } else {
+            self.unlock(node, index)?;
+        }
+        self.go_on(node, index);
+        Ok(())
     }
 
     /// The action is done; the thread computes and goes on.

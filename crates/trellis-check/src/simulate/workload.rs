@@ -162,20 +162,23 @@ impl Drawing<'_> {
     fn range_lock(&mut self) {
         let page = self.any_page();
         let after = self.thread.random.below(u64::from(LOCKED_PAGES_MAX)) as u32;
-        let range = self.scenario.layout.around(page, 0, after);
+        let end = self.scenario.layout.end_of_run(page, 1 + after);
         let stay = self.thread.random.once_in(4).then(|| 1_000 * self.thread.random.between(1, 400));
-        self.push(Action::Lock(range, stay));
+        self.push(Action::Lock(page, end, stay));
         self.push(Action::Store(page));
-        for page in range.pages().take(3) {
+        for page in (page.0..end).map(PageIndex).take(3) {
             let is_load = self.thread.random.once_in(2);
             self.push(if is_load { Action::Load(page) } else { Action::Store(page) });
         }
         if stay.is_none() {
-            let last = PageIndex(range.end() - 1);
+            let last = PageIndex(end - 1);
             self.push(Action::Store(last));
             self.push(Action::AgainHere(last));
+            if self.thread.random.once_in(8) {
+                self.push(Action::LockOwn(page));
+            }
         }
-        self.push(Action::Unlock(range));
+        self.push(Action::Unlock);
     }
 
     fn change(&mut self) {

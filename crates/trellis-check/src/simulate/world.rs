@@ -9,12 +9,13 @@ use super::members::Members;
 use super::memory::Memories;
 use super::network::Network;
 use super::node::{Doing, Node, State, Thread};
+use super::node_faults::NodeFault;
 use super::record::Recorder;
 use super::scenario::{Pattern, Scenario, Wires};
 use super::{Start, Tally};
 use std::collections::BTreeMap;
 use trellis_base::Random;
-use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input};
+use trellis_cluster_protocol::coherence::{Coherence, Effect, Geometry, Input, Purpose};
 use trellis_cluster_protocol::{Nanoseconds, NodeId, PageRange, sync, wire};
 
 /// Virtual time after which a run counts as endless in which nothing was done.
@@ -108,7 +109,7 @@ impl<'a, S: Start> World<'a, S> {
         (0..self.scenario.founders).for_each(|node| self.start_threads(node));
         self.plan_faults();
         while let Some((time, event)) = self.queue.take() {
-            debug_assert!(time >= self.now);
+            assert!(time >= self.now, "virtual time goes back");
             self.now = time;
             if self.is_put_off(event) {
                 continue;
@@ -140,6 +141,7 @@ impl<'a, S: Start> World<'a, S> {
             Event::Submit { node, thread } => self.submit(node, thread),
             Event::Look { node, thread, ticket } => self.look(node, thread, ticket),
             Event::Due { node } => self.say_due(node),
+            Event::GiveUp { node, thread, time_out } => self.give_up(node, thread, time_out),
             Event::Datagram { slot } => self.datagram_arrives(slot),
             Event::Timer { node, peer } => self.timer(node, peer),
             Event::Heal => {
@@ -219,8 +221,15 @@ impl<'a, S: Start> World<'a, S> {
                 Ok(())
             }
             Effect::Alarm { page, purpose, after } => {
+                if self.start.fault() == NodeFault::NoAlarms {
+                    return Ok(());
+                }
                 let due = self.now.saturating_add(after);
-                self.nodes[usize::from(node)].timers.set_alarm(page, purpose, due);
+                let state = &mut self.nodes[usize::from(node)];
+                state.timers.set_alarm(page, purpose, due);
+                if purpose == Purpose::Expiry {
+                    state.locks.time_begins(page, self.now);
+                }
                 self.queue.put(due, Event::Due { node });
                 Ok(())
             }
@@ -336,6 +345,8 @@ impl<'a, S: Start> World<'a, S> {
                 if let Some(range) = message.bytes() {
                     self.memories.arrive(from, to, range)?;
                 }
+                // What is due comes first: a node that paused hears of both at once.
+                self.say_due(to)?;
                 self.step(to, Input::Message { from: NodeId(from), message })
             }
             wire::Message::Sync(message) => self.step_sync(to, sync::Input::Message(NodeId(from), message)),

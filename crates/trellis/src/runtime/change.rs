@@ -212,11 +212,9 @@ impl Node {
             let now = self.now();
             // Locks whose time is over end before this looks.
             self.release_due(&mut shard);
-            let overlaps = |range: PageRange| range.first().0 < run.end() && run.first().0 < range.end();
-            if let Some(held) = shard.locks.iter().find(|held| overlaps(held.range) && !held.has_ended(now)) {
+            if let Some(held) = shard.locks.in_use(run, now) {
                 return Some(format!(
-                    "this node's program holds or waits for a lock of {}; give it back before the protocol changes",
-                    held.range
+                    "this node's program holds or waits for a lock of {held}; give it back before the protocol changes"
                 ));
             }
         }

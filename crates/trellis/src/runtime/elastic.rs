@@ -164,9 +164,7 @@ impl Node {
             }));
         }
         let now = self.now();
-        let locked =
-            |shard: &Ordered<Shard>| lock(shard).locks.iter().find(|held| !held.has_ended(now)).map(|it| it.range);
-        match self.shards.iter().find_map(locked) {
+        match self.shards.iter().find_map(|shard| lock(shard).locks.any_in_use(now)) {
             Some(range) => {
                 Err(WaitError::Misuse(format!("{range} are locked or waited for; give them back before leaving")))
             }

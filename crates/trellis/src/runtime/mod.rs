@@ -49,7 +49,6 @@ pub(crate) use failure::Failure;
 pub(crate) use faults::Server;
 pub(crate) use heap::Wish;
 pub(crate) use progress::start_service;
-pub(crate) use range_locks::RangeLock;
 pub(crate) use recorder::Recorder;
 pub(crate) use synchronisation::{Guarding, Patience};
 pub(crate) use waiters::Ticket;

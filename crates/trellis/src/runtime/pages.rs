@@ -6,12 +6,11 @@ use trellis_cluster_protocol::coherence::{
     Coherence, Effect, Event, Geometry, Input, Message, Protocol, Purpose, Ranges,
 };
 use trellis_cluster_protocol::homes::{FirstTouch, Home, Interleaved, Manager, Migrating};
-use trellis_cluster_protocol::node::{OpenPages, Resumes, STORED_IN_A_ROW, Timers};
+use trellis_cluster_protocol::node::{OpenPages, RangeLocks, Resumes, STORED_IN_A_ROW, Timers};
 use trellis_cluster_protocol::{Access, NodeId, PageIndex, PageRange, wire};
 
 use super::diffs::{Pieces, joined};
 use super::ordered::lock;
-use super::range_locks::LockCall;
 use super::{Node, SHARDS};
 use crate::config::{self, Config};
 use trellis_record::LiveCounters;
@@ -34,7 +33,7 @@ pub(super) struct Shard {
     /// Pages that stay for threads, and what the protocol wants to be told later.
     pub(super) timers: Timers,
     /// Calls of the program that wait for locked pages, or hold them.
-    pub(super) locks: Vec<LockCall>,
+    pub(super) locks: RangeLocks,
     /// Pages whose protocol is being changed: threads that need them wait.
     pub(super) frozen: Range<u32>,
     /// Whom this node asked for pages.
@@ -58,6 +57,8 @@ pub(super) enum Waiting {
     Thread { page: PageIndex, ticket: u32 },
     /// The same, because of a fault: the page stays until each of these looked.
     Fault { page: PageIndex, ticket: u32 },
+    /// A call that locks pages, until it has them.
+    Lock { call: u32, ticket: u32 },
     /// A thread that the kernel blocks (`handler`), since when, and whether another node was asked for the page, and
     /// whether the fault was counted.
     Kernel { page: PageIndex, since: u64, event: Event, asked: bool, is_noted: bool },
@@ -81,7 +82,7 @@ impl Shard {
             effects: Vec::with_capacity(256),
             waiting: Vec::with_capacity(super::waiters::WAITERS_MAX),
             timers: Timers::default(),
-            locks: Vec::with_capacity(16),
+            locks: RangeLocks::default(),
             frozen: 0..0,
             asked: [nobody; ASKED_PLACES as usize],
             is_timed: is_timed(config.coherence),
@@ -105,6 +106,16 @@ impl Shard {
     pub(super) fn change(&mut self, run: PageRange, protocol: Protocol) {
         self.protocol.change(run, protocol).expect("the region's protocols were counted");
         self.is_timed |= is_timed(protocol);
+    }
+
+    /// The thread of a call that locks pages waits for them no longer; returns its ticket, if it did.
+    pub(super) fn forget_waiting_call(&mut self, number: u32) -> Option<u32> {
+        let (index, ticket) = self.waiting.iter().enumerate().find_map(|(index, waiting)| match *waiting {
+            Waiting::Lock { call, ticket } if call == number => Some((index, ticket)),
+            _ => None,
+        })?;
+        self.waiting.swap_remove(index);
+        Some(ticket)
     }
 
     /// Whom this node asked for `page` last, where that is still known.
@@ -380,7 +391,7 @@ impl Node {
         let due = now.saturating_add(after);
         shard.timers.set_alarm(page, purpose, due);
         if purpose == Purpose::Expiry {
-            super::range_locks::time_runs(shard, page, now);
+            shard.locks.time_begins(page, now);
         }
         self.progress.wake_at(now, due);
     }
