@@ -52,8 +52,10 @@ const STATUSES: &[(&str, i32)] = &[
     ("wait $!", 70),
 ];
 
-/// What is too large for a machine that runs tests, and what it gets.
-const SIZES: &[(&str, &str)] = &[("16GiB", "16MiB"), ("64GiB", "64MiB"), ("128GiB", "128MiB")];
+/// What is too large for a machine that runs tests, and what it gets, one after the other. A program whose memory is elsewhere
+/// waits for each page; on a busy machine each wait takes a turn of the scheduler.
+const SIZES: &[(&str, &str)] =
+    &[("16GiB", "16MiB"), ("64GiB", "64MiB"), ("128GiB", "128MiB"), ("8MiB", "2MiB"), ("32MiB", "8MiB")];
 
 /// What does not end by itself, and what it says when others may go on.
 const LASTING: &[(&str, &str)] = &[
