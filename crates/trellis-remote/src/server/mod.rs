@@ -1,12 +1,13 @@
-//! A memory server: one socket, one thread that answers, and the ranges that it has to do with: its own, and, where a
-//! controller says who is home of which, those that it keeps for others, and parts of them.
+//! A memory server: one socket, one thread that answers, and the ranges it serves. These are its own range and, if a
+//! controller assigns homes, ranges of other hosts and parts of ranges. (A *part* is a subrange with a home of its own.)
 //!
-//! The thread takes a datagram, lets [`MemoryServer`](trellis_fabric_protocol::memory_server::MemoryServer) decide, and carries out
-//! what it orders, all of it before the next datagram; so nothing here needs a lock, and an atomic addition is an addition.
-//! Leases of pages, and who is home, are decided by [`Keeper`], in the same thread.
+//! The thread takes a datagram, lets [`MemoryServer`](trellis_fabric_protocol::memory_server::MemoryServer) decide, and
+//! carries out its orders, all of them before the next datagram. Nothing here therefore needs a lock, and an atomic
+//! addition is an ordinary one. [`Keeper`] decides about leases of pages and about which host is home, in the same
+//! thread.
 //!
-//! Must never answer whom it cannot tell, nor anything that says of itself that it is an answer; nor obey a controller that it
-//! was not told of.
+//! Must never answer a client that it cannot identify, nor a datagram that claims to be an answer; nor obey a controller
+//! that it was not configured with.
 
 mod context;
 mod controllers;
@@ -18,7 +19,7 @@ mod placed;
 
 pub use events::{Event, Place};
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -51,44 +52,50 @@ use held::{Hand, Held};
 use parts::{Where, names};
 use placed::Placed;
 
-/// How often a server that hears nothing looks whether it shall stop, and how often time passes for what it remembers.
+/// How often an idle server checks whether it must stop, and how often time passes for what it remembers.
 const TICK: Duration = Duration::from_millis(250);
-/// The longest datagram there can be.
+/// The maximum length of a datagram.
 const DATAGRAM_BYTES_MAX: usize = 64 << 10;
 const SECOND: u64 = 1_000_000_000;
-/// How many datagrams are answered before what is due is looked at.
-const BURST: usize = 128;
-/// How many ranges a server may know nothing of but their numbers.
+/// How many datagrams are answered before the socket is read again and due work is checked. Each page that a backup
+/// confirms sends the next one, so the answers of one turn can take a thousand times as long as reading the socket.
+const BURST: usize = 32;
+/// The maximum number of datagrams that wait here while messages about homes that came later are handled. Others wait
+/// in the socket.
+const LATER_MAX: usize = 4096;
+/// The maximum number of ranges of which a server knows only the numbers.
 const UNKNOWN_MAX: usize = 64;
 
-/// What a server keeps, and for whom.
+/// The parameters of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerOptions {
     /// Its addresses: `fdCC:CCCC:HHHH::/48`.
     pub prefix: HostPrefix,
-    /// How much memory it gives, in whole pages of 4 KiB.
+    /// The memory that it provides, in whole pages of 4 KiB.
     pub memory_bytes: u64,
-    /// What one host may have of it; `None` for all.
+    /// The maximum that one host may use of it; `None` for all.
     pub quota_bytes: Option<u64>,
-    /// Where it listens.
+    /// The port on which it listens.
     pub port: u16,
-    /// The weakest tag that it takes.
+    /// The weakest accepted tag.
     pub least: TagKind,
-    /// A client that says nothing for so long has no session any more; whole milliseconds.
+    /// The session of a client that is silent for this long ends; whole milliseconds.
     pub session_silence_max: Duration,
-    /// How long a lease or a copy of a page lasts unless it is renewed; at least a millisecond.
+    /// The duration of a lease or a copy of a page unless it is renewed; at least a millisecond.
     pub lease_term: Duration,
-    /// The numbers of the hosts where controllers are, that say who is home of which range; the first that answers is
-    /// obeyed. None: this server is home of its own range for its whole life.
+    /// The numbers of the hosts of controllers, which assign homes to ranges; the first that answers is obeyed. If empty,
+    /// this server is home of its own range as long as it runs.
     pub controllers: Vec<u16>,
-    /// How much memory it gives to ranges of others, besides its own.
+    /// The memory that it provides for ranges of other hosts, in addition to its own.
     pub backup_bytes: u64,
-    /// How long it answers without a controller's word; all servers and controllers must have the same.
+    /// The duration of a home lease: how long the server answers without hearing from a controller. All servers and
+    /// controllers must have the same value.
     pub tenure: Duration,
 }
 
 impl ServerOptions {
-    /// So much memory for everybody: port 5000, checksums, a minute of silence, leases of ten seconds, no controller.
+    /// This much memory without quotas: port 5000, checksums, a silence of a minute, leases of ten seconds, no
+    /// controller.
     pub fn new(prefix: HostPrefix, memory_bytes: u64) -> ServerOptions {
         ServerOptions {
             prefix,
@@ -104,11 +111,12 @@ impl ServerOptions {
         }
     }
 
-    /// Whether there can be such a memory.
+    /// Checks the settings.
     ///
     /// # Errors
     ///
-    /// When it is no whole number of pages, or more than the machine has, or other settings do not fit together.
+    /// When the memory is not a whole number of pages or more than the machine has, or when other settings are
+    /// inconsistent.
     pub fn check(&self) -> Result<(), RemoteError> {
         let bytes = self.memory_bytes;
         if bytes < PAGE_BYTES || !bytes.is_multiple_of(PAGE_BYTES) {
@@ -144,12 +152,12 @@ impl ServerOptions {
     }
 }
 
-/// Ends a [`Server::serve`] from another thread or a signal handler.
+/// Stops a [`Server::serve`] from another thread or a signal handler.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Within a quarter of a second.
+    /// Stops the server within a quarter of a second.
     pub fn stop(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -159,30 +167,30 @@ impl Stop {
 pub struct Server {
     options: ServerOptions,
     context: Context,
-    /// By the host number in their pointers, and parts by their numbers; always its own.
+    /// Ranges by the host number in their pointers, and parts by their numbers; always includes its own range.
     ranges: BTreeMap<u16, Held>,
-    /// Parts that are held here, by range and first page: how many pages they have, and their numbers.
+    /// The parts that are held here, by range and first page: their number of pages, and their part numbers.
     parts: BTreeMap<(u16, u64), (u64, u16)>,
-    /// Numbers of parts of which nothing is known here and the controller was asked, and when.
+    /// Unknown part numbers about which the controller was asked, and when.
     located: BTreeMap<u16, u64>,
-    /// Pages of other homes that it answers READs of.
+    /// Pages of other homes of which it answers READs.
     follows: Follows,
-    /// Of its ranges.
+    /// The timing of its ranges.
     timing: Timing,
-    /// What this process drew: its life, as a controller knows it.
+    /// The random boot id of this process, by which a controller knows it.
     life: u16,
     on_event: Box<dyn FnMut(&Event) + Send>,
-    /// Datagrams that came and wait until those about who is home are heard.
-    later: Vec<(Arrived, Vec<u8>)>,
+    /// Datagrams that wait until those about homes are handled.
+    later: VecDeque<(Arrived, Vec<u8>)>,
     refusals: Refusals,
 }
 
 impl Server {
-    /// Takes memory and socket.
+    /// Allocates the memory and opens the socket.
     ///
     /// # Errors
     ///
-    /// When a setting cannot be, or the system gives neither.
+    /// When a setting is invalid, or the system provides no memory or no socket.
     pub fn open(options: ServerOptions) -> Result<Server, RemoteError> {
         options.check()?;
         let bytes = options.memory_bytes;
@@ -190,12 +198,12 @@ impl Server {
         Server::opened(options, Box::new(arena))
     }
 
-    /// Takes the socket, for a memory of as many bytes as the options say.
+    /// Opens the socket, for a memory of as many bytes as the options say.
     ///
     /// # Errors
     ///
-    /// When a setting cannot be, or the system gives no socket. Whoever shares the memory answers without asking who is home:
-    /// so there must be no controller.
+    /// When a setting is invalid, or the system provides no socket. A device that shares the memory answers without
+    /// checking which host is home, so there must be no controller.
     pub fn with_memory(options: ServerOptions, memory: Box<dyn ServerMemory>) -> Result<Server, RemoteError> {
         options.check()?;
         if !options.controllers.is_empty() {
@@ -238,7 +246,7 @@ impl Server {
             timing,
             life: (drawn()? as u16).max(1),
             on_event: Box::new(|_| {}),
-            later: Vec::new(),
+            later: VecDeque::new(),
             refusals: Refusals::default(),
         };
         let own = server.own(memory)?;
@@ -246,12 +254,12 @@ impl Server {
         Ok(server)
     }
 
-    /// Who hears what happens to ranges that a controller places.
+    /// Sets the receiver of events about ranges that a controller places.
     pub fn on_event(&mut self, hears: impl FnMut(&Event) + Send + 'static) {
         self.on_event = Box::new(hears);
     }
 
-    /// Its own range.
+    /// Creates its own range.
     fn own(&self, memory: Box<dyn ServerMemory>) -> Result<Held, RemoteError> {
         let settings = self.settings(self.options.prefix.host, self.options.memory_bytes)?;
         let logic = MemoryServer::new(settings);
@@ -259,7 +267,7 @@ impl Server {
         let range = self.options.prefix.host.0;
         if self.options.controllers.is_empty() {
             let of = Range { cluster: settings.cluster, of: range, me: range, pages };
-            // No lease of a life before can be meant: nobody has a pointer into this memory yet.
+            // No lease of an earlier process can exist: no client has a pointer into this memory yet.
             let leases = Keeper::alone(of, self.timing, seconds().max(1), self.context.now(), None);
             let mut held = Held::new(range, settings, leases, Some(memory));
             held.logic = Some(logic);
@@ -270,8 +278,8 @@ impl Server {
         Ok(held)
     }
 
-    /// Its memory is new: no pointer and no session of a life before may mean anything now. Two lives within 18 hours differ
-    /// by their seconds, and pointers of one by 16 bits that were drawn.
+    /// The settings of a new memory: no pointer and no session of an earlier process may be valid in it. Two boots within
+    /// 18 hours differ by their seconds, and their pointers by 16 random bits.
     fn settings(&self, home: Host, memory_bytes: u64) -> Result<Settings, RemoteError> {
         let slots = 1024;
         let silence_max = u64::try_from(self.options.session_silence_max.as_nanos()).unwrap_or(u64::MAX);
@@ -288,7 +296,8 @@ impl Server {
         })
     }
 
-    /// For a range of so many pages that a controller places, of which nothing is here. `home` is whom it takes for its home.
+    /// The lease state of a range of this many pages that a controller places and of which nothing is here. `home` is the
+    /// host that is assumed to be its home.
     fn keeper(&self, range: u16, pages: u64, home: u16) -> Keeper {
         let (me, now) = (self.options.prefix.host.0, self.context.now());
         let controller = Party::of(self.options.controllers[0]);
@@ -301,7 +310,7 @@ impl Server {
         keeper
     }
 
-    /// Answers until it is told to stop.
+    /// Answers until it is stopped.
     ///
     /// # Errors
     ///
@@ -310,13 +319,13 @@ impl Server {
         let mut room = vec![0; DATAGRAM_BYTES_MAX].into_boxed_slice();
         let mut ticked = Instant::now();
         while !stop.0.load(Ordering::Relaxed) {
-            let came = self.receive(&mut room)?;
+            let is_busy = self.receive(&mut room)?;
             let is_second = ticked.elapsed() >= TICK;
             if is_second {
                 ticked = Instant::now();
             }
             self.go_on(is_second);
-            if came == 0 {
+            if !is_busy {
                 let now = self.context.now();
                 let alarms = self.ranges.values().map(|held| held.leases.alarm());
                 let alarm = alarms.chain([self.follows.alarm()]).min().unwrap_or(u64::MAX);
@@ -326,44 +335,50 @@ impl Server {
         Ok(())
     }
 
-    /// Answers what has come, some of it; how many datagrams that were.
-    fn receive(&mut self, room: &mut [u8]) -> Result<usize, RemoteError> {
+    /// Handles some of the datagrams that have arrived; returns whether there were any.
+    ///
+    /// With controllers, all messages about homes that have arrived are handled before any other datagram is answered: a
+    /// home lease would expire if its renewal waited behind the pages that a backup receives.
+    fn receive(&mut self, room: &mut [u8]) -> Result<bool, RemoteError> {
         let is_placed = !self.options.controllers.is_empty();
-        let (mut came, mut later) = (0, std::mem::take(&mut self.later));
-        while came < BURST {
+        let mut came = 0;
+        while came < BURST && self.later.len() < LATER_MAX {
             let Some(arrived) = self.context.endpoint.receive(room).map_err(RemoteError::Failed)? else { break };
-            came += 1;
             match room.get(..arrived.bytes) {
-                // Who is home does not wait behind pages: a tenure would end while a backup gets everything.
-                Some(payload) if is_placed && !is_about_placement(&arrived) => later.push((arrived, payload.to_vec())),
+                Some(payload) if is_placed && !is_about_placement(&arrived) => {
+                    self.later.push_back((arrived, payload.to_vec()));
+                    continue;
+                }
                 Some(payload) => self.answer(&arrived, payload),
                 None => self.refuse(&arrived, Reason::TooLong(arrived.bytes)),
             }
+            came += 1;
         }
-        for (arrived, payload) in later.drain(..) {
+        for _ in 0..BURST {
+            let Some((arrived, payload)) = self.later.pop_front() else { break };
             self.answer(&arrived, &payload);
+            came += 1;
         }
-        self.later = later;
-        Ok(came)
+        Ok(came > 0)
     }
 
-    /// What happened so far at its own range, and what there is.
+    /// The counts of its own range so far, and its current use.
     pub fn statistics(&self) -> Statistics {
         let own = self.ranges.get(&self.options.prefix.host.0).and_then(|held| held.logic.as_ref());
         own.map(MemoryServer::statistics).unwrap_or_default()
     }
 
-    /// How many datagrams were refused.
+    /// The number of refused datagrams.
     pub fn refused(&self) -> u64 {
         self.refusals.total()
     }
 
-    /// Counts what is refused of others, and says so.
+    /// Counts and reports a refused datagram.
     fn refuse(&mut self, arrived: &Arrived, why: Reason) {
         self.context.events.extend(self.refusals.count(Address(arrived.source), why).map(Event::Refused));
     }
 
-    /// After some datagrams: what is due.
+    /// Does what is due after some datagrams.
     fn go_on(&mut self, is_second: bool) {
         let now = self.context.now();
         self.look_at_open_cuts();
@@ -419,14 +434,14 @@ impl Server {
                 };
                 let is_known = self.ranges.contains_key(&range);
                 if !is_known && pointer.home().is_one() && !self.options.controllers.is_empty() {
-                    // Of a range that this server never heard of.
+                    // For a range that this server has never heard of.
                     let elsewhere = Body::Moved(pointer.encode());
                     if let Some(reply) = refusal(&request, Status::Moved, 0, elsewhere) {
                         self.context.reply(&reply, None, 0, arrived.port);
                     }
                     return;
                 }
-                // What is asked of any server, or of all, this one answers for itself.
+                // A request to any server, or to all, is answered for this server's own range.
                 let range = if is_known { range } else { self.options.prefix.host.0 };
                 if let Some(held) = self.ranges.get_mut(&range) {
                     held.asked(&mut self.context, &request, payload, arrived.port);
@@ -442,14 +457,14 @@ impl Server {
         }
     }
 
-    /// Whether something is for this process as one that asks.
+    /// Whether an answer is for this process as a client.
     fn is_mine(&self, destination: Address) -> bool {
         let Context { prefix: HostPrefix { cluster, host }, incarnation, .. } = self.context;
         Source::decode(destination)
             .is_ok_and(|to| (to.cluster, to.host, to.incarnation) == (cluster, host, incarnation))
     }
 
-    /// What a home says about a page that is followed here.
+    /// Handles a home's message about a page that is followed here.
     fn heard_of_copies(&mut self, arrived: &Arrived, payload: &[u8], rules: &Rules<'_>) {
         let (source, destination) = (Address(arrived.source), Address(arrived.destination));
         match Reply::decode(source, destination, payload, rules) {
@@ -461,11 +476,11 @@ impl Server {
         }
     }
 
-    /// What a controller or another server says.
+    /// Handles a message of a controller or another server.
     fn told(&mut self, arrived: &Arrived, request: &Request, payload: &[u8]) {
         let from = request.source.host.0;
         let command = request.command();
-        // Without a controller this server is home of its own range for its whole life.
+        // Without a controller, this server is home of its own range as long as it runs.
         let is_controllers = matches!(command, Command::Placed | Command::Follow);
         if self.options.controllers.is_empty() || is_controllers && !self.context.controllers.has(from) {
             return self.refuse(arrived, Reason::NoController(command));
@@ -503,7 +518,8 @@ impl Server {
             _ => None,
         };
         let Some(held) = self.ranges.get_mut(&range) else { return };
-        // Who says that he is home, and was never named by a controller, is one that was named since, or nobody: it is asked.
+        // A host that claims to be home without having been named by a controller was either named since or is not home:
+        // the controller is asked.
         if matches!(what, What::Store { .. } | What::Leases { .. }) && !held.named.contains(&from) {
             held.leases.ask(now);
             return;
@@ -529,7 +545,8 @@ impl Server {
         }
     }
 
-    /// A controller speaks of a range: where it is not known here yet, there has to be room for it. Says whether there is.
+    /// A controller names this server for a range: if the range is not known here yet, there has to be room for it.
+    /// Returns whether there is.
     fn introduce(
         &mut self,
         range: u16,
@@ -552,7 +569,7 @@ impl Server {
             }
             return false;
         }
-        // The bytes of a part take the place of those that its range has no more.
+        // The bytes of a part use the memory that its range no longer needs for them.
         let is_inside = within.and_then(|within| self.ranges.get(&within.range)).is_some_and(Held::has_bytes);
         let takes = if is_inside { 0 } else { bytes };
         let spare_bytes = self.context.spare_bytes;
@@ -564,7 +581,7 @@ impl Server {
             if pages > 0 && is_new {
                 self.context.events.push(Event::NoRoom { place, bytes, spare_bytes });
             }
-            // It was asked because a home took it for a backup. Nobody does any more.
+            // It was asked for because a home used this host as a backup; no home does any more.
             if !is_new && !is_listed && !placement.backups.contains(&me) {
                 self.remove(range);
             }
@@ -595,7 +612,7 @@ impl Server {
         true
     }
 
-    /// A home gives something of a range of which nothing is known here.
+    /// Accepts a home's message about a range of which nothing is known here.
     fn begin_unheard(&mut self, range: u16) -> bool {
         if is_part(range) {
             self.locate(range);
@@ -604,7 +621,7 @@ impl Server {
         self.begin_unknown(range, None)
     }
 
-    /// Somebody speaks of a range of which nothing is known here: what there was of it is lost, and the controller hears that.
+    /// Begins a range that is unknown here: any earlier content is lost, and the controller is informed.
     fn begin_unknown(&mut self, range: u16, within: Option<Within>) -> bool {
         let is_unknown = |held: &&Held| held.memory.is_none() && held.within.is_none();
         let unknown = self.ranges.values().filter(is_unknown).count();
@@ -626,12 +643,12 @@ fn is_about_placement(arrived: &Arrived) -> bool {
     destination.is_ok_and(|to| matches!(to.command, Command::Placed | Command::Leases | Command::Taken))
 }
 
-/// The time, as it tells two lives apart.
+/// The time that distinguishes two boots.
 fn seconds() -> u16 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()) as u16
 }
 
-/// How long leases last and a server's word without a controller's, and how soon something is said again.
+/// The duration of leases and of home leases, and the retry interval.
 fn timing(options: &ServerOptions) -> Result<Timing, RemoteError> {
     let whole = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
     let (term, tenure) = (whole(options.lease_term), whole(options.tenure));
@@ -646,7 +663,7 @@ fn timing(options: &ServerOptions) -> Result<Timing, RemoteError> {
         let given = options.tenure;
         return Err(RemoteError::Setting(format!("a tenure of {given:?} is not possible; give 10 ms or more")));
     }
-    // Several tries fit into a term, and into a third of a tenure, when a server asks for the next one.
+    // Several attempts fit into a term, and into a third of a home lease, when a server asks for the next one.
     let retry = (term / 50).min(tenure / 15).clamp(1_000_000, 50_000_000);
     Ok(Timing::new(term, tenure, retry, CLOCK_ERROR_PPM))
 }
